@@ -1,0 +1,446 @@
+"""Integer algebra for shapes and indices: polynomials over symbols, with floordiv, mod, min, max and ranges.
+
+A value is a plain ``int`` or an :class:`Expr`; no wrapped integers exist, so ``isinstance(d, int)`` asks "is it static?".
+An ``Expr`` is a canonical polynomial: a sorted tuple of ``(monomial, coefficient)`` where a monomial is a sorted tuple of
+atoms. Atoms are :class:`Sym` (a size or an axis, with its range) or :class:`Call` (``//``, ``%``, ``min``, ``max``).
+Equal values built in different orders are equal objects, which is what makes index maps comparable.
+
+Everything is frozen and hashable, and ``str()`` of any value is valid Python.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Union
+
+Dim = Union[int, "Expr"]
+Monomial = tuple["Atom", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """A named integer, ``lo <= value < stop``; ``stop`` None means unbounded. Order is by name alone."""
+
+    name: str
+    lo: int = 0
+    stop: Dim | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``fn`` is one of ``//``, ``%``, ``min``, ``max``; the divisor of ``//`` and ``%`` is positive."""
+
+    fn: str
+    lhs: Dim
+    rhs: Dim
+
+    def __str__(self) -> str:
+        if self.fn in ("min", "max"):
+            return f"{self.fn}({self.lhs}, {self.rhs})"
+        return f"({_wrap(self.lhs)} {self.fn} {_wrap(self.rhs)})"
+
+    @property
+    def key(self) -> str:
+        return str(self)
+
+
+Atom = Union[Sym, Call]
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A non-constant polynomial with integer coefficients. Build with operators, :func:`sym` or :func:`from_terms`."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __add__(self, other: Dim) -> Dim:
+        merged = dict(self.terms)
+        for mono, coeff in terms_of(other):
+            merged[mono] = merged.get(mono, 0) + coeff
+        return from_terms(merged)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Dim) -> Dim:
+        merged: dict[Monomial, int] = {}
+        right = terms_of(other)
+        for a, ca in self.terms:
+            for b, cb in right:
+                mono = tuple(sorted(a + b, key=lambda t: t.key))
+                merged[mono] = merged.get(mono, 0) + ca * cb
+        return from_terms(merged)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + (-other)
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return -self + other
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return mod(self, other)
+
+    def __rmod__(self, other: Dim) -> Dim:
+        return mod(other, self)
+
+    def __str__(self) -> str:
+        return " + ".join(_term_str(m, c) for m, c in self.terms).replace("+ -", "- ")
+
+    __repr__ = __str__
+
+    def __int__(self) -> int:
+        raise TypeError(f"{self} is symbolic: it has no one integer value here")
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the truth of {self} is not known here; use shapes.known() or shapes.same()")
+
+
+def _wrap(d: Dim) -> str:
+    return str(d) if isinstance(d, int) or (len(d.terms) == 1 and d.terms[0][1] == 1 and len(d.terms[0][0]) == 1) else f"({d})"
+
+
+def _term_str(mono: Monomial, coeff: int) -> str:
+    body = "*".join(str(a) for a in mono)
+    if not body:
+        return str(coeff)
+    return body if coeff == 1 else f"-{body}" if coeff == -1 else f"{coeff}*{body}"
+
+
+def _mono_key(mono: Monomial) -> tuple[bool, tuple[str, ...]]:
+    return (not mono, tuple(a.key for a in mono))  # the constant comes last: "i*4 + j + 1"
+
+
+def terms_of(d: Dim) -> tuple[tuple[Monomial, int], ...]:
+    """The terms of an int or Expr; () for zero."""
+    if isinstance(d, int):
+        return (((), int(d)),) if d else ()
+    return d.terms
+
+
+def from_terms(terms: Mapping[Monomial, int]) -> Dim:
+    """Canonicalise; returns an int when nothing symbolic is left."""
+    kept = [(m, c) for m, c in terms.items() if c]
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    return Expr(tuple(sorted(kept, key=lambda t: _mono_key(t[0]))))
+
+
+def sym(name: str, lo: int = 0, stop: Dim | None = None) -> Expr:
+    """A symbol as a value. A size symbol has ``lo=2`` (0 and 1 are specialised); an axis has ``lo=0, stop=extent``."""
+    return Expr((((Sym(name, lo, stop),), 1),))
+
+
+def as_sym(d: Dim) -> Sym | None:
+    """The symbol if ``d`` is exactly one symbol, else None."""
+    if isinstance(d, Expr) and len(d.terms) == 1 and d.terms[0][1] == 1 and len(d.terms[0][0]) == 1:
+        atom = d.terms[0][0][0]
+        return atom if isinstance(atom, Sym) else None
+    return None
+
+
+def _call(fn: str, lhs: Dim, rhs: Dim) -> Dim:
+    return Expr((((Call(fn, lhs, rhs),), 1),))
+
+
+def _exact_quotient(mono: Monomial, coeff: int, den: Dim) -> tuple[Monomial, int] | None:
+    """``coeff*mono / den`` when the division is exact, for ``den`` a single term; else None."""
+    den_terms = terms_of(den)
+    if len(den_terms) != 1:
+        return None
+    den_mono, den_coeff = den_terms[0]
+    if coeff % den_coeff:
+        return None
+    rest = list(mono)
+    for atom in den_mono:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest), coeff // den_coeff
+
+
+def _split(num: Dim, den: Dim) -> tuple[Dim, Dim]:
+    """``num == quotient * den + rest`` with every exactly divisible term in the quotient."""
+    if num == den:
+        return 1, 0
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for mono, coeff in terms_of(num):
+        exact = _exact_quotient(mono, coeff, den)
+        if exact is None:
+            rest[mono] = coeff
+        else:
+            quotient[exact[0]] = quotient.get(exact[0], 0) + exact[1]
+    if isinstance(den, int) and isinstance(rest_const := rest.get((), 0), int) and rest_const:
+        whole, rest[()] = divmod(rest_const, den)
+        quotient[()] = quotient.get((), 0) + whole
+    return from_terms(quotient), from_terms(rest)
+
+
+def floordiv(num: Dim, den: Dim) -> Dim:
+    """``num // den`` for ``den`` known positive, as Python defines it."""
+    if isinstance(num, int) and isinstance(den, int):
+        return num // den
+    if den == 1:
+        return num
+    quotient, rest = _split(num, den)
+    if rest == 0 or _within(rest, den):
+        return quotient
+    if quotient != 0:
+        return quotient + floordiv(rest, den)
+    inner = _only_call(num, "//")
+    if inner is not None and isinstance(den, int) and isinstance(inner.rhs, int):
+        return floordiv(inner.lhs, inner.rhs * den)
+    inner = _only_call(num, "%")
+    if inner is not None and isinstance(den, int) and isinstance(inner.rhs, int) and inner.rhs % den == 0:
+        return mod(floordiv(inner.lhs, den), inner.rhs // den)
+    return _call("//", num, den)
+
+
+def mod(num: Dim, den: Dim) -> Dim:
+    """``num % den`` for ``den`` known positive; the result lies in ``[0, den)``."""
+    if isinstance(num, int) and isinstance(den, int):
+        return num % den
+    if den == 1:
+        return 0
+    _, rest = _split(num, den)
+    if rest == 0 or _within(rest, den):
+        return rest
+    inner = _only_call(rest, "%")
+    if inner is not None and isinstance(den, int) and isinstance(inner.rhs, int) and inner.rhs % den == 0:
+        return mod(inner.lhs, den)
+    return _call("%", rest, den)
+
+
+def ceildiv(num: Dim, den: Dim) -> Dim:
+    """``-(-num // den)``: the number of blocks of ``den`` that cover ``num``."""
+    return floordiv(num + den - 1, den)
+
+
+def minimum(a: Dim, b: Dim) -> Dim:
+    """``min(a, b)``, decided when the ranges decide it."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    if at_least(b - a, 0):
+        return a
+    return b if at_least(a - b, 0) else _call("min", a, b)
+
+
+def maximum(a: Dim, b: Dim) -> Dim:
+    """``max(a, b)``, decided when the ranges decide it."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    if at_least(b - a, 0):
+        return b
+    return a if at_least(a - b, 0) else _call("max", a, b)
+
+
+def _only_call(d: Dim, fn: str) -> Call | None:
+    if isinstance(d, Expr) and len(d.terms) == 1 and d.terms[0][1] == 1 and len(d.terms[0][0]) == 1:
+        atom = d.terms[0][0][0]
+        if isinstance(atom, Call) and atom.fn == fn:
+            return atom
+    return None
+
+
+def _within(d: Dim, den: Dim) -> bool:
+    return at_least(d, 0) and at_least(den - d, 1)
+
+
+def at_least(d: Dim, bound: int) -> bool:
+    """True when the ranges prove ``d >= bound``; False means "not proven"."""
+    if isinstance(d, int):
+        return d >= bound
+    return _at_least(d, bound)
+
+
+@functools.lru_cache(maxsize=65536)
+def _at_least(d: Expr, bound: int) -> bool:
+    worst: Dim = d
+    for _ in range(8):  # replace bounded symbols by their worst value until only sizes are left
+        if isinstance(worst, int):
+            return worst >= bound
+        target = _bounded_symbol(worst)
+        if target is None:
+            break
+        symbol, at_top = target
+        value: Dim = symbol.lo if not at_top else symbol.stop - 1  # type: ignore[operator]
+        worst = substitute(worst, {symbol.name: value})
+    lower = numeric_range(worst)[0]
+    return lower is not None and lower >= bound
+
+
+def _bounded_symbol(d: Expr) -> tuple[Sym, bool] | None:
+    """A symbol with a stop that occurs linearly, outside calls, with one sign: (symbol, replace by its top?)."""
+    inside = {s.name for mono, _ in d.terms for a in mono if isinstance(a, Call) for s in symbols(_call(a.fn, a.lhs, a.rhs))}
+    signs: dict[Sym, set[bool]] = {}
+    for mono, coeff in d.terms:
+        for atom in mono:
+            if isinstance(atom, Sym) and atom.stop is not None and atom.name not in inside:
+                others_positive = all((numeric_range(_atom_expr(o))[0] or -1) >= 0 for o in mono if o is not atom)
+                linear = mono.count(atom) == 1 and others_positive
+                signs.setdefault(atom, set()).update({coeff < 0} if linear else {True, False})
+    for symbol, seen in signs.items():
+        if len(seen) == 1:
+            return symbol, seen == {True}
+    return None
+
+
+def _atom_expr(atom: Atom) -> Expr:
+    return Expr((((atom,), 1),))
+
+
+def numeric_range(d: Dim) -> tuple[int | None, int | None]:
+    """Inclusive numeric bounds ``(low, high)``; None where unbounded or unknown."""
+    if isinstance(d, int):
+        return d, d
+    low: int | None = 0
+    high: int | None = 0
+    for mono, coeff in d.terms:
+        lo, hi = _mono_range(mono)
+        lo, hi = (_scale(lo, coeff), _scale(hi, coeff)) if coeff > 0 else (_scale(hi, coeff), _scale(lo, coeff))
+        low = None if low is None or lo is None else low + lo
+        high = None if high is None or hi is None else high + hi
+    return low, high
+
+
+def _scale(v: int | None, by: int) -> int | None:
+    return None if v is None else v * by
+
+
+def _mono_range(mono: Monomial) -> tuple[int | None, int | None]:
+    lo: int | None = 1
+    hi: int | None = 1
+    for atom in mono:
+        a, b = _atom_range(atom)
+        if lo is None or a is None or lo < 0 or a < 0:
+            return (lo, hi) if mono == () else _mixed(mono)
+        lo, hi = lo * a, None if hi is None or b is None else hi * b
+    return lo, hi
+
+
+def _mixed(mono: Monomial) -> tuple[int | None, int | None]:
+    if len(mono) == 1:
+        return _atom_range(mono[0])
+    bounds = [_atom_range(a) for a in mono]
+    if any(a is None or b is None for a, b in bounds):
+        return None, None
+    corners = [1]
+    for a, b in bounds:
+        corners = [c * v for c in corners for v in (a, b) if v is not None]
+    return min(corners), max(corners)
+
+
+def _atom_range(atom: Atom) -> tuple[int | None, int | None]:
+    if isinstance(atom, Sym):
+        top = None if atom.stop is None else numeric_range(atom.stop)[1]
+        return atom.lo, None if top is None else top - 1
+    (alo, ahi), (blo, bhi) = numeric_range(atom.lhs), numeric_range(atom.rhs)
+    if atom.fn == "%":
+        top = None if bhi is None else bhi - 1
+        if alo is not None and alo >= 0 and ahi is not None:
+            top = ahi if top is None else min(top, ahi)
+        return 0, top
+    if atom.fn == "//":
+        lo = None if alo is None else (0 if bhi is None else alo // bhi) if alo >= 0 else (alo // blo if blo else None)
+        hi = None if ahi is None else (ahi // blo if blo else None) if ahi >= 0 else (-1 if bhi is None else ahi // bhi)
+        return lo, hi
+    if atom.fn == "min":
+        known = [v for v in (ahi, bhi) if v is not None]
+        return (None if alo is None or blo is None else min(alo, blo)), (min(known) if known else None)
+    known = [v for v in (alo, blo) if v is not None]
+    return (max(known) if known else None), (None if ahi is None or bhi is None else max(ahi, bhi))
+
+
+def symbols(d: Dim) -> set[Sym]:
+    """Every symbol in ``d``, also inside calls (not in the symbols' own ranges)."""
+    found: set[Sym] = set()
+    if isinstance(d, Expr):
+        for mono, _ in d.terms:
+            for atom in mono:
+                found |= {atom} if isinstance(atom, Sym) else symbols(atom.lhs) | symbols(atom.rhs)
+    return found
+
+
+_APPLY: dict[str, Callable[[Dim, Dim], Dim]] = {"//": floordiv, "%": mod, "min": minimum, "max": maximum}
+
+
+def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
+    """Replace symbols by name, all at once, and simplify again."""
+    if isinstance(d, int) or not values:
+        return d
+    total: Dim = 0
+    for mono, coeff in d.terms:
+        product: Dim = coeff
+        for atom in mono:
+            if isinstance(atom, Sym):
+                product = product * values.get(atom.name, _atom_expr(atom))
+            else:
+                product = product * _APPLY[atom.fn](substitute(atom.lhs, values), substitute(atom.rhs, values))
+        total = total + product
+    return total
+
+
+def evaluate(d: Dim, values: Mapping[str, int]) -> int:
+    """The integer value under ``values`` (by symbol name). Raises KeyError for a symbol without one."""
+    if isinstance(d, int):
+        return d
+    total = 0
+    for mono, coeff in d.terms:
+        product = coeff
+        for atom in mono:
+            if isinstance(atom, Sym):
+                product *= values[atom.name]
+            else:
+                a, b = evaluate(atom.lhs, values), evaluate(atom.rhs, values)
+                product *= {"//": a // b if b else 0, "%": a % b if b else 0, "min": min(a, b), "max": max(a, b)}[atom.fn]
+        total += product
+    return total
+
+
+def divisible_by(d: Dim, k: int) -> bool:
+    """True when every term has a coefficient that ``k`` divides."""
+    return all(coeff % k == 0 for _, coeff in terms_of(d))
+
+
+def coefficient(d: Dim, name: str) -> Dim | None:
+    """``d``'s derivative by the symbol when ``d`` is affine in it (0 when absent); None when it is not affine."""
+    total: dict[Monomial, int] = {}
+    for mono, coeff in terms_of(d):
+        hits = [a for a in mono if isinstance(a, Sym) and a.name == name]
+        nested = any(isinstance(a, Call) and name in {s.name for s in symbols(_atom_expr(a))} for a in mono)
+        if nested or len(hits) > 1:
+            return None
+        if hits:
+            rest = list(mono)
+            rest.remove(hits[0])
+            total[tuple(rest)] = total.get(tuple(rest), 0) + coeff
+    return from_terms(total)
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of dims, 1 for none."""
+    total: Dim = 1
+    for d in dims:
+        total = total * d
+    return total

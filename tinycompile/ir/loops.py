@@ -1,0 +1,180 @@
+"""Loops IR: iteration spaces over buffers. A nest has named axes and a body of SSA statements; views are index maps.
+
+Semantics of a nest. Every SSA value lives at a set of axes: those that its index expressions and operands mention; a reduction
+drops its axes. A value is used at any superset of its axes (broadcast). Stores happen at each point of the axes of their value
+and index. So ``layer_norm(x + r)`` is one nest with axes ``i0`` (parallel) and ``i1`` (reduction): values at (i0, i1), a welford
+at (i0), then values at (i0, i1) again. An axis is ``reduction`` when some Reduce or Scan runs over it.
+
+Statements run in order as if each were a whole-array operation over its axes (that is the reference interpreter); a backend
+may reorder freely within the data dependences. Loads and stores of one buffer in one nest must not conflict across points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Union
+
+import torch
+
+from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
+from tinycompile.ir.graph import Location
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """``kind``: ``parallel`` or ``reduction``. Index expressions name it as ``sym(name, 0, extent)``."""
+
+    name: str
+    extent: Dim
+    kind: str = "parallel"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory. ``role``: ``input``, ``temp`` or ``output``. ``meta`` gives the shape and strides in which coordinates are read."""
+
+    name: str
+    meta: TensorMeta
+    role: str = "temp"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read ``buffer`` at ``index`` (one expression a dim) where each mask expression is >= 0, elsewhere ``other``.
+
+    An index may use symbols that name earlier integer values of the nest (indirect loads), ``sym(value_name, 0, size)``."""
+
+    name: str
+    dtype: torch.dtype
+    buffer: str
+    index: tuple[Dim, ...]
+    mask: tuple[Dim, ...] = ()
+    other: float | int | bool = 0
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A number, or a symbolic size as a number."""
+
+    name: str
+    dtype: torch.dtype
+    value: Any
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index expression as a value."""
+
+    name: str
+    dtype: torch.dtype
+    expr: Dim
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A scalar op of the vocabulary. For ``cast`` the dtype is the target."""
+
+    name: str
+    dtype: torch.dtype
+    op: str
+    args: tuple[str, ...]
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Reduce ``args`` over ``axes``. ``names``/``dtypes``: one per value of the kind."""
+
+    names: tuple[str, ...]
+    dtypes: tuple[torch.dtype, ...]
+    kind: str
+    args: tuple[str, ...]
+    axes: tuple[str, ...]
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Inclusive scan along one axis; the values keep the axis."""
+
+    names: tuple[str, ...]
+    dtypes: tuple[torch.dtype, ...]
+    kind: str
+    args: tuple[str, ...]
+    axis: str
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write ``value`` to ``buffer`` at ``index``. The value has the buffer's dtype, or float32 for a half buffer (rounded here).
+    ``mode``: ``plain`` or ``atomic_add``."""
+
+    buffer: str
+    index: tuple[Dim, ...]
+    value: str
+    mode: str = "plain"
+    origin: str = ""
+
+
+Statement = Union[Load, Const, Index, Scalar, Reduce, Scan, Store]
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """One future kernel, or part of one. ``origins``: graph nodes it computes."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    body: tuple[Statement, ...]
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """A strided view of a buffer's storage: what extern calls take and what outputs return."""
+
+    buffer: str
+    meta: TensorMeta
+
+
+@dataclass(frozen=True, slots=True)
+class ExternCall:
+    """A library call. ``kind``: ``call`` (an op record's eager) or ``extern`` (a dotted path). Args hold TensorViews for tensors.
+    ``outputs``: the buffers it makes, one per tensor result (None where a result is unused or no tensor)."""
+
+    name: str
+    kind: str
+    target: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    outputs: tuple[str | None, ...]
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SizeBinding:
+    """Where a size symbol's value is read at run time: ``inputs[input].shape[dim]``, or the number itself when ``dim`` is None."""
+
+    symbol: str
+    input: str
+    dim: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """A whole graph as loops. ``outputs``: TensorViews of buffers (an input's view is a true alias), or numbers/dims.
+    ``inputs`` names every placeholder in order; those of tensors are buffers too. ``lines``: graph node -> user's line."""
+
+    name: str
+    inputs: tuple[str, ...]
+    sizes: tuple[SizeBinding, ...]
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Nest | ExternCall, ...]
+    outputs: tuple[Any, ...]
+    hints: tuple[tuple[str, int], ...] = ()
+    lines: tuple[tuple[str, Location], ...] = ()

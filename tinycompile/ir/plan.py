@@ -1,0 +1,74 @@
+"""Plan: which kernels run in which order, what they read and write, which memory they use, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Union
+
+from tinycompile.base.device import Device
+from tinycompile.base.expr import Dim
+from tinycompile.ir.graph import Location
+from tinycompile.ir.loops import Buffer, ExternCall, Nest, SizeBinding
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One fusion considered. ``rule`` is a stable id ("producer-consumer", "cycle", "axes-differ", ...); ``why`` says it in words."""
+
+    first: str
+    second: str
+    fused: bool
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """Make a buffer; ``reuses`` names a dead buffer of the same size and dtype whose memory it takes over."""
+
+    buffer: str
+    reuses: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A fused nest to be generated. ``reads``/``writes``: buffers in parameter order. ``bytes_moved``: reads once + writes once."""
+
+    nest: Nest
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    bytes_moved: Dim = 0
+    flops: Dim = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The buffer is dead from here."""
+
+    buffer: str
+
+
+Step = Union[Alloc, Kernel, ExternCall, Free]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``outputs`` as in Loops. ``bytes_minimum``: graph inputs read once plus outputs written once."""
+
+    name: str
+    device: Device
+    inputs: tuple[str, ...]
+    sizes: tuple[SizeBinding, ...]
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Any, ...]
+    decisions: tuple[Decision, ...] = ()
+    bytes_minimum: Dim = 0
+    hints: tuple[tuple[str, int], ...] = ()
+    lines: tuple[tuple[str, Location], ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The generated kernels, in order."""
+        return tuple(s for s in self.steps if isinstance(s, Kernel))

@@ -1,0 +1,60 @@
+"""Source: generated code and all that is needed to build and launch it. Text and numbers only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinycompile.base.device import Device
+from tinycompile.base.expr import Dim
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArg:
+    """``kind``: ``pointer`` (``name`` a buffer, ``dtype`` its element type), ``size`` (an int argument with value ``value``).
+    ``aligned``: a pointer known 16-byte aligned, or a size known divisible by 16 (Triton's ``tt.divisibility``)."""
+
+    name: str
+    kind: str
+    dtype: str
+    value: Dim | None = None
+    aligned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One way to run a Triton kernel: compile-time constants by name, warps, stages."""
+
+    constants: tuple[tuple[str, int], ...] = ()
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """One generated kernel.
+
+    ``text``: Triton: a whole importable module whose function ``name`` is the kernel. C++: the function alone (the module's
+    prelude is shared by ``Source.prelude``). ``grid``: up to three expressions over size symbols and constants' names. ``configs``: candidates,
+    the cost model's choice first. ``bytes_moved``, ``lines`` (user's "file:line" strings) and ``why`` are for people.
+    """
+
+    name: str
+    language: str
+    text: str
+    args: tuple[KernelArg, ...]
+    grid: tuple[Dim, ...] = (1,)
+    configs: tuple[Config, ...] = (Config(),)
+    bytes_moved: Dim = 0
+    lines: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """All code of a plan. ``wrapper``: Python text defining ``call(*inputs) -> tuple``."""
+
+    name: str
+    device: Device
+    kernels: tuple[KernelSource, ...]
+    wrapper: str
+    prelude: str = ""

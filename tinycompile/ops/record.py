@@ -1,0 +1,155 @@
+"""The op record: everything that an op means, stated once.
+
+Binding on ``Tensor`` and ``tinycompile.<name>``, the table of torch functions for capture, dispatch entries, gradients, lowering,
+generated tests and the docs table all derive from these records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
+from tinycompile.dispatch.schema import Schema
+from tinycompile.ops.scalar import Builder, Value
+
+Metas = Union[TensorMeta, tuple[TensorMeta, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """``formula(b, *inputs, **attrs)`` at each output coordinate. Inputs broadcast and come as Values of the compute dtype.
+
+    ``promote`` mirrors torch's elementwise kinds: ``default``; ``int_to_float`` (integers compute in the default float dtype);
+    ``bool_out`` (inputs promote, the result is bool); ``no_opmath``; ``none`` (each input keeps its own dtype: ``where``'s
+    condition, casts). Arguments of type Tensor in the schema are inputs, in schema order (a Python number given for one
+    becomes a constant); the rest are ``attrs`` by name.
+    """
+
+    formula: Callable[..., Value]
+    promote: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """``kind`` of :data:`~tinycompile.ops.scalar.REDUCTIONS` over the dims that the schema's ``dim`` names (None: all).
+
+    ``prologue(b, x, **attrs)`` maps each element (given in its opmath dtype); ``epilogue(b, *reduced, count, **attrs)`` maps the
+    reduced values (``count``: a Value, the number of elements reduced, in the accumulation dtype) and returns one Value per output.
+    """
+
+    kind: str
+    prologue: Callable[..., Value] | None = None
+    epilogue: Callable[..., Value | tuple[Value, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """An inclusive scan of ``kind`` along the schema's ``dim``."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An index map: ``index(coords, meta_in, meta_out, *rest)`` turns output coordinates into input coordinates.
+
+    Whether the op aliases its input follows from the metas: same offset arithmetic, no new storage. ``rest`` are the call's
+    other arguments in schema order.
+    """
+
+    index: Callable[..., tuple[Dim, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """``formula(b, coords, meta_out, *args)`` computes the element at output ``coords``; tensor arguments come as Operands
+    (lists of tensors as lists of Operands). For gathers, padding, concatenation, triangles and creation ops."""
+
+    formula: Callable[..., Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Decompose:
+    """``fn(*args)`` in terms of other ops, called through the dispatcher (so it works on any tensors and under tracing).
+    It may return NotImplemented: then the op stays an extern call."""
+
+    fn: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Extern:
+    """Runs as torch's own kernel at run time."""
+
+
+Lowering = Union[Pointwise, Reduction, Scan, View, Indexed, Decompose, Extern]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """How to make one sample input. ``layout``: contiguous, transposed, strided (every second), expanded, offset, channels_last.
+    ``fill``: normal, positive, unit (in (-1, 1)), integers, special (adds NaN, infinities, signed zeros), index:N (ints in [0, N))."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    layout: str = "contiguous"
+    fill: str = "normal"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call: positional and keyword arguments where TensorSpec stands for a tensor."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One op. ``meta`` takes the call's arguments with TensorMeta for each tensor and returns the outputs' metas, raising what
+    torch would raise; ``eager`` takes torch tensors; ``vjp`` (another issue completes it) takes (ctx, *grads).
+    ``functions`` are dotted torch names that mean this op ("torch.gelu", "torch.Tensor.add", "operator.add")."""
+
+    schema: Schema
+    meta: Callable[..., Metas]
+    eager: Callable[..., Any]
+    lowering: Lowering
+    functions: tuple[str, ...] = ()
+    samples: Callable[[], Iterable[Sample]] = tuple
+    vjp: Callable[..., Any] | None = None
+    ulp: float = 1.0
+    doc: str = ""
+
+    @property
+    def name(self) -> str:
+        """ATen's name without overload."""
+        return self.schema.name
+
+
+OPS: dict[str, Op] = {}
+
+
+def register(op: Op) -> Op:
+    """Add a record; a name can be taken once."""
+    if op.name in OPS:
+        raise ValueError(f"op {op.name} is registered already")
+    OPS[op.name] = op
+    return op
+
+
+@dataclass(frozen=True, slots=True)
+class BoundCall:
+    """A torch call resolved to a record: arguments positional in schema order, defaults filled in.
+
+    ``inplace``: the result must be written into (and is) the first argument. ``out``: the user's ``out=``, if any."""
+
+    op: Op
+    args: tuple[Any, ...]
+    inplace: bool = False
+    out: Any = None
+
+
+BindFn = Callable[[Sequence[Any], Mapping[str, Any]], BoundCall]
