@@ -1,0 +1,1 @@
+"""What everything rests on: devices, dtypes, integer algebra of sizes, configuration, errors, logs."""

@@ -1,0 +1,1 @@
+"""Which kernel a call runs: op schemas, dispatch-key sets, and the dispatcher's table."""

@@ -1,0 +1,1 @@
+"""The four intermediate representations (Graph, Loops, Plan, Source): for each a type, a printer and a verifier."""

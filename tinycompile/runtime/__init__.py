@@ -1,0 +1,1 @@
+"""From Source to something that runs: compilers, loaders, launchers, and the cache on disk."""
