@@ -1,1 +1,1 @@
-"""Triton kernels for CUDA devices."""
+"""Plan kernels -> Triton modules."""
