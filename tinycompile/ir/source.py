@@ -51,10 +51,13 @@ class KernelSource:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """All code of a plan. ``wrapper``: Python text defining ``call(*inputs) -> tuple``."""
+    """All code of a plan. ``wrapper``: Python text defining ``call(*inputs) -> tuple``. ``externs``: ``(name, kind, target)``
+    of each library function that the wrapper calls. ``aliases``: ``(output, input)`` positions where an output is a view of an input."""
 
     name: str
     device: Device
     kernels: tuple[KernelSource, ...]
     wrapper: str
     prelude: str = ""
+    externs: tuple[tuple[str, str, str], ...] = ()
+    aliases: tuple[tuple[int, int], ...] = ()

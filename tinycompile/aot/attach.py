@@ -1,0 +1,70 @@
+"""Attach a compiled forward to torch's autograd as one node.
+
+The backward replays the captured graph with torch's own ops and differentiates that, so gradients (of any order) are torch's.
+Capturing the backward beside the forward, and compiling both, takes this place in the training issue; the seam is ``attach``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Fn = Callable[..., tuple[Any, ...]]
+
+
+def attach(call: Fn, replay: Fn, differentiable: Sequence[bool], aliases: Sequence[tuple[int, int]]) -> Fn:
+    """A function like ``call`` whose outputs carry gradients.
+
+    ``replay`` computes the same outputs with torch ops. ``differentiable`` says which outputs depend on an input that requires grad, as
+    eager would. ``aliases`` lists ``(output, input)`` pairs where the output is a view of the input: those are made by torch itself.
+    """
+    views = dict(aliases)
+    computed = [i for i, d in enumerate(differentiable) if d and i not in views]
+
+    class CompiledForward(torch.autograd.Function):
+        """One node of torch's graph for the whole compiled function."""
+
+        @staticmethod
+        def forward(ctx: Any, made: dict[int, Any], *inputs: Any) -> tuple[Any, ...]:
+            outputs = call(*inputs)
+            made.update({i: outputs[i] for i in views})
+            ctx.numbers = [None if isinstance(x, torch.Tensor) else x for x in inputs]
+            ctx.is_tensor = [isinstance(x, torch.Tensor) for x in inputs]
+            ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)))
+            ctx.set_materialize_grads(False)
+            fixed = [o for i, o in enumerate(outputs) if i not in computed and i not in views and isinstance(o, torch.Tensor)]
+            ctx.mark_non_differentiable(*fixed)
+            return tuple(None if i in views else o for i, o in enumerate(outputs))
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+            saved = iter(ctx.saved_tensors)
+            again = torch.is_grad_enabled()  # create_graph: the gradient itself must hang on the true inputs
+            inputs = [next(saved) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)]
+            if not again:
+                inputs = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs]
+            return None, *_pull_back(replay, inputs, grads, computed, again)
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        made: dict[int, Any] = {}
+        outputs = list(CompiledForward.apply(made, *inputs))
+        for out, view in made.items():
+            outputs[out] = inputs[views[out]].as_strided(view.size(), view.stride(), view.storage_offset())
+        return tuple(outputs)
+
+    return run
+
+
+def _pull_back(replay: Fn, inputs: list[Any], grads: Sequence[Any], computed: Sequence[int], again: bool) -> tuple[Any, ...]:
+    wanted = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+    with torch.enable_grad():
+        outputs = replay(*inputs)
+    pairs = [(outputs[i], grads[i]) for i in computed if grads[i] is not None and outputs[i].requires_grad]
+    found: list[Any] = [None] * len(wanted)
+    if pairs and wanted:
+        tensors, given = zip(*pairs, strict=True)
+        found = list(torch.autograd.grad(tensors, wanted, given, allow_unused=True, create_graph=again))
+    by_id = {id(x): g for x, g in zip(wanted, found, strict=True)}
+    return tuple(by_id.get(id(x)) if isinstance(x, torch.Tensor) else None for x in inputs)

@@ -1,0 +1,123 @@
+"""The wrapper: readable Python that allocates, launches and returns. One function, ``call(*inputs) -> tuple``.
+
+Names in its namespace (see ``runtime/build.py``): ``empty`` (allocate on the plan's device), ``stream`` (its current raw stream),
+``as_strided``, ``restride``, one launcher per kernel and one function per extern target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tinycompile.base import expr as ex
+from tinycompile.base.device import Device
+from tinycompile.codegen.writer import Writer
+from tinycompile.ir.loops import Buffer, ExternCall, SizeBinding, TensorView
+from tinycompile.ir.plan import Alloc, Free, Kernel, Plan
+from tinycompile.ir.source import KernelSource
+
+
+def extern_name(kind: str, target: str) -> str:
+    """The name in the wrapper's namespace of an extern target: ``op_mm`` or ``torch_fft_fft``."""
+    return f"op_{target}" if kind == "call" else re.sub(r"\W", "_", target)
+
+
+def emit_wrapper(plan: Plan, kernels: Mapping[str, KernelSource]) -> str:
+    """Print the wrapper of ``plan``; ``kernels`` maps each nest's name to its generated source."""
+    return _Wrapper(plan, kernels).text()
+
+
+class _Wrapper:
+    def __init__(self, plan: Plan, kernels: Mapping[str, KernelSource]) -> None:
+        self.plan, self.kernels = plan, kernels
+        self.buffers: dict[str, Buffer] = {b.name: b for b in plan.buffers}
+        self.inputs = set(plan.inputs)
+        self.out = Writer()
+
+    def text(self) -> str:
+        out = self.out
+        with out.block(f"def call({', '.join(self.plan.inputs)}):"):
+            for size in self.plan.sizes:
+                out.line(_size_line(size))
+            for step in self.plan.steps:
+                self.step(step)
+            results = [self.output(o) for o in self.plan.outputs]
+            out.line(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
+        return out.text()
+
+    def step(self, step: Alloc | Kernel | ExternCall | Free) -> None:
+        if isinstance(step, Alloc):
+            self.alloc(step)
+        elif isinstance(step, Kernel):
+            self.launch(step)
+        elif isinstance(step, ExternCall):
+            self.extern(step)
+        else:
+            self.out.line(f"del {step.buffer}")
+
+    def alloc(self, step: Alloc) -> None:
+        meta = self.buffers[step.buffer].meta
+        size, stride = _tuple(meta.shape), _tuple(meta.strides)
+        if step.reuses is None:
+            self.out.line(f"{step.buffer} = empty({size}, {stride}, {meta.dtype})")
+        else:
+            self.out.line(f"{step.buffer} = as_strided({step.reuses}, {size}, {stride}, 0)  # reuse")
+
+    def launch(self, step: Kernel) -> None:
+        source = self.kernels[step.nest.name]
+        if any(isinstance(g, int) and g == 0 for g in source.grid):
+            self.out.line(f"# {source.name}: no work")
+            return
+        args = [a.name if a.kind == "pointer" else str(a.value) for a in source.args]
+        self.out.line(f"{source.name}({', '.join(['stream()', *args])})")
+
+    def extern(self, step: ExternCall) -> None:
+        args = [self.arg(a) for a in step.args] + [f"{k}={self.arg(v)}" for k, v in step.kwargs]
+        call = f"{extern_name(step.kind, step.target)}({', '.join(args)})"
+        names = [o if o is not None else "_" for o in step.outputs]
+        target = names[0] if len(names) == 1 else ", ".join(names)
+        self.out.line(f"{target} = {call}" if names else call)
+        for name in names:
+            if name != "_":
+                meta = self.buffers[name].meta
+                strides = _tuple(meta.strides)
+                self.out.line(f"if {name}.stride() != {strides}: {name} = restride({name}, {_tuple(meta.shape)}, {strides})")
+
+    def arg(self, value: Any) -> str:
+        if isinstance(value, TensorView):
+            return self.view(value)
+        if isinstance(value, (tuple, list)):
+            inner = [self.arg(v) for v in value]
+            return f"({', '.join(inner)}{',' if len(inner) == 1 else ''})"
+        if isinstance(value, Device):
+            return f"torch.device({str(value)!r})"
+        if isinstance(value, float):
+            return repr(value) if abs(value) < float("inf") else f"float({str(value)!r})"
+        if isinstance(value, (ex.Expr, torch.dtype, torch.layout, torch.memory_format)):
+            return str(value)
+        if value is None or isinstance(value, (bool, int, str)):
+            return repr(value)
+        raise TypeError(f"an extern call cannot take {value!r}")
+
+    def view(self, view: TensorView) -> str:
+        base = self.buffers[view.buffer].meta
+        if (base.shape, base.strides, base.offset) == (view.meta.shape, view.meta.strides, view.meta.offset):
+            return view.buffer
+        shift = view.meta.offset - base.offset
+        if view.buffer in self.inputs:  # as_strided counts from the storage's start, and an input may begin anywhere in it
+            shift = f"{view.buffer}.storage_offset() + {shift}" if shift != 0 else f"{view.buffer}.storage_offset()"  # type: ignore[assignment]
+        return f"as_strided({view.buffer}, {_tuple(view.meta.shape)}, {_tuple(view.meta.strides)}, {shift})"
+
+    def output(self, value: Any) -> str:
+        return self.view(value) if isinstance(value, TensorView) else self.arg(value)
+
+
+def _size_line(size: SizeBinding) -> str:
+    return f"{size.symbol} = {size.input}" if size.dim is None else f"{size.symbol} = {size.input}.size({size.dim})"
+
+
+def _tuple(dims: tuple[Any, ...]) -> str:
+    return f"({', '.join(map(str, dims))}{',' if len(dims) == 1 else ''})"

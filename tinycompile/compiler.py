@@ -1,0 +1,173 @@
+"""READ FIRST. The pipeline: the only file that knows the order of the stages.
+
+    capture -> Graph -> optimize -> Graph -> lower -> Loops -> plan -> Plan -> emit -> Source -> build -> callable
+
+Each stage is a pure function from one IR to the next; each result is verified (when ``config.verify_ir``), printed as an artifact, and
+timed. ``docs/pipeline.md`` has a page for each.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tinycompile.base.artifacts import Artifacts
+from tinycompile.base.config import config
+from tinycompile.base.device import Device
+from tinycompile.base.logs import log
+from tinycompile.base.target import Target
+from tinycompile.codegen.emit import emit
+from tinycompile.fuse.planner import plan as make_plan
+from tinycompile.ir.graph import Graph
+from tinycompile.ir.graph_text import print_graph
+from tinycompile.ir.loops_text import print_loops
+from tinycompile.ir.plan import Plan
+from tinycompile.ir.plan_text import print_plan
+from tinycompile.ir.source import Source
+from tinycompile.ir.source_text import dump_source, load_source
+from tinycompile.ir.verify_graph import verify_graph
+from tinycompile.ir.verify_loops import verify_loops
+from tinycompile.ir.verify_plan import verify_plan
+from tinycompile.lower.lowering import lower
+from tinycompile.passes.pipeline import optimize
+from tinycompile.runtime.build import build
+from tinycompile.runtime.cache import DiskCache
+
+SCHEMA = 1
+
+
+@dataclass
+class CompiledGraph:
+    """One graph, compiled: the callable, everything that was made on the way, and how long each stage took (seconds)."""
+
+    graph: Graph
+    target: Target
+    device: Device
+    call: Callable[..., tuple[Any, ...]]
+    source: Source
+    launchers: dict[str, Any]
+    artifacts: Artifacts
+    plan: Plan | None = None
+    times: dict[str, float] = field(default_factory=dict)
+    from_disk: bool = False
+
+
+def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artifacts) -> CompiledGraph:
+    """Run every stage after capture, or load their result from the disk cache."""
+    times: dict[str, float] = {}
+    disk = DiskCache(config.cache_dir) if config.disk_cache else None
+    with _timed(times, "key"):
+        printed = print_graph(graph)
+        parts = key_parts(printed, target, device)
+        key = DiskCache.key(parts)
+        entry = disk.get(key) if disk else None
+    artifacts["1_graph.py"] = printed
+    if entry is not None:
+        with _timed(times, "load"):
+            source = load_source(entry.text("source.json"))
+            call, launchers, _ = build(source, target, device, entry)
+        for name in sorted(entry.files):
+            if name[0] in "456":
+                artifacts.lazy(name, functools.partial(entry.text, name))
+        log("cache", f"disk hit {key[:12]} for {graph.name}")
+        return CompiledGraph(graph, target, device, call, source, launchers, artifacts, None, times, from_disk=True)
+    if disk and "cache" in config.log:
+        log("cache", f"disk miss {key[:12]} for {graph.name}: {disk.why_missed(parts)}")
+    the_plan, source = generate(graph, target, artifacts, times)
+    with _timed(times, "build"):
+        call, launchers, binaries = build(source, target, device)
+    if disk:
+        with _timed(times, "store"):
+            texts = {name: artifacts[name] for name in artifacts if name[0] in "456"}
+            disk.put(key, {"source.json": dump_source(source), **texts, **binaries}, parts)
+    return CompiledGraph(graph, target, device, call, source, launchers, artifacts, the_plan, times)
+
+
+def generate(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, float]) -> tuple[Plan, Source]:
+    """Optimize, lower, fuse, and generate code: all stages that need no device."""
+    check = config.verify_ir
+    with _timed(times, "optimize"):
+        if check:
+            verify_graph(graph)
+        optimized = optimize(graph, observe=functools.partial(_keep_pass, artifacts))
+    with _timed(times, "lower"):
+        loops = lower(optimized)
+        if check:
+            verify_loops(loops)
+        artifacts.lazy("4_loops.py", lambda: print_loops(loops))
+    with _timed(times, "fuse"):
+        plan = make_plan(loops, target)
+        if check:
+            verify_plan(plan)
+        artifacts.lazy("5_plan.py", lambda: print_plan(plan))
+    for d in plan.decisions:
+        log("fusion", f"{d.first} + {d.second}: {'fused' if d.fused else 'not fused'} [{d.rule}] {d.why}")
+    with _timed(times, "codegen"):
+        source = emit(plan, target)
+        name = "6_triton.py" if target.language == "triton" else "6_cpp.cpp"
+        artifacts[name] = "\n\n".join([*filter(None, [source.prelude]), *(k.text for k in source.kernels)])
+        artifacts["6_wrapper.py"] = source.wrapper
+    for kernel in source.kernels:
+        log("kernels", kernel.text)
+    return plan, source
+
+
+def _keep_pass(artifacts: Artifacts, index: int, name: str, graph: Graph) -> None:
+    artifacts.lazy(f"3_{index:02d}_{name}.py", lambda: print_graph(graph))
+
+
+def key_parts(printed_graph: str, target: Target, device: Device) -> dict[str, str]:
+    """All that the generated code depends on, by name: what the cache key is the hash of."""
+    return {
+        "graph": printed_graph,
+        "target": repr(target),
+        "device": str(device),
+        "config": config.codegen_key(),
+        "versions": f"schema {SCHEMA}, python {platform.python_version()}, torch {torch.__version__}, triton {_triton_version()}",
+        "package": package_hash(),
+    }
+
+
+@cache
+def package_hash() -> str:
+    """sha256 of the package's own source: an edited compiler never reads what an older one wrote."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def _triton_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return "none"
+
+
+@contextmanager
+def _timed(times: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        times[stage] = times.get(stage, 0.0) + time.perf_counter() - start
+
+
+def stage_order(times: dict[str, float]) -> Sequence[tuple[str, float]]:
+    """Stage times in pipeline order."""
+    order = ("capture", "key", "load", "optimize", "lower", "fuse", "codegen", "build", "store")
+    return [(s, times[s]) for s in order if s in times]
