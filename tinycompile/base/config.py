@@ -1,0 +1,98 @@
+"""``config``: the settings of the process, with their defaults from the environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+CHANNELS: frozenset[str] = frozenset({"graph", "guards", "breaks", "fusion", "kernels", "recompiles", "cache"})
+
+
+def _channels() -> frozenset[str]:
+    """``TINYCOMPILE_LOG``: names separated by commas, or ``all``."""
+    named = frozenset(filter(None, (part.strip() for part in os.environ.get("TINYCOMPILE_LOG", "").split(","))))
+    if unknown := named - CHANNELS - {"all"}:
+        raise ValueError(f"TINYCOMPILE_LOG names unknown channels {sorted(unknown)}; there are {sorted(CHANNELS)} and all")
+    return CHANNELS if "all" in named else named
+
+
+def _cache_dir() -> str:
+    return os.environ.get("TINYCOMPILE_CACHE_DIR") or str(Path("~/.cache/tinycompile").expanduser())
+
+
+def _on_error() -> Any:
+    return os.environ.get("TINYCOMPILE_ON_ERROR") or "eager"
+
+
+# Entries that change the code we generate: they are part of every cache key.
+_CODE_CHANGING = ("dynamic", "max_autotune")
+
+
+@dataclass
+class Config:
+    """``on_error``: what an internal error does: run the frame eagerly, or raise.
+
+    ``cache_dir``, ``disk_cache``: where compiled code is kept, and whether it is. ``dump_dir``: a folder for the artifacts of
+    every compile. ``log``: channels that print to stderr. ``recompile_limit``: entries a function may have before it stays
+    eager. ``verify_ir``: run the verifier after every stage. ``dynamic``: sizes are static first (None), always symbolic
+    (True), never (False). ``max_autotune``: time candidate configurations of each kernel.
+    """
+
+    on_error: Literal["eager", "raise"] = field(default_factory=_on_error)
+    cache_dir: str = field(default_factory=_cache_dir)
+    disk_cache: bool = True
+    dump_dir: str | None = field(default_factory=lambda: os.environ.get("TINYCOMPILE_DUMP") or None)
+    log: frozenset[str] = field(default_factory=_channels)
+    recompile_limit: int = 8
+    verify_ir: bool = True
+    dynamic: bool | None = None
+    max_autotune: bool = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _CHECKS:
+            raise AttributeError(f"config has no entry {name!r}; it has {', '.join(_CHECKS)}")
+        if not _CHECKS[name](value):
+            raise ValueError(f"config.{name} can't be {value!r}")
+        object.__setattr__(self, name, frozenset(value) if name == "log" else value)
+
+    @contextlib.contextmanager
+    def patch(self, **changes: Any) -> Iterator[Config]:
+        """Change entries for the length of a ``with`` block."""
+        before = {name: getattr(self, name) for name in changes}
+        try:
+            for name, value in changes.items():
+                setattr(self, name, value)
+            yield self
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
+
+    def codegen_key(self) -> str:
+        """The code-changing entries as text, for cache keys."""
+        return " ".join(f"{name}={getattr(self, name)!r}" for name in _CODE_CHANGING)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{f.name} = {getattr(self, f.name)!r}" for f in fields(self))
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_CHECKS = {
+    "on_error": lambda v: v in ("eager", "raise"),
+    "cache_dir": lambda v: isinstance(v, str),
+    "disk_cache": _is_bool,
+    "dump_dir": lambda v: v is None or isinstance(v, str),
+    "log": lambda v: not isinstance(v, str) and frozenset(v) <= CHANNELS,
+    "recompile_limit": lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 1,
+    "verify_ir": _is_bool,
+    "dynamic": lambda v: v is None or isinstance(v, bool),
+    "max_autotune": _is_bool,
+}
+
+config = Config()

@@ -1,0 +1,132 @@
+"""Every private call into torch's C extension, each with a public way to the same answer.
+
+Nothing outside this file touches ``torch._C``. A name missing in some torch version means the public way, which is slower
+but right; ``doctor`` lists which ways are in use (:func:`in_use`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+def _find(path: str) -> Callable[..., Any] | None:
+    """A function of ``torch._C`` by dotted path, or None where this build of torch lacks it."""
+    found: Any = torch._C
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+# --- raw dispatch keys -------------------------------------------------------------------------------------------------------
+
+_dispatch_keys = _find("_dispatch_keys")
+
+
+def raw_keys(t: torch.Tensor) -> int:
+    """An int that differs between tensors which torch dispatches differently (autograd, conjugate bit, vmap, ...)."""
+    if _dispatch_keys is None:
+        return raw_keys_public(t)
+    return _dispatch_keys(t).raw_repr()
+
+
+def raw_keys_public(t: torch.Tensor) -> int:
+    """What public attributes tell: class, device type, layout, conjugate and negative bits, inference mode."""
+    facts = (type(t).__name__, t.device.type, str(t.layout), t.is_conj(), t.is_neg(), t.is_inference())
+    return hash(facts) & 0x7FFF_FFFF_FFFF_FFFF
+
+
+# --- allocation --------------------------------------------------------------------------------------------------------------
+
+
+def empty_strided_public(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """An uninitialised tensor, by torch's public function."""
+    return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
+
+
+def _empty_cpu_public(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype)
+
+
+def _empty_cuda_public(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device="cuda")
+
+
+# Called as ``fn(shape, strides, dtype)`` with tuples; CUDA's allocates on the current device.
+empty_strided_cpu: Callable[..., torch.Tensor] = _find("_dynamo.guards._empty_strided_cpu") or _empty_cpu_public
+empty_strided_cuda: Callable[..., torch.Tensor] = _find("_dynamo.guards._empty_strided_cuda") or _empty_cuda_public
+
+
+# --- streams -----------------------------------------------------------------------------------------------------------------
+
+
+def _raw_stream_public(device_index: int) -> int:
+    return torch.cuda.current_stream(device_index).cuda_stream
+
+
+raw_stream: Callable[[int], int] = _find("_cuda_getCurrentRawStream") or _raw_stream_public
+"""``raw_stream(device_index)``: the current CUDA stream's handle as an int."""
+
+
+# --- storages ----------------------------------------------------------------------------------------------------------------
+
+
+def storage_id(storage: torch.UntypedStorage) -> int:
+    """An int that two handles share exactly when they are the same storage of torch's."""
+    found = getattr(storage, "_cdata", None)
+    return storage.data_ptr() if found is None else found
+
+
+# --- many tensors at once ----------------------------------------------------------------------------------------------------
+
+_TensorGuards = _find("_dynamo.guards.TensorGuards")
+
+
+class BulkCheck:
+    """Checks that tensors still have the class, dtype, device, key set, sizes, strides and ``requires_grad`` that they had.
+
+    Made from the tensors as they are now; ``check(*tensors)`` is one call into C++ (13 us for 200 tensors).
+    """
+
+    __slots__ = ("check", "private")
+
+    check: Callable[..., bool]
+
+    def __init__(self, tensors: Sequence[torch.Tensor], *, private: bool = True) -> None:
+        self.private = private and _TensorGuards is not None
+        self.check = _native_check(tensors) if self.private else _public_check(tensors)
+
+
+def _native_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    assert _TensorGuards is not None
+    sizes = [list(t.size()) for t in tensors]
+    strides = [list(t.stride()) for t in tensors]
+    return _TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+
+
+def _facts(t: Any) -> tuple[Any, ...]:
+    return type(t), t.dtype, t.device, raw_keys(t), t.shape, t.stride(), t.requires_grad
+
+
+def _public_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    expected = [_facts(t) for t in tensors]
+
+    def check(*now: Any) -> bool:
+        return len(now) == len(expected) and all(
+            isinstance(t, torch.Tensor) and _facts(t) == facts for t, facts in zip(now, expected, strict=True)
+        )
+
+    return check
+
+
+def in_use() -> dict[str, bool]:
+    """Which private ways this build of torch offers."""
+    return {
+        "TensorGuards": _TensorGuards is not None,
+        "_empty_strided_cpu": empty_strided_cpu is not _empty_cpu_public,
+        "_empty_strided_cuda": empty_strided_cuda is not _empty_cuda_public,
+        "_cuda_getCurrentRawStream": raw_stream is not _raw_stream_public,
+        "_dispatch_keys": _dispatch_keys is not None,
+    }

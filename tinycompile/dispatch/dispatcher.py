@@ -1,0 +1,301 @@
+"""The dispatcher: which kernel a call runs, decided by the key sets of its tensors.
+
+A call's key set is the union of its tensors' ``keys``, with the thread's included keys added and its excluded keys removed.
+Keys are tried from the highest down. The first that has something to run wins: a kernel registered for the op and the key,
+or the key's boxed fallback, or, at a backend, the op's composite (its decomposition). Other keys are fallen through.
+The choice is made once per (op, key set) and cached.
+
+    kernel:   fn(*args), or fn(keyset, *args) when registered ``with_keyset``; args in schema order, defaults filled in
+    fallback: fn(op_name, keyset, args)
+
+A kernel that wants the next key down calls ``redispatch(op_name, keyset.below(key), args)``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from tinycompile.base.device import Device
+from tinycompile.dispatch.keys import BACKENDS, Key, KeySet, backend_key
+from tinycompile.dispatch.schema import Schema, parse
+
+Boxed = Callable[[str, KeySet, tuple[Any, ...]], Any]
+
+
+class Choice(NamedTuple):
+    """What a call runs: ``kind`` is ``kernel``, ``fallback`` or ``composite``; ``fn`` is the function that was registered."""
+
+    key: Key
+    kind: str
+    fn: Callable[..., Any]
+    run: Boxed
+
+    def __str__(self) -> str:
+        return f"{self.key.name} {self.kind} {getattr(self.fn, '__qualname__', self.fn)}"
+
+
+@dataclass
+class _Entry:
+    """One op: its kernels by key, and the choices made so far by key set."""
+
+    schema: Schema
+    kernels: dict[Key, tuple[Callable[..., Any], Boxed]] = field(default_factory=dict)
+    composite: Callable[..., Any] | None = None
+    devices_may_differ: bool = False
+    choices: dict[int, tuple[KeySet, Boxed]] = field(default_factory=dict)
+
+
+class _Guards(threading.local):
+    """Included and excluded keys. Class attributes are the values in a thread that never set them."""
+
+    include: int = 0
+    exclude: int = 0
+
+
+_ENTRIES: dict[str, _Entry] = {}
+_FALLBACKS: dict[Key, Boxed] = {}
+_guards = _Guards()
+_lock = threading.Lock()  # for registration; calls take no lock
+
+
+def define(schema: Schema | str, *, devices_may_differ: bool = False) -> Schema:
+    """Add an op. ``devices_may_differ``: the op itself judges tensors of several devices (``copy_``, ``to``).
+
+    Raises ValueError when the name is taken."""
+    parsed = parse(schema) if isinstance(schema, str) else schema
+    with _lock:
+        if parsed.name in _ENTRIES:
+            raise ValueError(f"op {parsed.name} is defined already")
+        _ENTRIES[parsed.name] = _Entry(parsed, devices_may_differ=devices_may_differ)
+    return parsed
+
+
+def undefine(op_name: str) -> None:
+    """Remove an op and its kernels."""
+    with _lock:
+        _entry(op_name)
+        del _ENTRIES[op_name]
+
+
+def is_defined(op_name: str) -> bool:
+    """Whether ``define`` has seen the name."""
+    return op_name in _ENTRIES
+
+
+def schema_of(op_name: str) -> Schema:
+    """The op's schema. Raises KeyError for an unknown op."""
+    return _entry(op_name).schema
+
+
+def names() -> tuple[str, ...]:
+    """Every op that is defined."""
+    return tuple(_ENTRIES)
+
+
+def register(op_name: str, key: Key, kernel: Callable[..., Any] | None, *, with_keyset: bool = False) -> None:
+    """Set the op's kernel for a key, in place of the last one; None removes it."""
+    entry = _entry(op_name)
+    with _lock:
+        if kernel is None:
+            entry.kernels.pop(key, None)
+        else:
+            entry.kernels[key] = kernel, _boxed(kernel, with_keyset)
+        entry.choices = {}
+
+
+def composite(op_name: str, fn: Callable[..., Any]) -> None:
+    """Set what the op does, in terms of other ops, at backends that have neither a kernel for it nor a fallback."""
+    entry = _entry(op_name)
+    with _lock:
+        entry.composite = fn
+        entry.choices = {}
+
+
+def fallback(key: Key, kernel: Boxed | None) -> None:
+    """Set what a key does for ops that have no kernel of their own for it; None removes it."""
+    with _lock:
+        if kernel is None:
+            _FALLBACKS.pop(key, None)
+        else:
+            _FALLBACKS[key] = kernel
+        for entry in _ENTRIES.values():
+            entry.choices = {}
+
+
+def call(op_name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """Call an op. Raises TypeError for bad arguments, RuntimeError for tensors on several devices."""
+    entry = _entry(op_name)
+    bound = entry.schema.bind(args, kwargs)
+    mask = _keys_of(entry, bound)
+    return _run(entry, (mask | _guards.include) & ~_guards.exclude, bound)
+
+
+def redispatch(op_name: str, keyset: int, args: Sequence[Any]) -> Any:
+    """Call with exactly this key set; ``args`` in schema order with all defaults. Excluded keys stay excluded."""
+    return _run(_entry(op_name), keyset & ~_guards.exclude, tuple(args))
+
+
+def _run(entry: _Entry, mask: int, args: tuple[Any, ...]) -> Any:
+    choice = entry.choices.get(mask)
+    if choice is None:
+        keyset = KeySet(mask)
+        choice = entry.choices[mask] = keyset, _choose(entry, keyset).run
+    return choice[1](entry.schema.name, choice[0], args)
+
+
+def _choose(entry: _Entry, keyset: KeySet) -> Choice:
+    for key in keyset:
+        if key in entry.kernels:
+            return Choice(key, "kernel", *entry.kernels[key])
+        if key in _FALLBACKS:
+            return Choice(key, "fallback", _FALLBACKS[key], _FALLBACKS[key])
+        if key in BACKENDS and entry.composite is not None:
+            return Choice(key, "composite", entry.composite, _boxed(entry.composite, with_keyset=False))
+    have = ", ".join(key.name for key in entry.kernels) or "none"
+    raise NotImplementedError(
+        f"Could not run '{entry.schema.name}' with keys {keyset}: no kernel, fallback or decomposition (kernels: {have})"
+    )
+
+
+def _boxed(fn: Callable[..., Any], with_keyset: bool) -> Boxed:
+    if with_keyset:
+        return lambda name, keyset, args: fn(keyset, *args)
+    return lambda name, keyset, args: fn(*args)
+
+
+def _entry(op_name: str) -> _Entry:
+    try:
+        return _ENTRIES[op_name]
+    except KeyError:
+        raise KeyError(f"no op {op_name!r} is defined") from None
+
+
+# --- key sets of calls -------------------------------------------------------------------------------------------------------
+
+_PLAIN = frozenset({int, float, bool, complex, str, type(None), torch.dtype, Device, torch.device, torch.memory_format})
+
+
+def _keys_of(entry: _Entry, args: tuple[Any, ...]) -> int:
+    """The union of the tensors' keys; the device argument's backend when there is no tensor. Checks that devices agree."""
+    mask = 0
+    device: Any = None
+    mixed = False
+    for tensor in tensors_in(args):
+        mask |= keys_of(tensor)
+        if device is None:
+            device = tensor.device
+        elif tensor.device is not device and tensor.device != device:
+            mixed = True
+    if mixed and not entry.devices_may_differ:
+        _check_devices(tuple(tensors_in(args)))
+    if not mask & BACKENDS:
+        at = entry.schema.device_arg
+        chosen = None if at is None else args[at]
+        mask |= 1 << (Key.CPU if chosen is None else backend_key(Device.of(chosen).type))
+    return mask
+
+
+def tensors_in(args: Sequence[Any]) -> Iterator[Any]:
+    """Ours and torch's tensors among the arguments, also in lists."""
+    for arg in args:
+        kind = type(arg)
+        if kind in _PLAIN:
+            continue
+        if kind is tuple or kind is list:
+            yield from tensors_in(arg)
+        elif isinstance(arg, torch.Tensor) or isinstance(getattr(arg, "keys", None), int):
+            yield arg
+
+
+def keys_of(tensor: Any) -> int:
+    """A tensor's own keys; a torch tensor has its backend's."""
+    return 1 << backend_key(tensor.device.type) if isinstance(tensor, torch.Tensor) else tensor.keys
+
+
+def _check_devices(tensors: Sequence[Any]) -> None:
+    """CPU scalars may go anywhere; the rest must be on one device. The wording is torch's."""
+    wide = [t for t in tensors if not (t.device.type == "cpu" and len(t.shape) == 0)]
+    for tensor in wide[1:]:
+        first, other = Device.of(wide[0].device), Device.of(tensor.device)
+        if first != other:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {first} and {other}!"
+            )
+
+
+# --- guards ------------------------------------------------------------------------------------------------------------------
+
+
+class _Guard:
+    """Changes this thread's sets for a ``with`` block. One object may be entered again inside itself and in several threads."""
+
+    __slots__ = ("_mask", "_name", "_before")
+
+    def __init__(self, name: str, keys: int | Key) -> None:
+        self._name = name
+        self._mask = keys.bit if isinstance(keys, Key) else int(keys)
+        self._before: dict[int, list[int]] = {}
+
+    def __enter__(self) -> None:
+        before = getattr(_guards, self._name)
+        self._before.setdefault(threading.get_ident(), []).append(before)
+        setattr(_guards, self._name, before | self._mask)
+
+    def __exit__(self, *exc: object) -> None:
+        stack = self._before[threading.get_ident()]
+        setattr(_guards, self._name, stack.pop())
+        if not stack:
+            del self._before[threading.get_ident()]
+
+
+def include(keys: int | Key) -> _Guard:
+    """Add keys to every call of this thread inside a ``with`` block."""
+    return _Guard("include", keys)
+
+
+def exclude(keys: int | Key) -> _Guard:
+    """Take keys away from every call of this thread inside a ``with`` block; exclusion beats inclusion."""
+    return _Guard("exclude", keys)
+
+
+def included() -> KeySet:
+    """This thread's included keys."""
+    return KeySet(_guards.include)
+
+
+def excluded() -> KeySet:
+    """This thread's excluded keys."""
+    return KeySet(_guards.exclude)
+
+
+# --- introspection -----------------------------------------------------------------------------------------------------------
+
+
+def resolve(op_name: str, keyset: int) -> Choice:
+    """What a call with this key set would run. Raises NotImplementedError when nothing would."""
+    return _choose(_entry(op_name), KeySet(keyset))
+
+
+def keyset_of(op_name: str, /, *args: Any, **kwargs: Any) -> KeySet:
+    """The key set with which ``call`` would dispatch these arguments now."""
+    entry = _entry(op_name)
+    mask = _keys_of(entry, entry.schema.bind(args, kwargs))
+    return KeySet((mask | _guards.include) & ~_guards.exclude)
+
+
+def table(op_name: str) -> str:
+    """The op's dispatch table as text: one line a key, from the highest priority down."""
+    entry = _entry(op_name)
+    lines = [str(entry.schema)]
+    for key in sorted(Key, reverse=True):
+        try:
+            choice = _choose(entry, KeySet.of(key))
+            lines.append(f"  {key.name:<14} {choice.kind:<10} {getattr(choice.fn, '__qualname__', choice.fn)}")
+        except NotImplementedError:
+            lines.append(f"  {key.name:<14} {'error' if key in BACKENDS else 'fall through'}")
+    return "\n".join(lines)
