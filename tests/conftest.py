@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
 
 import pytest
 import torch
 
-# Before the package is imported: config reads the environment once. Child processes of tests inherit it.
+# Before the package is imported, for config reads the environment once; and child processes of tests inherit it.
 _cache = tempfile.TemporaryDirectory(prefix="tinycompile-tests-")
 os.environ["TINYCOMPILE_CACHE_DIR"] = _cache.name
+os.environ["TINYCOMPILE_ON_ERROR"] = "raise"
 for _name in ("TINYCOMPILE_DUMP", "TINYCOMPILE_LOG"):
     os.environ.pop(_name, None)
+
+from tinycompile.base.config import config  # noqa: E402
+
+config.verify_ir = True
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What we warn of is a fallback: a test that causes one must say so with ``pytest.warns``."""
+    config.addinivalue_line("filterwarnings", "error::tinycompile.base.errors.TinycompileWarning")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,7 +41,6 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def seed() -> Iterator[None]:
+def seed() -> None:
     """Every test starts from the same random numbers."""
     torch.manual_seed(0)
-    yield
