@@ -19,6 +19,10 @@ class InternalError(TinycompileError):
     """A fault of ours. The frame runs eagerly unless ``config.on_error`` is ``"raise"``."""
 
 
+class KernelError(TinycompileError):
+    """A kernel refused its input (an index out of range, an integer division by zero); the call is redone eagerly."""
+
+
 class VerifyError(InternalError):
     """An IR breaks its own rules; the message names the rule and the statement."""
 
@@ -33,3 +37,7 @@ class RecompileLimitWarning(TinycompileWarning):
 
 class FallbackWarning(TinycompileWarning):
     """Something was missing or failed; the answer is eager's."""
+
+
+class DataDependentError(TinycompileError):
+    """A program asked a tensor without data (fake or meta) for a value."""

@@ -129,10 +129,14 @@ def fallback(key: Key, kernel: Boxed | None) -> None:
 
 def call(op_name: str, /, *args: Any, **kwargs: Any) -> Any:
     """Call an op. Raises TypeError for bad arguments, RuntimeError for tensors on several devices."""
+    return call_bound(op_name, _entry(op_name).schema.bind(args, kwargs))
+
+
+def call_bound(op_name: str, args: tuple[Any, ...]) -> Any:
+    """``call`` for arguments that are in schema order already, with all defaults."""
     entry = _entry(op_name)
-    bound = entry.schema.bind(args, kwargs)
-    mask = _keys_of(entry, bound)
-    return _run(entry, (mask | _guards.include) & ~_guards.exclude, bound)
+    mask = _keys_of(entry, args)
+    return _run(entry, (mask | _guards.include) & ~_guards.exclude, args)
 
 
 def redispatch(op_name: str, keyset: int, args: Sequence[Any]) -> Any:

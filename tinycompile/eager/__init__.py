@@ -1,1 +1,3 @@
-"""Eager execution: our Tensor over shared Storage, views, factories, fake tensors, and the bridges to torch and numpy."""
+"""Tensors over shared storage, run by torch's kernels, and fakes that are traced. Importing it fills the dispatcher."""
+
+from tinycompile.eager import backends, fake  # noqa: F401

@@ -1,0 +1,99 @@
+"""What each backend key runs: fills the dispatcher for every op record.
+
+CPU and CUDA: views by stride arithmetic, everything else by the record's eager function on torch handles. META: the record's
+shape rule alone. Any other backend: kernels that users register, or the record's decomposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import tinycompile.ops  # noqa: F401  fills OPS and defines every op
+from tinycompile.base.device import Device
+from tinycompile.base.meta import TensorMeta
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import Key, KeySet
+from tinycompile.eager.tensor import Tensor, from_meta, unwrap, view_of, wrap
+from tinycompile.ops.record import OPS, Decompose, Op, View
+
+# Ops whose result is a view when strides or dtypes allow it, else a copy: torch decides.
+_MAY_COPY = frozenset({"reshape", "flatten", "contiguous", "to", "unflatten", "view_as"})
+
+
+def is_view(op: Op) -> bool:
+    """Whether the results always alias the first argument."""
+    aliases = {r.alias for r in op.schema.returns}
+    return isinstance(op.lowering, View) and aliases == {"a"} and op.name not in _MAY_COPY
+
+
+def meta_of(value: Any) -> Any:
+    """TensorMeta for tensors of ours or torch's, also in lists; anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.meta
+    if isinstance(value, torch.Tensor):
+        device = Device.of(value.device)
+        return TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, value.storage_offset())
+    kind = type(value)
+    return kind(meta_of(v) for v in value) if kind is tuple or kind is list else value
+
+
+def named_results(op: Op, items: Sequence[Any]) -> Any:
+    """Several results as torch returns them: ``torch.return_types.max(values=..., indices=...)``, or a tuple."""
+    kind = getattr(torch.return_types, op.name, None)
+    named = all(r.name for r in op.schema.returns) and len(op.schema.returns) == len(items) > 1
+    return kind(items) if kind is not None and named else tuple(items)
+
+
+def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
+    """CPU and CUDA. Called with torch tensors alone it returns torch tensors."""
+    op = OPS[op_name]
+    if op in _VIEWS and isinstance(args[0], Tensor):
+        return view_of(args[0], op.meta(args[0].meta, *args[1:]))  # type: ignore[arg-type]
+    inputs = tuple(dispatcher.tensors_in(args))
+    result = op.eager(*(unwrap(a) for a in args))
+    if inputs and not any(isinstance(t, Tensor) for t in inputs):
+        return result
+    return wrap(result, inputs)
+
+
+def run_meta(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
+    """The meta device. A factory that names another device (``zeros_like(x, device="cpu")``) makes real data there."""
+    op = OPS[op_name]
+    metas = op.meta(*(meta_of(a) for a in args))
+    if op in _VIEWS and isinstance(args[0], Tensor):
+        return view_of(args[0], metas)  # type: ignore[arg-type]
+    if isinstance(metas, TensorMeta):
+        if metas.device.type == "meta":
+            return from_meta(metas)
+        if op_name in ("to", "_to_copy", "copy_"):
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+        return run_torch(op_name, keyset, args)
+    return named_results(op, [from_meta(m) for m in metas])
+
+
+def _decomposition(op: Op, lowering: Decompose) -> Any:
+    def run(*args: Any) -> Any:
+        result = lowering.fn(*args)
+        if result is NotImplemented:
+            raise NotImplementedError(f"Could not run '{op.name}': its decomposition does not cover these arguments")
+        return result
+
+    run.__qualname__ = f"decompose {op.name}"
+    return run
+
+
+def fill() -> None:
+    """Set the backends' fallbacks, and the composites of records that decompose."""
+    dispatcher.fallback(Key.CPU, run_torch)
+    dispatcher.fallback(Key.CUDA, run_torch)
+    dispatcher.fallback(Key.META, run_meta)
+    for op in OPS.values():
+        if isinstance(op.lowering, Decompose):
+            dispatcher.composite(op.name, _decomposition(op, op.lowering))
+
+
+_VIEWS = frozenset(op for op in OPS.values() if is_view(op))
+fill()

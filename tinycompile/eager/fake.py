@@ -1,0 +1,202 @@
+"""Fake tensors: metadata and a name, no data. Ops on them are recorded.
+
+``FakeTensor`` bears the Tracing key; Tracing's fallback works out the result's metadata by the op's rule and tells the
+recorder, which answers with the names of the results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from tinycompile.base import shapes
+from tinycompile.base.device import Device
+from tinycompile.base.errors import DataDependentError, InternalError
+from tinycompile.base.expr import Expr
+from tinycompile.base.meta import TensorMeta
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import Key, KeySet, backend_key
+from tinycompile.eager.backends import meta_of, named_results
+from tinycompile.eager.tensor import Tensor
+from tinycompile.ops.record import OPS, BoundCall, Metas, Op
+
+
+class Recorder(Protocol):
+    """Who listens to ops on fake tensors. ``ir/builder.py`` implements it."""
+
+    def record(self, op: Op, args: tuple[Any, ...], metas: Metas) -> Any:
+        """Note one op; ``args`` hold FakeTensors. Returns one ref, or one a result when ``metas`` is a tuple."""
+
+    def extern(self, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], metas: Any) -> Any:
+        """Note a call of a torch function without a record. Returns FakeTensors in the structure of ``metas``."""
+
+
+class FakeTensor(Tensor):
+    """A tensor known by its ``meta`` alone. ``ref`` is the recorder's name for it."""
+
+    __slots__ = ("recorder", "ref")
+
+    def __init__(self, meta: TensorMeta, recorder: Recorder, ref: Any) -> None:
+        self.device = meta.device
+        self.keys = Key.TRACING.bit | 1 << backend_key(meta.device.type)
+        self._meta, self._storage, self._handle, self._base = meta, None, None, None
+        self.recorder, self.ref = recorder, ref
+
+    @property
+    def shape(self) -> shapes.Shape:
+        """Sizes: ints, or symbolic."""
+        return self.meta.shape
+
+    @property
+    def storage(self) -> Any:
+        """A fake tensor has none."""
+        raise DataDependentError("a fake tensor has no storage")
+
+    @property
+    def requires_grad(self) -> bool:
+        """Fake tensors are outside every tape."""
+        return False
+
+    def torch(self) -> torch.Tensor:
+        """There is no data to share: raises DataDependentError."""
+        raise DataDependentError(f"the value of {self.ref} ({self.meta}) is not known while tracing")
+
+    def item(self) -> Any:
+        """The value is not known: raises DataDependentError."""
+        return self.torch()
+
+    def __bool__(self) -> bool:
+        return bool(self.torch())
+
+    @classmethod
+    def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        fakes = [t for t in dispatcher.tensors_in((args, tuple(kwargs.values()))) if isinstance(t, FakeTensor)]
+        metas = fake_extern_meta(fn, args, kwargs)
+        return fakes[0].recorder.extern(path_of(fn), args, kwargs, metas)
+
+    @classmethod
+    def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The new value is recorded, then a ``copy_`` into the tensor that is written."""
+        target = bound.args[0] if bound.inplace else bound.out
+        value = dispatcher.call_bound(bound.op.name, bound.args)
+        return dispatcher.call("copy_", target, value)
+
+    def __repr__(self) -> str:
+        return f"FakeTensor({self.ref}: {self.meta})"
+
+
+# --- recording ---------------------------------------------------------------------------------------------------------------
+
+
+class _Active(threading.local):
+    recorder: Recorder | None = None
+
+
+_active = _Active()
+
+
+@contextlib.contextmanager
+def tracing(recorder: Recorder) -> Iterator[Recorder]:
+    """Record ops of this thread, also those without a fake tensor among their inputs (``zeros``, ``arange``)."""
+    before = _active.recorder
+    _active.recorder = recorder
+    try:
+        with dispatcher.include(Key.TRACING):
+            yield recorder
+    finally:
+        _active.recorder = before
+
+
+def _recorder(args: Sequence[Any]) -> Recorder:
+    for tensor in dispatcher.tensors_in(args):
+        if isinstance(tensor, FakeTensor):
+            return tensor.recorder
+    if _active.recorder is None:
+        raise InternalError("an op is traced, but there is neither a fake tensor nor an active recorder")
+    return _active.recorder
+
+
+def trace(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
+    """Tracing's fallback: metadata by the op's rule, a note to the recorder, fake results."""
+    op = OPS[op_name]
+    recorder = _recorder(args)
+    metas = op.meta(*(meta_of(a) for a in args))
+    refs = recorder.record(op, args, metas)
+    if isinstance(metas, TensorMeta):
+        return FakeTensor(metas, recorder, refs)
+    return named_results(op, [FakeTensor(m, recorder, ref) for m, ref in zip(metas, refs, strict=True)])
+
+
+dispatcher.fallback(Key.TRACING, trace)
+
+
+# --- functions without a record ----------------------------------------------------------------------------------------------
+
+
+def path_of(fn: Callable[..., Any]) -> str:
+    """A dotted path by which a torch function can be found again: ``torch.fft.rfft``, ``torch.Tensor.sort``."""
+    name = getattr(fn, "__name__", "")
+    for owner in (torch, torch.nn.functional, torch.fft, torch.linalg, torch.special):
+        if getattr(owner, name, None) is fn:
+            return f"{owner.__name__}.{name}"
+    if getattr(torch.Tensor, name, None) is fn or getattr(fn, "__objclass__", None) in torch.Tensor.__mro__:
+        return f"torch.Tensor.{name}"
+    return f"{getattr(fn, '__module__', None) or 'torch'}.{getattr(fn, '__qualname__', name)}"
+
+
+def fake_extern_meta(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The results' metadata of a torch function that has no record, by running it on torch's meta tensors.
+
+    TensorMeta for each tensor result, in tuples as ``fn`` returns them; other results are as they are. Symbolic sizes count with
+    their hints. Strides are those of torch's meta kernels, which for some library ops differ from the real ones: check at run time.
+    Raises what ``fn`` raises, NotImplementedError where torch has no meta kernel."""
+    device = _result_device(args, kwargs)
+    given = {k: "meta" if k == "device" and v is not None else _to_torch_meta(v) for k, v in kwargs.items()}
+    with torch.no_grad():
+        result = fn(*(_to_torch_meta(a) for a in args), **given)
+    return _from_torch_meta(result, device)
+
+
+def _result_device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Device:
+    if kwargs.get("device") is not None:
+        return Device.of(kwargs["device"])
+    tensors = [t for t in _leaves((*args, *kwargs.values())) if isinstance(t, (TensorMeta, Tensor, torch.Tensor))]
+    wide = [t for t in tensors if len(t.shape)] or tensors
+    return Device.of(wide[0].device) if wide else Device("cpu")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _to_torch_meta(value: Any) -> Any:
+    if isinstance(value, (Tensor, torch.Tensor)):
+        value = meta_of(value)
+    if isinstance(value, TensorMeta):
+        shape, strides = [shapes.hint(s) for s in value.shape], [shapes.hint(s) for s in value.strides]
+        return torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
+    if isinstance(value, Expr):
+        return shapes.hint(value)
+    if isinstance(value, Device):
+        return torch.device("meta")
+    if isinstance(value, (tuple, list)):
+        return type(value)(_to_torch_meta(v) for v in value)
+    if isinstance(value, slice):
+        return slice(*(_to_torch_meta(v) for v in (value.start, value.stop, value.step)))
+    return value
+
+
+def _from_torch_meta(value: Any, device: Device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, value.storage_offset())
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        return tuple(_from_torch_meta(v, device) for v in value)
+    return value

@@ -1,0 +1,108 @@
+"""Operators, methods and properties of tensors, all derived from the op records.
+
+A method ``x.gelu(...)`` is resolved as ``torch.Tensor.gelu`` by the table of records and dispatched; one that has no record
+goes to the class's ``_extern``, as does what writes to a tensor (``add_``, ``out=``) on eager tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from tinycompile.dispatch import dispatcher
+from tinycompile.ops import table
+from tinycompile.ops.record import BoundCall
+
+# Operators by Python name. Python's own names of the in-place ones exist on torch.Tensor too.
+OPERATORS = (
+    "add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "truediv", "rtruediv", "itruediv", "floordiv",
+    "rfloordiv", "ifloordiv", "mod", "rmod", "imod", "pow", "rpow", "ipow", "matmul", "rmatmul", "and", "rand", "iand", "or",
+    "ror", "ior", "xor", "rxor", "ixor", "lshift", "rlshift", "ilshift", "rshift", "rrshift", "irshift", "neg", "pos", "abs",
+    "invert", "eq", "ne", "lt", "le", "gt", "ge",
+)  # fmt: skip
+
+
+class TensorMethods:
+    """What ``Tensor`` and ``FakeTensor`` share. They say how to run what has no record, and how to write in place."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        raise NotImplementedError
+
+    @classmethod
+    def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        raise NotImplementedError
+
+    @classmethod
+    def _run(cls, bound: BoundCall | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Dispatch a bound call; ``fn`` with the user's arguments is torch's spelling of it."""
+        if bound is None:
+            return cls._extern(fn, args, kwargs)
+        if bound.inplace or bound.out is not None:
+            return cls._write(bound, fn, args, kwargs)
+        return dispatcher.call_bound(bound.op.name, bound.args)
+
+    @classmethod
+    def __torch_function__(
+        cls, fn: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """torch's protocol: ``torch.relu(t)``, ``F.gelu(t)`` and modules come here."""
+        return cls._run(table.bind(fn, args, kwargs or {}), fn, args, kwargs or {})
+
+
+def _method(name: str) -> Callable[..., Any]:
+    fn = getattr(torch.Tensor, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = (self, *args)
+        return self._run(table.bind_method(name, given, kwargs), fn, given, kwargs)
+
+    method.__name__ = name
+    method.__qualname__ = f"Tensor.{name}"
+    method.__doc__ = f"As ``torch.Tensor.{name}``."
+    return method
+
+
+# Never an operand of a tensor: Python looks at the other side, then words the TypeError.
+_FOREIGN = frozenset({str, bytes, type(None), dict, set, list, tuple})
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    method = _method(name)
+
+    def operator(self: Any, *other: Any) -> Any:
+        return NotImplemented if other and type(other[0]) in _FOREIGN else method(self, *other)
+
+    operator.__name__ = name
+    operator.__qualname__ = f"Tensor.{name}"
+    return operator
+
+
+def _attribute(name: str) -> property:
+    getter = getattr(torch.Tensor, name).__get__
+
+    def read(self: Any) -> Any:
+        return self._run(table.bind_attribute(name), getter, (self,), {})
+
+    return property(read, doc=f"As ``torch.Tensor.{name}``.")
+
+
+def _install() -> None:
+    """Give ``TensorMethods`` every operator, and every public method and property of torch's that it does not define itself."""
+    for short in OPERATORS:
+        setattr(TensorMethods, f"__{short}__", _operator(f"__{short}__"))
+    for name in ATTRIBUTES:
+        setattr(TensorMethods, name, _attribute(name))
+    for name in dir(torch.Tensor):
+        if not name.startswith("_") and name not in TensorMethods.__dict__ and callable(getattr(torch.Tensor, name)):
+            setattr(TensorMethods, name, _method(name))
+    TensorMethods.__hash__ = object.__hash__  # type: ignore[method-assign]  # tensors hash by identity, though == is elementwise
+
+
+ATTRIBUTES = ("T", "mT", "H", "mH", "real", "imag")
+
+_install()

@@ -1,0 +1,67 @@
+"""``Storage``: flat bytes on a device, shared by every view of them."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from tinycompile.base.device import Device
+from tinycompile.base.torch_private import storage_id
+
+
+class Storage:
+    """``nbytes`` bytes on ``device``. On ``meta`` there is a size but no data.
+
+    Storages over the same memory of torch's are one object: ``a.storage is b.storage`` asks whether two tensors share memory.
+    """
+
+    __slots__ = ("__weakref__", "_bytes", "_nbytes", "device")
+
+    def __init__(self, nbytes: int, device: Device | str = "cpu") -> None:
+        """Uninitialised bytes."""
+        if nbytes < 0:
+            raise RuntimeError(f"a Storage can't have {nbytes} bytes")
+        self.device = Device.of(device)
+        self._nbytes = nbytes
+        self._bytes: torch.UntypedStorage | None = None
+        if self.device.type != "meta":
+            self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self.device.torch()).untyped_storage()
+            _known[storage_id(self._bytes)] = self
+
+    @classmethod
+    def of(cls, untyped: torch.UntypedStorage) -> Storage:
+        """The Storage over torch's bytes: the same object for as long as somebody holds it."""
+        key = storage_id(untyped)
+        known = _known.get(key)
+        if known is not None and known._bytes is not None:
+            return known
+        made = cls.__new__(cls)
+        made.device, made._nbytes, made._bytes = Device.of(untyped.device), untyped.nbytes(), untyped
+        _known[key] = made
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes, as it is now (torch can resize)."""
+        return self._nbytes if self._bytes is None else self._bytes.nbytes()
+
+    @property
+    def untyped(self) -> torch.UntypedStorage:
+        """torch's object on these bytes. Raises NotImplementedError on meta."""
+        if self._bytes is None:
+            raise NotImplementedError("Cannot access the data of a meta storage; no data!")
+        return self._bytes
+
+    def data_ptr(self) -> int:
+        """The address of the first byte; 0 on meta."""
+        return 0 if self._bytes is None else self._bytes.data_ptr()
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __repr__(self) -> str:
+        return f"Storage({self.nbytes} bytes on {self.device})"
+
+
+_known: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()

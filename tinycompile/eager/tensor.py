@@ -1,0 +1,344 @@
+"""``Tensor``: our metadata over shared ``Storage``, beside a torch handle that is made when somebody needs one.
+
+It is no subclass of ``torch.Tensor``. A view is made by stride arithmetic alone: it keeps the torch tensor that it views
+(``_base``) and makes its own handle from it on demand, so the version counter of everything on one storage is torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.base.device import Device
+from tinycompile.base.errors import DataDependentError
+from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import Shape
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import KeySet, backend_key
+from tinycompile.eager.methods import TensorMethods
+from tinycompile.eager.storage import Storage
+from tinycompile.ops.record import BoundCall
+
+_DEVICES: dict[torch.device, tuple[Device, int]] = {}
+
+
+def _device(device: torch.device) -> tuple[Device, int]:
+    """Ours, and the key set of a tensor there."""
+    known = _DEVICES.get(device)
+    if known is None:
+        ours = Device.of(device)
+        known = _DEVICES[device] = ours, 1 << backend_key(ours.type)
+    return known
+
+
+class Tensor(TensorMethods):
+    """A strided view of a :class:`Storage`. Make one with a factory, :func:`from_torch` or an op."""
+
+    __slots__ = ("__weakref__", "_base", "_handle", "_meta", "_storage", "device", "keys")
+
+    device: Device
+    keys: int
+
+    def __init__(self, storage: Storage, meta: TensorMeta) -> None:
+        """A tensor of ``meta`` on ``storage``. Raises RuntimeError when it would reach beyond the end."""
+        end = _extent(meta) * meta.dtype.itemsize
+        if end > storage.nbytes:
+            raise RuntimeError(f"a tensor {meta} needs {end} bytes of storage, but there are {storage.nbytes}")
+        self.device, self.keys = storage.device, 1 << backend_key(storage.device.type)
+        self._meta: TensorMeta | None = meta
+        self._storage: Storage | None = storage
+        self._handle: torch.Tensor | None = None
+        self._base: torch.Tensor | None = None
+
+    # --- metadata
+
+    @property
+    def meta(self) -> TensorMeta:
+        """Shape, strides, dtype, device and offset, as one frozen value."""
+        if self._meta is None:
+            handle = self._handle
+            assert handle is not None
+            offset = handle.storage_offset()
+            self._meta = TensorMeta(tuple(handle.shape), handle.stride(), handle.dtype, self.device, offset)
+        return self._meta
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes."""
+        return torch.Size(self.meta.shape)  # type: ignore[arg-type]
+
+    @property
+    def strides(self) -> Shape:
+        """Strides in elements."""
+        return self.meta.strides
+
+    @property
+    def offset(self) -> Any:
+        """Elements between the storage's start and the first element."""
+        return self.meta.offset
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """torch's dtype object."""
+        return self.meta.dtype
+
+    @property
+    def storage(self) -> Storage:
+        """The bytes; one object for all tensors that share them."""
+        if self._storage is None:
+            owner = self._handle if self._handle is not None else self._base
+            assert owner is not None
+            self._storage = Storage.of(owner.untyped_storage())
+        return self._storage
+
+    @property
+    def keyset(self) -> KeySet:
+        """``keys`` as a set that prints."""
+        return KeySet(self.keys)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dims."""
+        return len(self.meta.shape)
+
+    @property
+    def layout(self) -> torch.layout:
+        """Always strided."""
+        return torch.strided
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is on a CUDA device."""
+        return self.device.type == "cuda"
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether it has no data."""
+        return self.device.type == "meta"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes in an element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> Any:
+        """Bytes in all elements."""
+        return self.meta.numel * self.dtype.itemsize
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether torch's tape follows it."""
+        owner = self._handle if self._handle is not None else self._base
+        return owner is not None and owner.requires_grad
+
+    def size(self, dim: int | None = None) -> Any:
+        """All sizes, or one."""
+        return self.shape if dim is None else self.meta.shape[_dim(dim, self.ndim)]
+
+    def stride(self, dim: int | None = None) -> Any:
+        """All strides, or one."""
+        return self.meta.strides if dim is None else self.meta.strides[_dim(dim, self.ndim)]
+
+    def dim(self) -> int:
+        """The number of dims."""
+        return len(self.meta.shape)
+
+    def numel(self) -> Any:
+        """The number of elements."""
+        return self.meta.numel
+
+    nelement = numel
+    ndimension = dim
+
+    def element_size(self) -> int:
+        """Bytes in an element."""
+        return self.dtype.itemsize
+
+    def storage_offset(self) -> Any:
+        """As ``offset``."""
+        return self.meta.offset
+
+    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        """Whether the strides are row-major."""
+        if memory_format is torch.contiguous_format:
+            return self.meta.is_contiguous()
+        return self.torch().is_contiguous(memory_format=memory_format)
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is real floating point."""
+        return self.dtype.is_floating_point
+
+    def is_complex(self) -> bool:
+        """Whether the dtype is complex."""
+        return self.dtype.is_complex
+
+    def data_ptr(self) -> int:
+        """The address of the first element; 0 on meta."""
+        address = self.storage.data_ptr()
+        return address + self.meta.offset * self.dtype.itemsize if address else 0  # type: ignore[operator]
+
+    # --- torch
+
+    def torch(self) -> torch.Tensor:
+        """A torch tensor on the same memory: always the same object."""
+        if self._handle is None:
+            meta = self.meta
+            base = self._base if self._base is not None else _raw(self.storage, meta)
+            self._handle = base.as_strided(meta.shape, meta.strides, meta.offset)
+        return self._handle
+
+    @classmethod
+    def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a torch function on handles; a subclass among the arguments is asked first."""
+        for other in dispatcher.tensors_in((args, tuple(kwargs.values()))):
+            if isinstance(other, Tensor) and type(other)._extern.__func__ is not cls._extern.__func__:  # type: ignore[attr-defined]
+                return type(other)._extern(fn, args, kwargs)
+        return run_on_handles(fn, args, kwargs)
+
+    @classmethod
+    def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """``add_`` and ``out=``: torch's own function writes, with torch's checks."""
+        return cls._extern(fn, args, kwargs)
+
+    # --- values
+
+    def item(self) -> Any:
+        """The one element as a Python number."""
+        if self.is_meta:
+            raise DataDependentError("Tensor.item() cannot be called on meta tensors")
+        return self.torch().item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return self.torch().tolist()
+
+    def __bool__(self) -> bool:
+        return bool(self.torch()) if not self.is_meta else bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        return self.torch().__index__()
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() of a 0-d tensor")
+        return self.meta.shape[0]  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, element: Any) -> bool:
+        return bool((self == element).any())
+
+    def __repr__(self) -> str:
+        return repr(self.torch().detach())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if not self.ndim and not self.is_meta else object.__format__(self, spec)
+
+
+def _dim(dim: int, rank: int) -> int:
+    span = max(rank, 1)
+    if not rank or not -span <= dim < span:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], but got {dim})")
+    return dim % span
+
+
+def _extent(meta: TensorMeta) -> Any:
+    """Elements of storage that it reaches into."""
+    if any(size == 0 for size in meta.shape):
+        return 0
+    return meta.offset + 1 + sum((n - 1) * s for n, s in zip(meta.shape, meta.strides, strict=True))
+
+
+def _raw(storage: Storage, meta: TensorMeta) -> torch.Tensor:
+    """A flat torch tensor of the dtype over a whole storage."""
+    count = storage.nbytes // meta.dtype.itemsize
+    if storage.device.type == "meta":
+        return torch.empty(count, dtype=meta.dtype, device="meta")
+    return torch.empty(0, dtype=meta.dtype, device=storage.device.torch()).set_(storage.untyped, 0, (count,), (1,))
+
+
+def from_torch(handle: torch.Tensor) -> Tensor:
+    """A Tensor on the same memory; ``.torch()`` gives ``handle`` back. Raises TypeError for what isn't strided."""
+    if not isinstance(handle, torch.Tensor):
+        raise TypeError(f"from_torch() takes a torch.Tensor, not {type(handle).__name__}")
+    if handle.layout is not torch.strided:
+        raise TypeError(f"tinycompile.Tensor is strided; got layout {handle.layout}")
+    made = Tensor.__new__(Tensor)
+    made.device, made.keys = _device(handle.device)
+    made._handle, made._meta, made._storage, made._base = handle, None, None, None
+    return made
+
+
+def from_meta(meta: TensorMeta) -> Tensor:
+    """A fresh tensor without data on the meta device."""
+    device = Device("meta")
+    placed = TensorMeta(meta.shape, meta.strides, meta.dtype, device, 0)
+    return Tensor(Storage(_extent(placed) * meta.dtype.itemsize, device), placed)
+
+
+def view_of(base: Tensor, meta: TensorMeta) -> Tensor:
+    """A view with other strides on the same storage. The caller vouches that it stays inside."""
+    made = Tensor.__new__(Tensor)
+    made.device, made.keys = base.device, base.keys
+    made._handle, made._meta, made._storage = None, meta, base._storage
+    made._base = None
+    if base.device.type != "meta" or base._storage is None:
+        handle = base._base if base._handle is None else base._handle
+        made._base = base.torch() if handle is None or handle.dtype != meta.dtype else handle
+        if made._base.dtype != meta.dtype:
+            made._base, made._handle = None, base.torch().view(meta.dtype)
+    return made
+
+
+# --- between handles and tensors ---------------------------------------------------------------------------------------------
+
+
+def unwrap(value: Any) -> Any:
+    """torch's objects for ours, also in tuples, lists, dicts and slices."""
+    if isinstance(value, Tensor):
+        return value.torch()
+    kind = type(value)
+    if kind is Device:
+        return value.torch()
+    if kind is tuple or kind is list:
+        return kind(unwrap(v) for v in value)
+    if kind is dict:
+        return {k: unwrap(v) for k, v in value.items()}
+    if kind is slice:
+        return slice(unwrap(value.start), unwrap(value.stop), unwrap(value.step))
+    return value
+
+
+def wrap(value: Any, inputs: Sequence[Any] = ()) -> Any:
+    """Ours for torch's tensors, also in containers. A tensor that is an input's handle is that input again."""
+    if isinstance(value, torch.Tensor):
+        for tensor in inputs:
+            if value is (tensor._handle if isinstance(tensor, Tensor) else tensor):
+                return tensor
+        return from_torch(value) if value.layout is torch.strided else value
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        items = [wrap(v, inputs) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def run_on_handles(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a torch function on handles and wrap what it returns."""
+    inputs = tuple(dispatcher.tensors_in((*args, *kwargs.values())))
+    result = fn(*unwrap(tuple(args)), **unwrap(dict(kwargs)))
+    return wrap(result, inputs)
