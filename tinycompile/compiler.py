@@ -48,13 +48,16 @@ SCHEMA = 1
 
 @dataclass
 class CompiledGraph:
-    """One graph, compiled: the callable, everything that was made on the way, and how long each stage took (seconds)."""
+    """One graph, compiled: the callable, everything that was made on the way, and how long each stage took (seconds).
+
+    ``target`` and ``source`` are None where a backend runs the graph without generating code.
+    """
 
     graph: Graph
-    target: Target
-    device: Device
+    target: Target | None
+    device: Device | None
     call: Callable[..., tuple[Any, ...]]
-    source: Source
+    source: Source | None
     launchers: dict[str, Any]
     artifacts: Artifacts
     plan: Plan | None = None

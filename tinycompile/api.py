@@ -1,0 +1,320 @@
+"""The decorator, ``CompiledFunction`` and ``CompiledModule``."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import tempfile
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tinycompile.aot.attach import attach
+from tinycompile.aot.requires_grad import outputs_require_grad
+from tinycompile.backends import Backend, lookup_backend
+from tinycompile.base.artifacts import Artifacts
+from tinycompile.base.config import config
+from tinycompile.base.errors import BackendError, FallbackWarning, GraphBreakError, KernelError, RecompileLimitWarning
+from tinycompile.base.logs import log, warn_once
+from tinycompile.capture.breaks import Break
+from tinycompile.capture.frame import Captured, CaptureOptions, capture
+from tinycompile.compiler import CompiledGraph
+from tinycompile.ir.graph import Graph
+from tinycompile.ir.graph_text import print_graph
+from tinycompile.ir.interpreter import run_graph
+from tinycompile.report import KernelInfo, Report, kernel_infos, make_report, stage_text
+
+MODES = ("default", "reduce-overhead", "max-autotune")
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the decorator was given, checked: see :func:`compile`."""
+
+    backend: Backend = None
+    mode: str = "default"
+    fullgraph: bool = False
+    dynamic: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}")
+        if self.mode == "reduce-overhead":
+            warn_once("mode='reduce-overhead' has no CUDA graphs yet: it runs as mode='default'")
+        lookup_backend(self.backend)  # an unknown name is an error where it was written, not at the first call
+
+
+@dataclass
+class CacheEntry:
+    """One specialisation of a function. ``compiled`` is None where the frame runs eagerly; ``captured.breaks`` says why."""
+
+    guard: Callable[..., bool]
+    run: Callable[..., Any]
+    captured: Captured
+    compiled: CompiledGraph | None
+    artifacts: Artifacts
+    times: dict[str, float] = field(default_factory=dict)
+
+
+class CompiledFunction:
+    """A function that is captured, compiled and cached per shape signature; called exactly like the original.
+
+    It has the original's name, docstring and signature. The rest is for inspection: :attr:`graphs`, :attr:`kernels`, :meth:`source`,
+    :attr:`guards`, :meth:`explain`, :meth:`cache_info`.
+    """
+
+    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+        functools.update_wrapper(self, fn)
+        self.original = fn
+        self.options = options
+        self.recompiles: list[str] = []
+        self._entries: tuple[CacheEntry, ...] = ()
+        self._eager = False
+        self._lock = threading.RLock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            for entry in self._entries:
+                if entry.guard(*args, **kwargs):
+                    return entry.run(*args, **kwargs)
+            return self._miss(args, kwargs)
+        except KernelError as error:
+            # A kernel met an index out of range or an integer division by zero before any effect: torch raises its own error.
+            log("kernels", f"{self.__name__}: {error}; the call is redone eagerly")
+            return self.original(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<tinycompile of {self.original!r}>"
+
+    # -- inspection ------------------------------------------------------------------------------------------------------
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """The captured graphs, newest last."""
+        return [e.compiled.graph for e in self._entries if e.compiled is not None]
+
+    @property
+    def kernels(self) -> list[KernelInfo]:
+        """The kernels of the newest specialisation."""
+        return kernel_infos(self._latest().compiled) if self._entries else []
+
+    @property
+    def guards(self) -> list[str]:
+        """The guards of the newest specialisation, in words."""
+        return list(self._latest().captured.guards)
+
+    @property
+    def breaks(self) -> list[Break]:
+        """Every graph break met so far."""
+        return [b for e in self._entries for b in e.captured.breaks]
+
+    @property
+    def stage_times(self) -> dict[str, float]:
+        """Seconds by stage, of the newest specialisation."""
+        return dict(self._latest().times)
+
+    def source(self, stage: str) -> str:
+        """The text of a stage of the newest specialisation: ``bytecode, python, guards, graph, optimized, loops, plan, triton, cpp, wrapper,
+        ptx, sass``. Raises ValueError for a name that is none, RuntimeError before the first call."""
+        return stage_text(self._latest(), stage)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Report:
+        """Compile for these arguments (without running the function) and report what happened and why."""
+        for entry in self._entries:
+            if entry.guard(*args, **kwargs):
+                return make_report(self, entry)
+        return make_report(self, self._compile(args, kwargs, keep=True))
+
+    def cache_info(self) -> dict[str, int]:
+        """``entries``, ``recompiles``, ``from_disk``."""
+        from_disk = sum(e.compiled is not None and e.compiled.from_disk for e in self._entries)
+        return {"entries": len(self._entries), "recompiles": len(self.recompiles), "from_disk": from_disk}
+
+    def reset(self) -> None:
+        """Forget every specialisation."""
+        with self._lock:
+            self._entries, self._eager = (), False
+            self.recompiles.clear()
+
+    def _latest(self) -> CacheEntry:
+        if not self._entries:
+            raise RuntimeError(f"{self.__name__} has not been called yet: nothing is compiled")
+        return self._entries[0]
+
+    # -- compiling -------------------------------------------------------------------------------------------------------
+
+    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._eager:
+            return self.original(*args, **kwargs)
+        with self._lock:
+            entry = next((e for e in self._entries if e.guard(*args, **kwargs)), None)  # another thread may have made it
+            if entry is None:
+                if len(self._entries) >= config.recompile_limit:
+                    return self._give_up(args, kwargs)
+                entry = self._compile(args, kwargs, keep=True)
+        return entry.run(*args, **kwargs)
+
+    def _give_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._eager = True
+        reason = self._entries[0].captured.explain_failure(args, kwargs)
+        warnings.warn(
+            f"{self.__name__} was compiled {len(self._entries)} times (config.recompile_limit) and runs eagerly for other inputs from here on. "
+            f"The guard that failed last: {reason}",
+            RecompileLimitWarning,
+            stacklevel=4,
+        )
+        return self.original(*args, **kwargs)
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool) -> CacheEntry:
+        if self._entries:
+            reason = self._entries[0].captured.explain_failure(args, kwargs)
+            self.recompiles.append(reason)
+            log("recompiles", f"{self.__name__}: {reason}")
+        start = time.perf_counter()
+        options = CaptureOptions(dynamic=self.options.dynamic, earlier=tuple(e.captured for e in self._entries))
+        captured = capture(self.original, args, kwargs, options)
+        times = {"capture": time.perf_counter() - start}
+        entry = self._eager_entry(captured, times)
+        self._log_capture(captured)
+        if captured.graph is not None:
+            try:
+                self._fill(entry, captured.graph, captured)
+            except BackendError:
+                raise
+            except Exception as error:
+                self._internal_error(entry, error)
+        elif self.options.fullgraph and not captured.user_exception:
+            raise GraphBreakError("\n".join(str(b) for b in captured.breaks))
+        if keep and not captured.user_exception:
+            self._entries = (entry, *self._entries)
+        if config.dump_dir:
+            entry.artifacts.write(Path(config.dump_dir) / f"{next(_serial):03d}_{self.__name__}")
+        return entry
+
+    def _eager_entry(self, captured: Captured, times: dict[str, float]) -> CacheEntry:
+        artifacts = Artifacts()
+        artifacts["0_bytecode.txt"] = captured.bytecode
+        artifacts["1_guards.py"] = captured.guard_source
+        artifacts["1_python.py"] = captured.python
+        return CacheEntry(captured.guard, self.original, captured, None, artifacts, times)
+
+    def _fill(self, entry: CacheEntry, graph: Graph, captured: Captured) -> None:
+        compiled = lookup_backend(self.options.backend)(graph, captured.example_inputs, entry.artifacts)
+        call = compiled.call
+        if any(captured.inputs_require_grad) and torch.is_grad_enabled():
+            flags = outputs_require_grad(graph, captured.inputs_require_grad)
+            if any(flags):
+                aliases = compiled.source.aliases if compiled.source is not None else ()
+                call = attach(call, functools.partial(_replay, graph), flags, aliases)
+        entry.compiled = compiled
+        entry.times.update(compiled.times)
+        entry.run = captured.bind(call)
+
+    def _internal_error(self, entry: CacheEntry, error: Exception) -> None:
+        if config.on_error == "raise":
+            raise error
+        folder = entry.artifacts.write(tempfile.mkdtemp(prefix="tinycompile-error-"))
+        warnings.warn(
+            f"tinycompile failed on {self.__name__} ({type(error).__name__}: {error}); it runs eagerly. Artifacts: {folder}",
+            FallbackWarning,
+            stacklevel=5,
+        )
+
+    def _log_capture(self, captured: Captured) -> None:
+        for b in captured.breaks:
+            log("breaks", str(b))
+        log("guards", captured.guard_source)
+        if captured.graph is not None:
+            log("graph", print_graph(captured.graph))
+
+
+def _replay(graph: Graph, *inputs: Any) -> tuple[Any, ...]:
+    return run_graph(graph, inputs)
+
+
+class CompiledModule(torch.nn.Module):
+    """An ``nn.Module`` whose ``forward`` is compiled.
+
+    It shares the original's ``__dict__``: parameters, buffers, submodules, hooks, ``training`` and ``state_dict`` are the original's own,
+    and its class derives from the original's class. ``copy.deepcopy`` and pickling copy the original and compile again.
+    """
+
+    __slots__ = ("_tinycompile_forward", "original")
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The original's forward, compiled."""
+        return self._tinycompile_forward(self.original, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _compile_module(copy.deepcopy(self.original, memo), self._tinycompile_forward.options)
+
+    def __reduce__(self) -> Any:
+        return _compile_module, (self.original, self._tinycompile_forward.options)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Report:
+        """As :meth:`CompiledFunction.explain`, for ``forward``."""
+        return self._tinycompile_forward.explain(self.original, *args, **kwargs)
+
+    @property
+    def compiled(self) -> CompiledFunction:
+        """The compiled forward: graphs, kernels, source, guards."""
+        return self._tinycompile_forward
+
+
+def _compile_module(module: torch.nn.Module, options: Options) -> CompiledModule:
+    cls = type(module)
+    made = types.new_class(f"Compiled{cls.__name__}", (CompiledModule, cls), {}, lambda ns: ns.update(__slots__=()))
+    self = made.__new__(made)
+    object.__setattr__(self, "__dict__", module.__dict__)
+    CompiledModule.original.__set__(self, module)  # type: ignore[attr-defined]
+    forward = cls.forward
+    CompiledModule._tinycompile_forward.__set__(self, CompiledFunction(forward, options))  # type: ignore[attr-defined]
+    return self
+
+
+def compile(
+    fn: Any = None,
+    *,
+    backend: Backend = None,
+    mode: str = "default",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    options: dict[str, Any] | None = None,
+) -> Any:
+    """Compile a function, method or ``nn.Module``; without ``fn``, a decorator.
+
+    ``backend``: None (Triton for CUDA tensors, C++ for CPU tensors), ``"triton"``, ``"cpp"``, ``"eager"``, ``"aot_eager"`` or a callable
+    ``backend(graph_module, example_inputs) -> callable``. ``mode``: ``"default"``, ``"max-autotune"``, ``"reduce-overhead"``. ``fullgraph``: a graph
+    break raises :class:`GraphBreakError`. ``dynamic``: None (a size seen to change becomes symbolic), True, False.
+    ``options``: none exist yet; any key raises ValueError. Raises TypeError for what can't be compiled.
+    """
+    if options:
+        raise ValueError(f"unknown options {sorted(options)}")
+    chosen = Options(backend, mode, fullgraph, dynamic)
+    if fn is None:
+        return functools.partial(_compile, options=chosen)
+    return _compile(fn, chosen)
+
+
+def _compile(fn: Any, options: Options) -> Any:
+    if isinstance(fn, (CompiledFunction, CompiledModule)):
+        return fn
+    if isinstance(fn, torch.nn.Module):
+        return _compile_module(fn, options)
+    if isinstance(fn, types.MethodType):
+        return types.MethodType(CompiledFunction(fn.__func__, options), fn.__self__)
+    if isinstance(fn, types.FunctionType):
+        return CompiledFunction(fn, options)
+    raise TypeError(f"tinycompile takes a Python function, a method or an nn.Module, not {type(fn).__name__}")

@@ -1,0 +1,120 @@
+"""Backends by name, and the choice among them per graph."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.base.artifacts import Artifacts
+from tinycompile.base.device import Device
+from tinycompile.base.errors import BackendError
+from tinycompile.base.logs import log, warn_once
+from tinycompile.base.meta import TensorMeta
+from tinycompile.base.target import H100, Target
+from tinycompile.compiler import CompiledGraph, compile_graph
+from tinycompile.ir.graph import Graph
+from tinycompile.ir.graph_module import GraphModule
+from tinycompile.ir.graph_text import print_graph
+from tinycompile.passes.pipeline import optimize
+from tinycompile.runtime import cpp_build
+
+CompileFn = Callable[[Graph, Sequence[Any], Artifacts], CompiledGraph]
+Backend = str | Callable[..., Any] | None
+
+_REGISTERED: dict[str, CompileFn] = {}
+
+
+def register_backend(fn: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+    """Register ``fn(graph_module, example_inputs) -> callable`` under ``name`` (default: its own). Usable as a decorator.
+
+    The callable takes the graph's inputs and returns a tuple of its outputs. Raises ValueError if the name is taken.
+    """
+    if fn is None:
+        return functools.partial(register_backend, name=name)
+    key = name or fn.__name__
+    if key in _REGISTERED:
+        raise ValueError(f"backend {key!r} is registered already")
+    _REGISTERED[key] = functools.partial(_call_user_backend, fn)
+    return fn
+
+
+def list_backends() -> list[str]:
+    """The names that ``backend=`` takes, sorted."""
+    return sorted(_REGISTERED)
+
+
+def lookup_backend(backend: Backend) -> CompileFn:
+    """The compile function of a backend: a name, a callable, or None (chosen per graph). Raises BackendError for unknown names."""
+    if backend is None:
+        return _default
+    if callable(backend):
+        return functools.partial(_call_user_backend, backend)
+    if backend not in _REGISTERED:
+        raise BackendError(f"unknown backend {backend!r}; there are {', '.join(list_backends())}")
+    return _REGISTERED[backend]
+
+
+def graph_device(graph: Graph) -> Device | None:
+    """The one device of all tensors of the graph; None when there are several or none."""
+    found = {n.meta.device for n in graph.nodes if isinstance(n.meta, TensorMeta)}
+    return found.pop() if len(found) == 1 else None
+
+
+@functools.cache
+def cuda_target(index: int) -> Target:
+    """The card's numbers, read from torch."""
+    p = torch.cuda.get_device_properties(index)
+    shared = getattr(p, "shared_memory_per_block_optin", H100.shared)
+    return Target("triton", f"sm_{p.major}{p.minor}", p.multi_processor_count, p.L2_cache_size, shared)
+
+
+def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
+    device = graph_device(graph)
+    if device is not None and device.type == "cuda":
+        return _triton(graph, inputs, artifacts)
+    if device is not None and device.type == "cpu":
+        if cpp_build.compiler() is not None:
+            return _cpp(graph, inputs, artifacts)
+        warn_once("no C++ compiler (g++ or clang++) was found: CPU graphs run op by op. `python -m tinycompile doctor` says more.")
+    return _eager(graph, inputs, artifacts)
+
+
+def _triton(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
+    device = graph_device(graph)
+    if device is None or device.type not in ("cuda", "cpu"):
+        log("kernels", f"{graph.name}: tensors on several devices or on none run op by op")
+        return _eager(graph, inputs, artifacts)
+    target = cuda_target(max(device.index, 0)) if device.type == "cuda" else H100
+    return compile_graph(graph, target, device, artifacts)
+
+
+def _cpp(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
+    device = graph_device(graph)
+    if device is None or device.type != "cpu":
+        raise BackendError('backend="cpp" takes graphs on CPU tensors only')
+    if cpp_build.compiler() is None:
+        raise BackendError('backend="cpp" needs g++ or clang++ on the PATH')
+    return compile_graph(graph, cpp_build.cpu_target(), device, artifacts)
+
+
+def _eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
+    artifacts["1_graph.py"] = print_graph(graph)
+    return CompiledGraph(graph, None, graph_device(graph), GraphModule(graph), None, {}, artifacts)
+
+
+def _aot_eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
+    return _eager(optimize(graph), inputs, artifacts)
+
+
+def _call_user_backend(fn: Callable[..., Any], graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
+    artifacts["1_graph.py"] = print_graph(graph)
+    call = fn(GraphModule(graph), list(inputs))
+    if not callable(call):
+        raise BackendError(f"backend {fn!r} returned {call!r}, which is not callable")
+    return CompiledGraph(graph, None, graph_device(graph), call, None, {}, artifacts)
+
+
+_REGISTERED.update(triton=_triton, cpp=_cpp, eager=_eager, aot_eager=_aot_eager)

@@ -1,0 +1,239 @@
+"""What ``explain`` returns: captured graphs, breaks, guards, kernels, fusion decisions, bytes and stage times, as text."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.base import expr as ex
+from tinycompile.base.artifacts import Artifacts
+from tinycompile.base.target import H100
+from tinycompile.capture.breaks import Break
+from tinycompile.compiler import CompiledGraph, generate, stage_order
+from tinycompile.ir.graph import Graph
+from tinycompile.ir.graph_text import print_graph
+from tinycompile.ir.plan import Decision, Plan
+from tinycompile.ir.source import KernelSource
+from tinycompile.runtime import triton_build
+
+if TYPE_CHECKING:
+    from tinycompile.api import CacheEntry, CompiledFunction
+
+
+@functools.lru_cache(maxsize=64)
+def _for_h100(graph: Graph) -> tuple[Plan, dict[str, KernelSource]]:
+    """The same graph generated for an H100: shown also where C++ ran, and compiled without a GPU."""
+    plan, source = generate(graph, H100, Artifacts(), {})
+    return plan, {k.name: k for k in source.kernels}
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """One kernel, for people. What needs Triton's compiler (``ptx``, ``sass``, ``registers``, ``spills``) is made when first read.
+
+    On a CPU ``source`` is the C++ that ran; ``triton`` and the rest are what an H100 (sm_90) would run.
+    """
+
+    name: str
+    source: str
+    language: str
+    grid: tuple[Any, ...]
+    bytes_moved: int
+    lines: tuple[str, ...]
+    why: str
+    _triton: KernelSource | None = field(repr=False, default=None)
+    _arch: int = field(repr=False, default=90)
+
+    @property
+    def triton(self) -> str:
+        """The Triton source."""
+        return self._triton.text if self._triton else ""
+
+    @functools.cached_property
+    def _offline(self) -> Any:
+        if self._triton is None:
+            raise RuntimeError(f"{self.name} has no Triton source")
+        return triton_build.compile_offline(self._triton, self._arch)
+
+    @property
+    def ptx(self) -> str:
+        """PTX, compiled offline."""
+        return self._offline.ptx
+
+    @property
+    def sass(self) -> str:
+        """Disassembled machine code."""
+        return self._offline.sass()
+
+    @property
+    def registers(self) -> int:
+        """Registers a thread."""
+        return self._offline.registers
+
+    @property
+    def spills(self) -> int:
+        """Bytes of registers spilled to local memory a thread."""
+        return self._offline.spills
+
+
+def kernel_infos(compiled: CompiledGraph | None) -> list[KernelInfo]:
+    """The kernels of a compiled graph, in launch order; those of an H100 where no code was generated or C++ ran."""
+    if compiled is None or compiled.source is None or compiled.target is None:
+        return []
+    hints = dict(compiled.graph.hints)
+    own = compiled.source.kernels
+    if compiled.target.language == "triton":
+        arch = int(compiled.target.arch.removeprefix("sm_"))
+        return [_info(k, k, hints, arch) for k in own]
+    on_card = _for_h100(compiled.graph)[1]
+    return [_info(k, on_card.get(k.name), hints, 90) for k in own]
+
+
+def _info(kernel: KernelSource, triton: KernelSource | None, hints: dict[str, int], arch: int) -> KernelInfo:
+    moved = _number(kernel.bytes_moved, hints)
+    return KernelInfo(kernel.name, kernel.text, kernel.language, kernel.grid, moved, kernel.lines, kernel.why, triton, arch)
+
+
+def _number(d: Any, hints: dict[str, int]) -> int:
+    return d if isinstance(d, int) else ex.evaluate(d, hints)
+
+
+_STAGES = {
+    "bytecode": "0_bytecode.txt",
+    "python": "1_python.py",
+    "guards": "1_guards.py",
+    "graph": "1_graph.py",
+    "loops": "4_loops.py",
+    "plan": "5_plan.py",
+    "cpp": "6_cpp.cpp",
+    "wrapper": "6_wrapper.py",
+}
+
+
+def stage_text(entry: CacheEntry, stage: str) -> str:
+    """The text of one stage of a specialisation. Raises ValueError for an unknown name."""
+    compiled = entry.compiled
+    if stage in _STAGES:
+        return entry.artifacts.get(_STAGES[stage])
+    if stage == "optimized":
+        passes = [name for name in entry.artifacts if name.startswith("3_")]
+        return entry.artifacts[passes[-1]] if passes else ""
+    if stage == "triton":
+        return "\n\n".join(k.triton for k in kernel_infos(compiled))
+    if stage in ("ptx", "sass"):
+        return "\n\n".join(getattr(k, stage) for k in kernel_infos(compiled))
+    if stage in ("joint", "forward", "backward"):
+        raise ValueError(f"stage {stage!r} does not exist yet: the backward is replayed by torch, not captured")
+    raise ValueError(f"unknown stage {stage!r}; there are {', '.join([*_STAGES, 'optimized', 'triton', 'ptx', 'sass'])}")
+
+
+@dataclass(frozen=True)
+class Report:
+    """One specialisation of a function. ``str()`` prints it all; the attributes hold the parts."""
+
+    name: str
+    backend: str
+    graph: Graph | None
+    breaks: tuple[Break, ...]
+    guards: tuple[str, ...]
+    kernels: tuple[KernelInfo, ...]
+    externs: tuple[str, ...]
+    decisions: tuple[Decision, ...]
+    bytes_moved: int
+    bytes_minimum: int
+    times: tuple[tuple[str, float], ...]
+    from_disk: bool
+
+    def __str__(self) -> str:
+        return "\n".join([*self._head(), *self._kernel_lines(), *self._fusion_lines(), *self._guard_lines(), *self._time_lines()])
+
+    def _head(self) -> list[str]:
+        title = f"explain {self.name}"
+        lines = [title, "=" * len(title)]
+        for b in self.breaks:
+            lines += ["graph break:", *(f"  {line}" for line in str(b).splitlines())]
+        if self.graph is None:
+            return [*lines, "no graph was captured: the function runs eagerly"]
+        calls = [n for n in self.graph.nodes if n.kind in ("call", "extern")]
+        lines.append(f"captured 1 graph of {len(calls)} ops, {len(self.graph.placeholders)} inputs; backend {self.backend}")
+        return [*lines, "", print_graph(self.graph)]
+
+    def _kernel_lines(self) -> list[str]:
+        if not self.kernels and not self.externs:
+            return []
+        lines = ["", f"kernels: {len(self.kernels)} generated, {len(self.externs)} from libraries"]
+        for k in self.kernels:
+            lines.append(f"  {k.name}  {_bytes(k.bytes_moved)}  [{k.why}]" if k.why else f"  {k.name}  {_bytes(k.bytes_moved)}")
+            lines += [f"    covers {line}" for line in k.lines]
+        lines += [f"  {e}  (library)" for e in self.externs]
+        if self.bytes_minimum:
+            times = self.bytes_moved / self.bytes_minimum
+            lines.append(f"  bytes moved by generated kernels {_bytes(self.bytes_moved)}; inputs once + outputs once is "
+                         f"{_bytes(self.bytes_minimum)} ({times:.2f}x)")  # fmt: skip
+        return lines
+
+    def _fusion_lines(self) -> list[str]:
+        if not self.decisions:
+            return []
+        lines = ["", "fusion:"]
+        for d in self.decisions:
+            lines.append(f"  {'+' if d.fused else '-'} {d.first} | {d.second}: {d.why} [{d.rule}]")
+        return lines
+
+    def _guard_lines(self) -> list[str]:
+        return ["", f"guards: {len(self.guards)}", *(f"  {g}" for g in self.guards)] if self.guards else []
+
+    def _time_lines(self) -> list[str]:
+        if not self.times:
+            return []
+        total = sum(t for _, t in self.times)
+        lines = ["", f"time by stage: {total * 1e3:.1f} ms" + (" (code came from the disk cache)" if self.from_disk else "")]
+        return lines + [f"  {stage:<10} {seconds * 1e3:9.2f} ms" for stage, seconds in self.times]
+
+
+def _bytes(n: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if n < 10240:
+            return f"{n} {unit}"
+        n //= 1024
+    return f"{n} GiB"
+
+
+def make_report(function: CompiledFunction, entry: CacheEntry) -> Report:
+    """The report of one specialisation."""
+    compiled = entry.compiled
+    plan = _plan_of(compiled)
+    hints = dict(compiled.graph.hints) if compiled else {}
+    kernels = tuple(kernel_infos(compiled))
+    return Report(
+        name=function.__name__,
+        backend=_backend_name(function, compiled),
+        graph=compiled.graph if compiled else None,
+        breaks=tuple(entry.captured.breaks),
+        guards=tuple(entry.captured.guards),
+        kernels=kernels,
+        externs=tuple(target for _, _, target in compiled.source.externs) if compiled and compiled.source else (),
+        decisions=plan.decisions if plan else (),
+        bytes_moved=sum(k.bytes_moved for k in kernels),
+        bytes_minimum=_number(plan.bytes_minimum, hints) if plan else 0,
+        times=tuple(stage_order(entry.times)),
+        from_disk=compiled.from_disk if compiled else False,
+    )
+
+
+def _plan_of(compiled: CompiledGraph | None) -> Plan | None:
+    """The plan; made again from the graph when the code came from disk."""
+    if compiled is None or compiled.target is None:
+        return None
+    return compiled.plan or generate(compiled.graph, compiled.target, Artifacts(), {})[0]
+
+
+def _backend_name(function: CompiledFunction, compiled: CompiledGraph | None) -> str:
+    if compiled is not None and compiled.target is not None:
+        return f"{compiled.target.language} for {compiled.target.arch}"
+    backend: Any = function.options.backend
+    return backend if isinstance(backend, str) else getattr(backend, "__name__", "eager")
+
+
