@@ -51,7 +51,6 @@ class Writer:
         finally:
             self._depth -= 1
 
-    @property
     def text(self) -> str:
         """All lines, newline-terminated."""
         return "\n".join(self._lines) + "\n" if self._lines else ""
