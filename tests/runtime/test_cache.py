@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tinycompile.base.errors import FallbackWarning
-from tinycompile.runtime.cache import META, DiskCache, Entry, environment
+from tinycompile.runtime.cache import META, DiskCache, Entry
 
 pytestmark = pytest.mark.pure
 
@@ -254,12 +254,6 @@ def test_clear_takes_leftovers_of_dead_processes(cache: DiskCache) -> None:
     (cache.folder / "tmp-dead").mkdir()
     cache.clear()
     assert not cache.folder.exists()
-
-
-def test_environment_holds_versions_and_our_source() -> None:
-    parts = environment()
-    assert set(parts) == {"python", "platform", "torch", "triton", "tinycompile"}
-    assert len(parts["tinycompile"]) == 64
 
 
 def test_no_warning_in_normal_use(cache: DiskCache) -> None:

@@ -8,11 +8,9 @@ more. Nothing is ever unpickled.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
-import platform
 import shutil
 import stat
 import tempfile
@@ -20,7 +18,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -233,22 +230,6 @@ class DiskCache:
         )
 
 
-@functools.cache
-def environment() -> dict[str, str]:
-    """The parts of every key that don't depend on the program: versions, platform, and the hash of our own source."""
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package)}\0{_sha256(path.read_bytes())}\n".encode())
-    return {
-        "python": platform.python_version(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "torch": _version("torch"),
-        "triton": _version("triton"),
-        "tinycompile": digest.hexdigest(),
-    }
-
-
 class _DamagedError(Exception):
     """An entry is not what was written."""
 
@@ -309,13 +290,6 @@ def _canonical(parts: dict[str, str]) -> str:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def _first_difference(name: str, theirs: str, ours: str) -> str:

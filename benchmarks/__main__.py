@@ -1,0 +1,53 @@
+"""``python -m benchmarks --suite kernels|overhead|compile``: measure, print, and save JSON, Markdown and a plot."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.compile_suite import run_compile
+from benchmarks.results import Results
+from benchmarks.runtime_suites import run_kernels, run_overhead
+from benchmarks.workloads import Workload, select
+
+SUITES: dict[str, Callable[[Sequence[Workload], str, bool], Results]] = {
+    "kernels": run_kernels,
+    "overhead": run_overhead,
+    "compile": run_compile,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    p.add_argument("--suite", choices=[*SUITES, "all"], default="kernels")
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    p.add_argument("--quick", action="store_true", help="a few workloads, fewer rounds")
+    p.add_argument("--only", default="", metavar="TEXT", help="only workloads with this text in their name")
+    p.add_argument("--out", type=Path, default=Path("benchmarks/out"), metavar="DIR", help="where files go (%(default)s)")
+    return p
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run; 0 if everything of ours was right."""
+    options = parser().parse_args(argv)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("torch sees no CUDA device here; --device cpu runs smaller sizes on the CPU", file=sys.stderr)
+        return 2
+    right = True
+    for suite in SUITES if options.suite == "all" else [options.suite]:
+        workloads = select(suite, options.only, options.quick)
+        with torch.no_grad():
+            results = SUITES[suite](workloads, options.device, options.quick)
+        print(results.text())
+        print("\nsaved " + ", ".join(map(str, results.save(options.out))) + "\n")
+        right &= results.right
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Who competes: each turns a function into a callable that does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import tinycompile
+
+Function = Callable[..., Any]
+EAGER, OURS, INDUCTOR = "eager", "tinycompile", "torch.compile"
+
+
+def _eager(fn: Function) -> Function:
+    return fn
+
+
+def _ours(fn: Function) -> Function:
+    tinycompile.config.on_error = "raise"  # a quiet fallback to eager must not be timed as ours
+    return tinycompile.compile(fn)
+
+
+def _inductor(fn: Function) -> Function:
+    return torch.compile(fn)
+
+
+CONTENDERS: dict[str, Callable[[Function], Function]] = {EAGER: _eager, OURS: _ours, INDUCTOR: _inductor}

@@ -1,0 +1,99 @@
+"""The suites that run in this process: ``kernels`` (time on the device) and ``overhead`` (time on the host)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.accuracy import judge
+from benchmarks.contenders import CONTENDERS, EAGER, OURS
+from benchmarks.results import Progress, Results, Row, about
+from benchmarks.timing import FLUSH_BYTES, copy_call, host_seconds, interleaved, synchronize
+from benchmarks.workloads import Workload, count_bytes, tensors
+
+KERNELS_PROTOCOL = {
+    "cuda": (
+        "CUDA events around one call; contenders and a copy of as many bytes take turns; "
+        f"before each, {FLUSH_BYTES['cuda'] >> 20} MB are read to empty the L2; medians"
+    ),
+    "cpu": (
+        "wall time of one call; contenders and a copy of as many bytes take turns; "
+        f"before each, {FLUSH_BYTES['cpu'] >> 20} MB are read to empty the caches; "
+        "page faults of fresh results count, for all; medians"
+    ),
+}
+
+
+def run_kernels(workloads: Sequence[Workload], device: str, quick: bool) -> Results:
+    """Device time of each contender and of a copy of the same number of bytes."""
+    results = Results("kernels", device, {**about(device), "protocol": KERNELS_PROTOCOL[device], "bytes": BYTES})
+    progress = Progress(len(workloads))
+    for workload in workloads:
+        progress.step(workload.name)
+        row, inputs, calls = _prepare(workload, device)
+        calls["copy"] = copy_call(row.bytes, device)
+        seconds = interleaved(calls, device, 0.2 if quick else 1.0 if device == "cuda" else 3.0)
+        row.copy = seconds.pop("copy")
+        row.run = seconds
+        results.rows.append(row)
+        del calls, inputs
+        _free(device)
+    progress.close()
+    return results
+
+
+def run_overhead(workloads: Sequence[Workload], device: str, quick: bool) -> Results:
+    """Host time of each contender on inputs so small that nothing else matters."""
+    protocol = "wall time of 50 calls enqueued without waiting, over 50; contenders take turns; medians"
+    results = Results("overhead", device, {**about(device), "protocol": protocol})
+    progress = Progress(len(workloads))
+    for workload in workloads:
+        progress.step(workload.name)
+        row, _, calls = _prepare(workload, device)
+        row.host = host_seconds(calls, device, 0.3 if quick else 1.5)
+        results.rows.append(row)
+    progress.close()
+    return results
+
+
+BYTES = "MB are arguments read once plus results written once; '% of copy' is the copy's time over ours"
+
+
+def _prepare(workload: Workload, device: str) -> tuple[Row, list[Tensor], dict[str, Callable[[], Any]]]:
+    """Inputs, calls that did not fail, and a row with their verdicts."""
+    inputs = workload.inputs(device)
+    row = Row(workload.name, workload.sizes(device))
+    expected, eager = workload.expected(inputs), tensors(workload.fn(*inputs))
+    row.bytes = count_bytes(inputs, eager)
+    calls: dict[str, Callable[[], Any]] = {}
+    for who, prepare in CONTENDERS.items():
+        try:
+            fn = prepare(workload.fn)
+            got = tensors(fn(*inputs))
+            synchronize(device)
+        except Exception as error:  # noqa: BLE001  # a contender that fails is a result, and the others go on
+            row.failed[who] = _one_line(error)
+            continue
+        if who == OURS:
+            row.kernels = len(fn.kernels)
+        verdict = judge(got, eager, expected)
+        if verdict.problem:
+            row.failed[who] = verdict.problem
+        row.correct[who], row.error[who] = verdict.ok, verdict.error
+        calls[who] = lambda fn=fn: fn(*inputs)  # type: ignore[misc]
+    assert EAGER in calls, row.failed
+    del expected, eager
+    return row, inputs, calls
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"[:200]
+
+
+def _free(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.empty_cache()

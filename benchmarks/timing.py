@@ -1,0 +1,88 @@
+"""The timing protocol: contenders take turns, caches are flushed before each call, medians are reported.
+
+On a GPU the time between two CUDA events is taken. Before the first event a large buffer is *read*: that empties the L2
+without leaving dirty lines behind, and keeps the card busy while the host enqueues the call, so launch latency stays out.
+On a CPU the wall time of the call is taken; results are fresh tensors, so page faults of their memory count, for all
+contenders and for the copy alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+Call = Callable[[], object]
+
+FLUSH_BYTES = {"cuda": 512 << 20, "cpu": 64 << 20}
+
+
+def flusher(device: str) -> Call:
+    """A call that reads a buffer larger than the last-level cache."""
+    buffer = torch.zeros(FLUSH_BYTES[device] // 4, device=device)
+    return buffer.sum
+
+
+def interleaved(calls: Mapping[str, Call], device: str, seconds: float, least: int = 5) -> dict[str, float]:
+    """The median time of each call in seconds. About ``seconds`` of measuring in all, at least ``least`` rounds."""
+    flush = flusher(device)
+    measure = _cuda_seconds if device == "cuda" else _cpu_seconds
+    measure(list(calls.values()), flush)  # warm-up, not counted
+    rounds: list[list[float]] = []
+    start = time.perf_counter()
+    while len(rounds) < least or time.perf_counter() - start < seconds:
+        rounds.append(measure(list(calls.values()), flush))
+    return {name: statistics.median(times) for name, times in zip(calls, zip(*rounds, strict=True), strict=True)}
+
+
+def _cuda_seconds(calls: Sequence[Call], flush: Call) -> list[float]:
+    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in calls]
+    for call, (before, after) in zip(calls, marks, strict=True):
+        flush()
+        before.record()
+        call()
+        after.record()
+    torch.cuda.synchronize()
+    return [before.elapsed_time(after) / 1e3 for before, after in marks]
+
+
+def _cpu_seconds(calls: Sequence[Call], flush: Call) -> list[float]:
+    times = []
+    for call in calls:
+        flush()
+        before = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - before)
+    return times
+
+
+def host_seconds(calls: Mapping[str, Call], device: str, seconds: float, batch: int = 50) -> dict[str, float]:
+    """Host time of one call. ``batch`` calls are enqueued without waiting, which stays below what a stream's queue holds."""
+    best: dict[str, list[float]] = {name: [] for name in calls}
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        for name, call in calls.items():
+            synchronize(device)
+            before = time.perf_counter()
+            for _ in range(batch):
+                call()
+            best[name].append((time.perf_counter() - before) / batch)
+    synchronize(device)
+    return {name: statistics.median(times) for name, times in best.items()}
+
+
+def copy_call(bytes_moved: int, device: str) -> Call:
+    """A copy that reads half of ``bytes_moved`` and writes the other half: what defines the bandwidth."""
+    source = torch.zeros(max(bytes_moved // 2, 1), dtype=torch.uint8, device=device)
+    if device == "cpu":
+        return source.clone  # a fresh result, as the contenders make
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+def synchronize(device: str) -> None:
+    """Wait for the device."""
+    if device == "cuda":
+        torch.cuda.synchronize()

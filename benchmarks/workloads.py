@@ -1,0 +1,237 @@
+"""What is measured, as one table: functions, the shapes of their arguments on a GPU and on two CPU cores, and dtypes.
+
+``bytes`` of a workload are counted as its arguments read once plus its results written once, whatever a kernel really does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Arg:
+    """One tensor argument. ``cpu``: its shape there (None: the same). ``below``: integers in [0, dim of the first argument)."""
+
+    gpu: Shape
+    cpu: Shape | None = None
+    dtype: torch.dtype = torch.bfloat16
+    cpu_dtype: torch.dtype | None = None
+    below: int | None = None
+
+    def shape(self, device: str) -> Shape:
+        """The shape on a device."""
+        return self.cpu if device == "cpu" and self.cpu is not None else self.gpu
+
+    def make(self, device: str, first: Arg) -> Tensor:
+        """A fresh tensor with random content."""
+        if self.below is not None:
+            return torch.randint(0, first.shape(device)[self.below], self.shape(device), device=device)
+        dtype = self.cpu_dtype if device == "cpu" and self.cpu_dtype is not None else self.dtype
+        return torch.randn(self.shape(device), device=device).to(dtype)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A row. ``reference``: what to run in float64 where ``fn`` names lower dtypes itself. ``suites``: where it takes part."""
+
+    name: str
+    fn: Callable[..., Any]
+    args: tuple[Arg, ...]
+    reference: Callable[..., Any] | None = None
+    suites: tuple[str, ...] = ("kernels", "compile")
+    quick: bool = False
+
+    def inputs(self, device: str) -> list[Tensor]:
+        """Fresh arguments, the same at every call on the same device."""
+        torch.manual_seed(0)
+        return [arg.make(device, self.args[0]) for arg in self.args]
+
+    def expected(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The results in float64."""
+        wide = [x.double() if x.is_floating_point() else x for x in inputs]
+        return tensors((self.reference or self.fn)(*wide))
+
+    def sizes(self, device: str) -> str:
+        """The first argument's shape and dtype, as text."""
+        first = self.args[0]
+        dtype = first.cpu_dtype if device == "cpu" and first.cpu_dtype is not None else first.dtype
+        return f"{'x'.join(map(str, first.shape(device)))} {short(dtype)}"
+
+
+def short(dtype: torch.dtype) -> str:
+    """``bf16`` for ``torch.bfloat16``."""
+    return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp").replace("int", "i")
+
+
+def tensors(result: Any) -> tuple[Tensor, ...]:
+    """A function's result as a tuple of tensors."""
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def count_bytes(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Arguments read once plus results written once."""
+    return sum(t.numel() * t.element_size() for t in (*inputs, *outputs))
+
+
+# -- the functions ------------------------------------------------------------------------------------------------------
+
+
+def gelu_bias_residual(x: Tensor, b: Tensor) -> Tensor:
+    return F.gelu(x + b) * 0.5 + x
+
+
+def silu_mul(a: Tensor, b: Tensor) -> Tensor:
+    return F.silu(a) * b
+
+
+def eight_rounds(x: Tensor) -> Tensor:
+    for _ in range(8):
+        x = torch.tanh(x) * 1.1 + torch.sin(x)
+    return x
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    wide = x.float()
+    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return (wide * scale).to(x.dtype) * weight
+
+
+def rms_norm_reference(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def layer_norm_residual(x: Tensor, r: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    h = x + r
+    return F.layer_norm(h, (h.shape[-1],), weight, bias), h
+
+
+def softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x, dim=-1)
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float(), target)
+
+
+def cross_entropy_reference(logits: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(logits, target)
+
+
+def sum_of_squares(x: Tensor) -> Tensor:
+    return (x * x).sum()
+
+
+def column_sum(x: Tensor) -> Tensor:
+    return (2 * x + 1).sum(0)
+
+
+def batch_stats_relu(x: Tensor) -> Tensor:
+    mean = x.mean((0, 2, 3), keepdim=True)
+    variance = x.var((0, 2, 3), unbiased=False, keepdim=True)
+    return torch.relu((x - mean) * torch.rsqrt(variance + 1e-5))
+
+
+def transpose_add(x: Tensor, y: Tensor) -> Tensor:
+    return x.t() + 2 * y
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    left, right = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-right, left), dim=-1) * sin
+
+
+def tiny(x: Tensor) -> Tensor:
+    return torch.relu(x + 1) * 2
+
+
+def tiny_five(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor) -> Tensor:
+    return (a + b) * c - d * e
+
+
+def small_mlp(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    return F.linear(F.gelu(F.linear(x, w1, b1)), w2, b2)
+
+
+# -- the table ----------------------------------------------------------------------------------------------------------
+
+F32, BF16 = torch.float32, torch.bfloat16
+SMALL = Arg((32, 32), dtype=F32)
+
+WORKLOADS: tuple[Workload, ...] = (
+    Workload(
+        "gelu(x+b)*0.5+x",
+        gelu_bias_residual,
+        (Arg((8192, 4096), (2048, 2048), BF16, F32), Arg((4096,), (2048,), BF16, F32)),
+        quick=True,
+    ),
+    Workload(
+        "silu(a)*b",
+        silu_mul,
+        (Arg((8192, 8192), (2048, 2048), BF16, F32), Arg((8192, 8192), (2048, 2048), BF16, F32)),
+    ),
+    Workload("8 rounds tanh, sin", eight_rounds, (Arg((64, 1024, 1024), (1024, 1024), F32),)),
+    Workload(
+        "rms_norm by hand",
+        rms_norm,
+        (Arg((16384, 4096), (2048, 2048)), Arg((4096,), (2048,))),
+        reference=rms_norm_reference,
+    ),
+    Workload(
+        "layer_norm(x+r), 2 outputs",
+        layer_norm_residual,
+        (
+            Arg((16384, 4096), (2048, 2048), BF16, F32),
+            Arg((16384, 4096), (2048, 2048), BF16, F32),
+            Arg((4096,), (2048,), BF16, F32),
+            Arg((4096,), (2048,), BF16, F32),
+        ),
+    ),
+    Workload("softmax, short rows", softmax, (Arg((8192, 8192), (2048, 2048), F32),), quick=True),
+    Workload("softmax, long rows", softmax, (Arg((512, 131072), (32, 131072), F32),)),
+    Workload(
+        "cross_entropy",
+        cross_entropy,
+        (Arg((8192, 50304), (128, 50304)), Arg((8192,), (128,), below=1)),
+        reference=cross_entropy_reference,
+    ),
+    Workload("sum of squares", sum_of_squares, (Arg((1 << 28,), (1 << 22,), F32),), quick=True),
+    Workload("column sum of 2x+1", column_sum, (Arg((65536, 4096), (4096, 1024), F32),)),
+    Workload("batch statistics, relu", batch_stats_relu, (Arg((64, 256, 56, 56), (16, 64, 56, 56), F32),)),
+    Workload("x.t()+2y", transpose_add, (Arg((8192, 8192), (2048, 2048), F32), Arg((8192, 8192), (2048, 2048), F32))),
+    Workload(
+        "rotary embedding",
+        rotary,
+        (
+            Arg((8, 32, 2048, 128), (1, 16, 2048, 128), BF16, F32),
+            Arg((2048, 128), None, BF16, F32),
+            Arg((2048, 128), None, BF16, F32),
+        ),
+    ),
+    Workload("tiny", tiny, (SMALL,), suites=("kernels", "compile", "overhead"), quick=True),
+    Workload("tiny, 5 arguments", tiny_five, (SMALL,) * 5, suites=("overhead",)),
+    Workload(
+        "tiny MLP",
+        small_mlp,
+        (SMALL, Arg((64, 32), dtype=F32), Arg((64,), dtype=F32), Arg((32, 64), dtype=F32), Arg((32,), dtype=F32)),
+        suites=("overhead",),
+    ),
+)
+
+
+def select(suite: str, pattern: str, quick: bool) -> list[Workload]:
+    """The rows of a suite whose name contains ``pattern``; ``quick`` keeps a few."""
+    return [w for w in WORKLOADS if suite in w.suites and pattern in w.name and (w.quick or not quick)]
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive numbers; nan of none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
