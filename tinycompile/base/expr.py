@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Union
@@ -144,7 +146,29 @@ def from_terms(terms: Mapping[Monomial, int]) -> Dim:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
+    if len(kept) > 1:
+        whole = _recombined(dict(kept))
+        if whole is not None:
+            return from_terms(whole)
     return Expr(tuple(sorted(kept, key=lambda t: _mono_key(t[0]))))
+
+
+def _recombined(terms: dict[Monomial, int]) -> dict[Monomial, int] | None:
+    """``(a // n)*n + a % n`` is ``a``: what is left after undoing one such split, or None when there is none."""
+    for mono, coeff in terms.items():
+        for at, atom in enumerate(mono):
+            if not isinstance(atom, Call) or atom.fn != "%":
+                continue
+            rest = from_terms({mono[:at] + mono[at + 1 :]: coeff})
+            high = terms_of(floordiv(atom.lhs, atom.rhs) * atom.rhs * rest)
+            if high and all(terms.get(m) == c for m, c in high if any(isinstance(a, Call) for a in m)):
+                left = dict(terms)
+                for m, c in (*high, (mono, coeff)):
+                    left[m] = left.get(m, 0) - c
+                for m, c in terms_of(atom.lhs * rest):
+                    left[m] = left.get(m, 0) + c
+                return left
+    return None
 
 
 def sym(name: str, lo: int = 0, stop: Dim | None = None) -> Expr:
@@ -198,10 +222,28 @@ def _split(num: Dim, den: Dim) -> tuple[Dim, Dim]:
     return from_terms(quotient), from_terms(rest)
 
 
+def _factors(num: Dim, den: Dim) -> list[Dim]:
+    """Proper factors of a divisor worth a try: integers it shares with a coefficient of ``num``, and atoms of its monomial."""
+    content = math.gcd(*(coeff for _, coeff in terms_of(den)))
+    shared: list[Dim] = [math.gcd(content, coeff) for mono, coeff in terms_of(num) if mono]
+    atoms: list[Dim] = [_atom_expr(a) for a in terms_of(den)[0][0]] if len(terms_of(den)) == 1 else []
+    return [f for f in dict.fromkeys(shared + atoms) if f not in (1, den)]
+
+
+def _peel(num: Dim, den: Dim) -> tuple[Dim, Dim, Dim, Dim] | None:
+    """``(factor, den / factor, quotient, rest)`` with ``num == quotient * factor + rest`` and ``0 <= rest < factor``, or None."""
+    for factor in _factors(num, den):
+        quotient, rest = _split(num, factor)
+        if rest == 0 or _within(rest, factor):
+            return factor, _split(den, factor)[0], quotient, rest
+    return None
+
+
 def floordiv(num: Dim, den: Dim) -> Dim:
     """``num // den`` for ``den`` known positive, as Python defines it."""
     if isinstance(num, int) and isinstance(den, int):
         return num // den
+    num = simplify(num)
     if den == 1:
         return num
     quotient, rest = _split(num, den)
@@ -209,12 +251,12 @@ def floordiv(num: Dim, den: Dim) -> Dim:
         return quotient
     if quotient != 0:
         return quotient + floordiv(rest, den)
-    inner = _only_call(num, "//")
-    if inner is not None and isinstance(den, int) and isinstance(inner.rhs, int):
+    if (peeled := _peel(num, den)) is not None:
+        return floordiv(peeled[2], peeled[1])
+    if (inner := _only_call(num, "//")) is not None:
         return floordiv(inner.lhs, inner.rhs * den)
-    inner = _only_call(num, "%")
-    if inner is not None and isinstance(den, int) and isinstance(inner.rhs, int) and inner.rhs % den == 0:
-        return mod(floordiv(inner.lhs, den), inner.rhs // den)
+    if (inner := _only_call(num, "%")) is not None and _split(inner.rhs, den)[1] == 0:
+        return mod(floordiv(inner.lhs, den), _split(inner.rhs, den)[0])
     return _call("//", num, den)
 
 
@@ -224,13 +266,33 @@ def mod(num: Dim, den: Dim) -> Dim:
         return num % den
     if den == 1:
         return 0
-    _, rest = _split(num, den)
+    _, rest = _split(simplify(num), den)
     if rest == 0 or _within(rest, den):
         return rest
-    inner = _only_call(rest, "%")
-    if inner is not None and isinstance(den, int) and isinstance(inner.rhs, int) and inner.rhs % den == 0:
+    if (peeled := _peel(rest, den)) is not None:
+        return mod(peeled[2], peeled[1]) * peeled[0] + peeled[3]
+    if (inner := _only_call(rest, "%")) is not None and _split(inner.rhs, den)[1] == 0:
         return mod(inner.lhs, den)
     return _call("%", rest, den)
+
+
+def simplify(d: Dim) -> Dim:
+    """Put quotients and remainders together again: ``(x // k) * k + x % k`` is ``x``, also with a common factor."""
+    if isinstance(d, int):
+        return d
+    terms = dict(d.terms)
+    for mono, coeff in d.terms:
+        for at, atom in enumerate(mono):
+            if isinstance(atom, Call) and atom.fn == "%":
+                others = from_terms({mono[:at] + mono[at + 1 :]: coeff})
+                partner = floordiv(atom.lhs, atom.rhs) * atom.rhs * others
+                if partner != 0 and all(terms.get(m) == c for m, c in terms_of(partner)):
+                    return simplify(d - partner - _term(mono, coeff) + atom.lhs * others)
+    return d
+
+
+def _term(mono: Monomial, coeff: int) -> Dim:
+    return from_terms({mono: coeff})
 
 
 def ceildiv(num: Dim, den: Dim) -> Dim:
@@ -244,7 +306,7 @@ def minimum(a: Dim, b: Dim) -> Dim:
         return min(a, b)
     if at_least(b - a, 0):
         return a
-    return b if at_least(a - b, 0) else _call("min", a, b)
+    return b if at_least(a - b, 0) else _call("min", *sorted((a, b), key=str))
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
@@ -253,7 +315,7 @@ def maximum(a: Dim, b: Dim) -> Dim:
         return max(a, b)
     if at_least(b - a, 0):
         return b
-    return a if at_least(a - b, 0) else _call("max", a, b)
+    return a if at_least(a - b, 0) else _call("max", *sorted((a, b), key=str))
 
 
 def _only_call(d: Dim, fn: str) -> Call | None:
@@ -298,8 +360,8 @@ def _bounded_symbol(d: Expr) -> tuple[Sym, bool] | None:
     for mono, coeff in d.terms:
         for atom in mono:
             if isinstance(atom, Sym) and atom.stop is not None and atom.name not in inside:
-                others_positive = all((numeric_range(_atom_expr(o))[0] or -1) >= 0 for o in mono if o is not atom)
-                linear = mono.count(atom) == 1 and others_positive
+                rest_low = [_atom_range(o)[0] for o in mono if o != atom]
+                linear = mono.count(atom) == 1 and all(low is not None and low >= 0 for low in rest_low)
                 signs.setdefault(atom, set()).update({coeff < 0} if linear else {True, False})
     for symbol, seen in signs.items():
         if len(seen) == 1:
@@ -330,12 +392,11 @@ def _scale(v: int | None, by: int) -> int | None:
 
 
 def _mono_range(mono: Monomial) -> tuple[int | None, int | None]:
-    lo: int | None = 1
-    hi: int | None = 1
+    lo, hi = 1, 1  # type: int, int | None
     for atom in mono:
         a, b = _atom_range(atom)
-        if lo is None or a is None or lo < 0 or a < 0:
-            return (lo, hi) if mono == () else _mixed(mono)
+        if a is None or a < 0:
+            return _mixed(mono)
         lo, hi = lo * a, None if hi is None or b is None else hi * b
     return lo, hi
 
@@ -358,13 +419,14 @@ def _atom_range(atom: Atom) -> tuple[int | None, int | None]:
         return atom.lo, None if top is None else top - 1
     (alo, ahi), (blo, bhi) = numeric_range(atom.lhs), numeric_range(atom.rhs)
     if atom.fn == "%":
-        top = None if bhi is None else bhi - 1
+        top = None if bhi is None else max(bhi, 1) - 1
         if alo is not None and alo >= 0 and ahi is not None:
             top = ahi if top is None else min(top, ahi)
         return 0, top
     if atom.fn == "//":
-        lo = None if alo is None else (0 if bhi is None else alo // bhi) if alo >= 0 else (alo // blo if blo else None)
-        hi = None if ahi is None else (ahi // blo if blo else None) if ahi >= 0 else (-1 if bhi is None else ahi // bhi)
+        blo, bhi = max(blo or 1, 1), None if bhi is None else max(bhi, 1)  # a divisor is positive, whatever its range shows
+        lo = None if alo is None else (0 if bhi is None else alo // bhi) if alo >= 0 else alo // blo
+        hi = None if ahi is None else ahi // blo if ahi >= 0 else (-1 if bhi is None else ahi // bhi)
         return lo, hi
     if atom.fn == "min":
         known = [v for v in (ahi, bhi) if v is not None]
@@ -399,7 +461,10 @@ def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
             else:
                 product = product * _APPLY[atom.fn](substitute(atom.lhs, values), substitute(atom.rhs, values))
         total = total + product
-    return total
+    return simplify(total)
+
+
+_EVALUATE: dict[str, Callable[[int, int], int]] = {"//": operator.floordiv, "%": operator.mod, "min": min, "max": max}
 
 
 def evaluate(d: Dim, values: Mapping[str, int]) -> int:
@@ -408,14 +473,12 @@ def evaluate(d: Dim, values: Mapping[str, int]) -> int:
         return d
     total = 0
     for mono, coeff in d.terms:
-        product = coeff
         for atom in mono:
             if isinstance(atom, Sym):
-                product *= values[atom.name]
+                coeff *= values[atom.name]
             else:
-                a, b = evaluate(atom.lhs, values), evaluate(atom.rhs, values)
-                product *= {"//": a // b if b else 0, "%": a % b if b else 0, "min": min(a, b), "max": max(a, b)}[atom.fn]
-        total += product
+                coeff *= _EVALUATE[atom.fn](evaluate(atom.lhs, values), evaluate(atom.rhs, values))
+        total += coeff
     return total
 
 
