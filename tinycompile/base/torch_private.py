@@ -38,6 +38,25 @@ def raw_keys_public(t: torch.Tensor) -> int:
     return hash(facts) & 0x7FFF_FFFF_FFFF_FFFF
 
 
+# --- modes -------------------------------------------------------------------------------------------------------------------
+
+_any_autocast = _find("_is_any_autocast_enabled")
+_function_modes = _find("_len_torch_function_stack")
+_dispatch_modes = _find("_len_torch_dispatch_stack")
+
+
+def ordinary_mode() -> bool:
+    """No autocast, no inference mode, no torch-function or dispatch mode is active in this thread."""
+    if _any_autocast is None or _function_modes is None or _dispatch_modes is None:
+        return ordinary_mode_public()
+    return not (_any_autocast() or torch.is_inference_mode_enabled() or _function_modes() or _dispatch_modes())
+
+
+def ordinary_mode_public() -> bool:
+    """As :func:`ordinary_mode`, but blind to torch-function and dispatch modes."""
+    return not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") or torch.is_inference_mode_enabled())
+
+
 # --- allocation --------------------------------------------------------------------------------------------------------------
 
 
@@ -129,4 +148,5 @@ def in_use() -> dict[str, bool]:
         "_empty_strided_cuda": empty_strided_cuda is not _empty_cuda_public,
         "_cuda_getCurrentRawStream": raw_stream is not _raw_stream_public,
         "_dispatch_keys": _dispatch_keys is not None,
+        "modes": None not in (_any_autocast, _function_modes, _dispatch_modes),
     }
