@@ -15,7 +15,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Union
 
 Dim = Union[int, "Expr"]
@@ -45,6 +45,13 @@ class Call:
     fn: str
     lhs: Dim
     rhs: Dim
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.fn, self.lhs, self.rhs)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         if self.fn in ("min", "max"):
@@ -64,6 +71,13 @@ class Expr:
     """A non-constant polynomial with integer coefficients. Build with operators, :func:`sym` or :func:`from_terms`."""
 
     terms: tuple[tuple[Monomial, int], ...]
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self.terms))  # nested expressions are hashed all the time
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __add__(self, other: Dim) -> Dim:
         merged = dict(self.terms)
@@ -146,10 +160,11 @@ def from_terms(terms: Mapping[Monomial, int]) -> Dim:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
-    if len(kept) > 1:
-        whole = _recombined(dict(kept))
-        if whole is not None:
-            return from_terms(whole)
+    if len(kept) == 1:
+        return Expr((kept[0],))
+    whole = _recombined(dict(kept))
+    if whole is not None:
+        return from_terms(whole)
     return Expr(tuple(sorted(kept, key=lambda t: _mono_key(t[0]))))
 
 
@@ -243,9 +258,11 @@ def floordiv(num: Dim, den: Dim) -> Dim:
     """``num // den`` for ``den`` known positive, as Python defines it."""
     if isinstance(num, int) and isinstance(den, int):
         return num // den
-    num = simplify(num)
-    if den == 1:
-        return num
+    return num if den == 1 else _floordiv(num, den)
+
+
+@functools.lru_cache(maxsize=65536)
+def _floordiv(num: Dim, den: Dim) -> Dim:
     quotient, rest = _split(num, den)
     if rest == 0 or _within(rest, den):
         return quotient
@@ -264,9 +281,12 @@ def mod(num: Dim, den: Dim) -> Dim:
     """``num % den`` for ``den`` known positive; the result lies in ``[0, den)``."""
     if isinstance(num, int) and isinstance(den, int):
         return num % den
-    if den == 1:
-        return 0
-    _, rest = _split(simplify(num), den)
+    return 0 if den == 1 else _mod(num, den)
+
+
+@functools.lru_cache(maxsize=65536)
+def _mod(num: Dim, den: Dim) -> Dim:
+    _, rest = _split(num, den)
     if rest == 0 or _within(rest, den):
         return rest
     if (peeled := _peel(rest, den)) is not None:
@@ -274,25 +294,6 @@ def mod(num: Dim, den: Dim) -> Dim:
     if (inner := _only_call(rest, "%")) is not None and _split(inner.rhs, den)[1] == 0:
         return mod(inner.lhs, den)
     return _call("%", rest, den)
-
-
-def simplify(d: Dim) -> Dim:
-    """Put quotients and remainders together again: ``(x // k) * k + x % k`` is ``x``, also with a common factor."""
-    if isinstance(d, int):
-        return d
-    terms = dict(d.terms)
-    for mono, coeff in d.terms:
-        for at, atom in enumerate(mono):
-            if isinstance(atom, Call) and atom.fn == "%":
-                others = from_terms({mono[:at] + mono[at + 1 :]: coeff})
-                partner = floordiv(atom.lhs, atom.rhs) * atom.rhs * others
-                if partner != 0 and all(terms.get(m) == c for m, c in terms_of(partner)):
-                    return simplify(d - partner - _term(mono, coeff) + atom.lhs * others)
-    return d
-
-
-def _term(mono: Monomial, coeff: int) -> Dim:
-    return from_terms({mono: coeff})
 
 
 def ceildiv(num: Dim, den: Dim) -> Dim:
@@ -461,7 +462,7 @@ def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
             else:
                 product = product * _APPLY[atom.fn](substitute(atom.lhs, values), substitute(atom.rhs, values))
         total = total + product
-    return simplify(total)
+    return total
 
 
 _EVALUATE: dict[str, Callable[[int, int], int]] = {"//": operator.floordiv, "%": operator.mod, "min": min, "max": max}
