@@ -1,0 +1,147 @@
+"""The command line: ``python -m tinycompile demo|doctor|cache|ops|bench``."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+import tinycompile.ops  # noqa: F401  # fills the table of records
+from tinycompile import demo, doctor
+from tinycompile.base.config import config
+from tinycompile.base.device import Device
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import KeySet, backend_key
+from tinycompile.ops.record import OPS
+from tinycompile.runtime.cache import DiskCache, Entry
+from tinycompile.terminal import columns, size, title
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    top = argparse.ArgumentParser(
+        prog="python -m tinycompile", description="A small compiler stack in the mould of torch.compile."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    p = commands.add_parser("demo", help="compile, check, time and show a few functions")
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    p.add_argument("--lines", type=int, default=60, help="lines of generated code to show for each function (%(default)s)")
+    p.set_defaults(run=lambda o: demo.run(o.device, o.lines))
+
+    p = commands.add_parser("doctor", help="what was found on this machine and what it means")
+    p.set_defaults(run=lambda o: doctor.run())
+
+    p = commands.add_parser("cache", help="the cache on disk")
+    p.add_argument("action", choices=["ls", "show", "clear"])
+    p.add_argument("key", nargs="?", default="", help="for show: the first characters of an entry's key")
+    p.set_defaults(run=lambda o: run_cache(o.action, o.key))
+
+    p = commands.add_parser("ops", help="all ops, or the record and the dispatch table of one")
+    p.add_argument("name", nargs="?")
+    p.set_defaults(run=lambda o: run_ops(o.name))
+
+    p = commands.add_parser("bench", help="the benchmarks of the repository; further options go to `python -m benchmarks`")
+    p.add_argument("rest", nargs=argparse.REMAINDER)
+    p.set_defaults(run=lambda o: run_bench(o.rest))
+    return top
+
+
+def run_cache(action: str, key: str) -> int:
+    """List, show or remove entries; 0 on success."""
+    cache = DiskCache(config.cache_dir)
+    if action == "clear":
+        try:
+            entries, freed = cache.clear()
+        except OSError as error:
+            print(f"can't clear {cache.folder}: {error}", file=sys.stderr)
+            return 1
+        print(f"removed {entries} entries, {size(freed)}, from {cache.folder}")
+        return 0
+    if action == "show":
+        try:
+            print(_show(cache.show(key)))
+        except KeyError as error:
+            print(error.args[0], file=sys.stderr)
+            return 1
+        return 0
+    entries = cache.ls()
+    rows = [(e.key[:12], _age(e), size(e.size), e.parts.get("target", ""), _first_line(e)) for e in entries]
+    print(f"{len(entries)} entries, {size(sum(e.size for e in entries))}, in {cache.folder}")
+    if rows:
+        print("\n" + columns(rows, ("key", "age", "size", "target", "graph"), " rr"))
+    return 0
+
+
+def _show(entry: Entry) -> str:
+    lines = [title(f"entry {entry.key}"), f"folder: {entry.folder}", f"age: {_age(entry)}", "", "files:"]
+    lines.append(columns([(f"  {name}", size(len(data))) for name, data in sorted(entry.files.items())], right=" r"))
+    lines += ["", "parts of the key:"]
+    for name, text in entry.parts.items():
+        lines += [f"  {name}:", *(f"    {line}" for line in text.splitlines())]
+    return "\n".join(lines)
+
+
+def _age(entry: Entry) -> str:
+    seconds = time.time() - entry.meta["created"]
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _first_line(entry: Entry) -> str:
+    lines = [line for line in entry.parts.get("graph", "").splitlines() if line.startswith("def ")]
+    line = lines[0] if lines else ""
+    room = max(20, shutil.get_terminal_size().columns - 90)
+    return line if len(line) <= room else line[: room - 3] + "..."
+
+
+def run_ops(name: str | None) -> int:
+    """The list of records, or all about one."""
+    if name is None:
+        rows = [
+            (op.name, type(op.lowering).__name__.lower(), str(op.schema)) for op in sorted(OPS.values(), key=lambda o: o.name)
+        ]
+        print(columns(rows, ("op", "kind", "schema")))
+        print(f"\n{len(rows)} ops. `python -m tinycompile ops NAME` shows one.")
+        return 0
+    if name not in OPS:
+        close = ", ".join(sorted(known for known in OPS if name in known or known in name)) or "none is like it"
+        print(f"no record for {name!r}; {close}", file=sys.stderr)
+        return 1
+    op = OPS[name]
+    print(title(name))
+    if op.doc:
+        print(op.doc)
+    print(f"kind:      {type(op.lowering).__name__.lower()}\nreached by {', '.join(op.functions) or 'the dispatcher only'}")
+    print("\ndispatch table, highest key first:\n" + dispatcher.table(name))
+    for device in ("cpu", "cuda"):
+        keys = KeySet.of(backend_key(Device.of(device).type))
+        print(f"a call on {device} tensors runs {dispatcher.resolve(name, keys)}")
+    return 0
+
+
+def run_bench(arguments: Sequence[str]) -> int:
+    """Run the repository's benchmarks, which are not installed with the package."""
+    root = Path(__file__).parents[1]
+    if not (root / "benchmarks" / "__main__.py").exists():
+        print("the benchmarks are part of the repository, not of the installed package: run this in a clone", file=sys.stderr)
+        return 1
+    return subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=root, check=False).returncode
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit status."""
+    options = parser().parse_args(argv)
+    return options.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
