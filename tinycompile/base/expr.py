@@ -341,32 +341,33 @@ def at_least(d: Dim, bound: int) -> bool:
 @functools.lru_cache(maxsize=65536)
 def _at_least(d: Expr, bound: int) -> bool:
     worst: Dim = d
-    for _ in range(8):  # replace bounded symbols by their worst value until only sizes are left
-        if isinstance(worst, int):
-            return worst >= bound
-        target = _bounded_symbol(worst)
-        if target is None:
-            break
-        symbol, at_top = target
-        value: Dim = symbol.lo if not at_top else symbol.stop - 1  # type: ignore[operator]
-        worst = substitute(worst, {symbol.name: value})
-    lower = numeric_range(worst)[0]
-    return lower is not None and lower >= bound
+    for _ in range(12):  # replace one symbol after the other by its worst value
+        low = numeric_range(worst)[0]
+        if low is not None and low >= bound:
+            return True
+        if isinstance(worst, int) or (replaced := _worst_value(worst)) is None:
+            return False
+        worst = substitute(worst, replaced)
+    return False
 
 
-def _bounded_symbol(d: Expr) -> tuple[Sym, bool] | None:
-    """A symbol with a stop that occurs linearly, outside calls, with one sign: (symbol, replace by its top?)."""
-    inside = {s.name for mono, _ in d.terms for a in mono if isinstance(a, Call) for s in symbols(_call(a.fn, a.lhs, a.rhs))}
+def _worst_value(d: Expr) -> dict[str, Dim] | None:
+    """A symbol in which ``d`` is monotone, with the end of its range where ``d`` is smallest.
+
+    It must occur linearly, outside calls, with one sign. Axes go first: their ends are sizes, which cancel against others."""
+    inside = {s.name for mono, _ in d.terms for a in mono if isinstance(a, Call) for s in symbols(_atom_expr(a))}
     signs: dict[Sym, set[bool]] = {}
     for mono, coeff in d.terms:
         for atom in mono:
-            if isinstance(atom, Sym) and atom.stop is not None and atom.name not in inside:
+            if isinstance(atom, Sym) and atom.name not in inside:
                 rest_low = [_atom_range(o)[0] for o in mono if o != atom]
                 linear = mono.count(atom) == 1 and all(low is not None and low >= 0 for low in rest_low)
                 signs.setdefault(atom, set()).update({coeff < 0} if linear else {True, False})
-    for symbol, seen in signs.items():
-        if len(seen) == 1:
-            return symbol, seen == {True}
+    for symbol in sorted(signs, key=lambda s: s.stop is None):
+        if signs[symbol] == {False}:
+            return {symbol.name: symbol.lo}
+        if signs[symbol] == {True} and symbol.stop is not None:
+            return {symbol.name: symbol.stop - 1}
     return None
 
 

@@ -183,12 +183,17 @@ def broadcast_shapes(*shapes: Sequence[Dim]) -> Shape:
 
 def expand_strides(shape: Sequence[Dim], strides: Sequence[Dim], to: Sequence[Dim]) -> Shape:
     """Strides of a broadcast view of ``shape`` as ``to``: 0 along expanded dims."""
+    if not shape:
+        return (0,) * len(to)
     lead = len(to) - len(shape)
-    grown: list[Dim] = [0] * lead
-    for size, stride, target in zip(shape, strides, to[lead:], strict=True):
-        one = isinstance(size, int) and size == 1 and not (isinstance(target, int) and target == 1)
-        grown.append(0 if one else stride)
-    return tuple(grown)
+    grown: list[Dim] = []
+    step: Dim = 1  # the stride that a new leading dim of size 1 gets: it spans what follows
+    for i in range(len(to) - 1, -1, -1):
+        size, stride = (shape[i - lead], strides[i - lead]) if i >= lead else (1, step)
+        stride = 0 if _is_one(size) and not _is_one(to[i]) else stride
+        grown.append(stride)
+        step = to[i] * stride
+    return tuple(reversed(grown))
 
 
 def infer_size(shape: Sequence[Dim], count: Dim) -> Shape:
@@ -196,16 +201,17 @@ def infer_size(shape: Sequence[Dim], count: Dim) -> Shape:
     holes = [i for i, s in enumerate(shape) if isinstance(s, int) and s == -1]
     if len(holes) > 1:
         raise RuntimeError("only one dimension can be inferred")
-    for s in shape:
+    for i, s in enumerate(shape):
         if isinstance(s, int) and s < -1:
-            raise RuntimeError(f"invalid shape dimension {s}")
+            raise RuntimeError(f"invalid shape dimension {s} at index {i} of shape {list(shape)}")
     rest = ex.product(s for i, s in enumerate(shape) if i not in holes)
     shown = [int(s) if isinstance(s, int) else s for s in shape]
     if holes:
-        if isinstance(rest, int) and rest == 0:
+        empty = isinstance(rest, int) and rest == 0
+        if empty and isinstance(count, int) and count == 0:
             raise RuntimeError(f"cannot reshape tensor of 0 elements into shape {shown} because the unspecified dimension size "
                                "-1 can be any value and is ambiguous")
-        if not same(ex.mod(count, rest), 0):
+        if empty or not same(ex.mod(count, rest), 0):
             raise RuntimeError(f"shape '{shown}' is invalid for input of size {count}")
         return tuple(ex.floordiv(count, rest) if i in holes else s for i, s in enumerate(shape))
     if not same(rest, count):
