@@ -10,11 +10,12 @@ from pathlib import Path
 import torch
 
 from benchmarks.compile_suite import run_compile
+from benchmarks.contenders import CONTENDERS, Settings
 from benchmarks.results import Results
 from benchmarks.runtime_suites import run_kernels, run_overhead
 from benchmarks.workloads import Workload, select
 
-SUITES: dict[str, Callable[[Sequence[Workload], str, bool], Results]] = {
+SUITES: dict[str, Callable[[Sequence[Workload], Settings], Results]] = {
     "kernels": run_kernels,
     "overhead": run_overhead,
     "compile": run_compile,
@@ -28,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--quick", action="store_true", help="a few workloads, fewer rounds")
     p.add_argument("--only", default="", metavar="TEXT", help="only workloads with this text in their name")
+    p.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), help="default: all")
     p.add_argument("--out", type=Path, default=Path("benchmarks/out"), metavar="DIR", help="where files go (%(default)s)")
     return p
 
@@ -38,11 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("torch sees no CUDA device here; --device cpu runs smaller sizes on the CPU", file=sys.stderr)
         return 2
+    settings = Settings(options.device, options.quick, tuple(options.contenders))
     right = True
     for suite in SUITES if options.suite == "all" else [options.suite]:
         workloads = select(suite, options.only, options.quick)
         with torch.no_grad():
-            results = SUITES[suite](workloads, options.device, options.quick)
+            results = SUITES[suite](workloads, settings)
         print(results.text())
         print("\nsaved " + ", ".join(map(str, results.save(options.out))) + "\n")
         right &= results.right

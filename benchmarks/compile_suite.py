@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import INDUCTOR, OURS
+from benchmarks.contenders import EAGER, OURS, Settings
 from benchmarks.results import Progress, Results, Row, about
 from benchmarks.workloads import Workload
 
@@ -49,13 +49,14 @@ class Task:
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 
 
-def run_compile(workloads: Sequence[Workload], device: str, quick: bool) -> Results:
+def run_compile(workloads: Sequence[Workload], settings: Settings) -> Results:
     """Cold and warm compile seconds of tinycompile and torch.compile."""
+    device = settings.device
     results = Results("compile", device, {**about(device), "protocol": PROTOCOL})
     rows = {w.name: Row(w.name, w.sizes(device)) for w in workloads}
     results.rows = list(rows.values())
     with tempfile.TemporaryDirectory(prefix="tinycompile-bench-") as root:
-        tasks = _tasks(workloads, Path(root))
+        tasks = _tasks(workloads, [c for c in settings.contenders if c != EAGER], Path(root))
         progress = Progress(len(tasks))
         discoveries = [task for task in tasks if task.kind == "discover"]
         rest = [task for task in tasks if task.kind != "discover"]
@@ -74,10 +75,10 @@ def run_compile(workloads: Sequence[Workload], device: str, quick: bool) -> Resu
     return results
 
 
-def _tasks(workloads: Sequence[Workload], root: Path) -> list[Task]:
-    tasks = [Task(workloads[-1], who, "discover", root / f"discover-{who}") for who in (OURS, INDUCTOR)] if workloads else []
+def _tasks(workloads: Sequence[Workload], contenders: Sequence[str], root: Path) -> list[Task]:
+    tasks = [Task(workloads[-1], who, "discover", root / f"discover-{who}") for who in contenders] if workloads else []
     for i, workload in enumerate(workloads):
-        for who in (OURS, INDUCTOR):
+        for who in contenders:
             tasks += [Task(workload, who, kind, root / f"{i}-{who}") for kind in ("cold", "warm")]
     return tasks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,3 +28,12 @@ def _inductor(fn: Function) -> Function:
 
 
 CONTENDERS: dict[str, Callable[[Function], Any]] = {EAGER: _eager, OURS: _ours, INDUCTOR: _inductor}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says. ``quick``: fewer rounds."""
+
+    device: str
+    quick: bool = False
+    contenders: tuple[str, ...] = tuple(CONTENDERS)
