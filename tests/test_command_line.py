@@ -1,0 +1,118 @@
+"""``python -m tinycompile``: each command, in this process and as a person would start it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinycompile import doctor, terminal
+from tinycompile.__main__ import main
+from tinycompile.base.config import config
+from tinycompile.runtime import cpp_build
+from tinycompile.runtime.cache import DiskCache
+
+pytestmark = pytest.mark.pure
+
+PARTS = {"graph": "def graph(x):\n    return x\n", "target": "sm_90"}
+KEY = DiskCache.key(PARTS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path):
+    with config.patch(cache_dir=str(tmp_path / "cache")):
+        yield tmp_path / "cache"
+
+
+def test_doctor_says_what_runs_where(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for part in ("Python", "torch", "Triton", "CUDA device", "C++ compiler", "Python.h", "cache folder", "CPU tensors:", "CUDA tensors:"):
+        assert part in out
+    assert str(folder) in out
+
+
+def test_doctor_without_a_cpp_compiler(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpp_build, "compiler", lambda: None)
+    assert main(["doctor"]) == 0
+    assert "CPU tensors:  op by op, for want of a C++ compiler" in capsys.readouterr().out
+
+
+def test_doctor_on_an_unknown_python(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "SUPPORTED", ((2, 7),))
+    assert main(["doctor"]) == 1
+    assert "Functions run eagerly" in capsys.readouterr().out
+
+
+def test_doctor_when_the_cache_can_not_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    with config.patch(cache_dir="/proc/tinycompile"):
+        assert main(["doctor"]) == 0
+    assert "every process compiles anew" in capsys.readouterr().out
+
+
+def test_cache_ls_show_clear(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert main(["cache", "ls"]) == 0
+    assert "0 entries" in capsys.readouterr().out
+    DiskCache(folder).put(KEY, {"6_triton.py": "x = 1\n"}, PARTS)
+    assert main(["cache", "ls"]) == 0
+    assert KEY[:12] in (out := capsys.readouterr().out) and "def graph(x):" in out
+    assert main(["cache", "show", KEY[:6]]) == 0
+    assert "6_triton.py" in (out := capsys.readouterr().out) and "return x" in out
+    assert main(["cache", "show", "nothing"]) == 1
+    assert "0 entries start with 'nothing'" in capsys.readouterr().err
+    assert main(["cache", "clear"]) == 0
+    assert "removed 1 entries" in capsys.readouterr().out
+    assert DiskCache(folder).ls() == []
+
+
+def test_ops_lists_every_record(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops"]) == 0
+    out = capsys.readouterr().out
+    assert "softmax" in out and "gelu(Tensor self" in out
+
+
+def test_ops_shows_the_dispatch_table_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "gelu"]) == 0
+    out = capsys.readouterr().out
+    assert "torch.nn.functional.gelu" in out and "TRACING" in out and "a call on cpu tensors runs CPU" in out
+
+
+def test_ops_of_an_unknown_name_suggests(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "gel"]) == 1
+    assert "gelu" in capsys.readouterr().err
+
+
+def test_a_wrong_command_is_a_usage_error() -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["no-such-command"])
+    assert stopped.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (25_200_000, "25.2 MB"), (3_000_000_000, "3.0 GB")]
+)
+def test_sizes_as_text(value: int, text: str) -> None:
+    assert terminal.size(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(8.5e-4, "850 us"), (3.21e-3, "3.21 ms"), (1.2, "1.20 s")])
+def test_durations_as_text(value: float, text: str) -> None:
+    assert terminal.duration(value) == text
+
+
+def test_columns_align() -> None:
+    assert terminal.columns([("a", "1"), ("bcd", "22")], ("x", "n"), " r") == "x     n\n---  --\na     1\nbcd  22"
+    assert terminal.columns([]) == ""
+
+
+@pytest.mark.cpu
+def test_demo_from_an_empty_cache() -> None:
+    demo = subprocess.run(
+        [sys.executable, "-m", "tinycompile", "demo", "--device", "cpu"], capture_output=True, text=True, timeout=300
+    )
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert not demo.stderr, demo.stderr
+    for part in ("@triton.jit", "All results are as near to float64 as eager's", "took at most 2 s a function", "seconds by stage"):
+        assert part in demo.stdout
