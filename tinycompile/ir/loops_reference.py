@@ -197,9 +197,24 @@ def _wide(x: Array) -> Array:
 
 
 def _welford(x: Array) -> tuple[Array, Array]:
+    """Two passes; rows with infinities go by the recurrence itself, which makes NaN of what follows one."""
     wide = _wide(x)
     mean = wide.mean(axis=-1)
-    return mean, np.square(wide - mean[..., None]).sum(axis=-1)
+    m2 = np.square(wide - mean[..., None]).sum(axis=-1)
+    odd = ~np.isfinite(wide).all(axis=-1)
+    if odd.any():
+        mean, m2 = np.asarray(mean), np.asarray(m2)
+        mean[odd], m2[odd] = _recurrence(wide[odd])
+    return mean, m2
+
+
+def _recurrence(rows: Array) -> tuple[Array, Array]:
+    mean, m2 = np.zeros(len(rows)), np.zeros(len(rows))
+    for i, x in enumerate(rows.T, start=1):
+        delta = x - mean
+        mean = mean + delta / i
+        m2 = m2 + delta * (x - mean)
+    return mean, m2
 
 
 def _online_softmax(x: Array) -> tuple[Array, Array]:

@@ -1,0 +1,52 @@
+"""What a graph node does besides computing: write to its inputs, or draw random numbers. Passes and lowering both ask."""
+
+from __future__ import annotations
+
+from tinycompile.ir.graph import Node, Ref
+from tinycompile.ops.record import OPS
+
+# Records whose results differ from call to call. Those with a probability draw only when it is not 0.
+_RANDOM = frozenset((
+    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "multinomial", "normal",
+    "uniform", "exponential", "native_dropout", "rrelu_with_noise", "poisson",
+))  # fmt: skip
+_PROBABILITY = {
+    "dropout": "p",
+    "dropout1d": "p",
+    "dropout2d": "p",
+    "alpha_dropout": "p",
+    "scaled_dot_product_attention": "dropout_p",
+}
+
+
+def written(node: Node) -> tuple[Ref, ...]:
+    """The tensors that a node changes in place: marked in a record's schema, or by the trailing underscore of torch's names."""
+    if node.kind == "call":
+        schema = OPS[node.target].schema
+        if not schema.mutates:
+            return ()
+        return tuple(v for a, v in zip(schema.args, node.args, strict=True) if "!" in a.alias and isinstance(v, Ref))
+    if node.kind != "extern":
+        return ()
+    name = node.target.rpartition(".")[2]
+    first = node.args[:1] if name.endswith("_") and not name.endswith("__") else ()
+    return tuple(a for a in (*first, *(v for k, v in node.kwargs if k == "out")) if isinstance(a, Ref))
+
+
+def is_random(node: Node) -> bool:
+    """Whether a record's call draws random numbers."""
+    if node.kind != "call":
+        return False
+    probability = _PROBABILITY.get(node.target)
+    if probability is None:
+        return node.target in _RANDOM
+    schema = OPS[node.target].schema
+    position = schema.positions.get(probability)
+    drawn = position is None or node.args[position] != 0.0
+    train = schema.positions.get("training", schema.positions.get("train"))
+    return drawn and (train is None or node.args[train] is not False)
+
+
+def is_pure(node: Node) -> bool:
+    """Whether a node may be dropped when unused and computed once when equal. What torch's other functions do is not known."""
+    return node.kind == "item" or (node.kind == "call" and not written(node) and not is_random(node))

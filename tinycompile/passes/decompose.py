@@ -1,0 +1,139 @@
+"""Replace calls of composite records by their parts, until only records that lower directly are left.
+
+A decomposition is run on fake tensors with this pass as the recorder, so composites inside it are expanded as they are
+recorded. The parts take the composite's place in the user's source, and the last of them takes its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.eager.fake import FakeTensor, tracing
+from tinycompile.ir.builder import UniqueNames, as_arg, map_refs
+from tinycompile.ir.graph import Graph, Location, Node, Ref
+from tinycompile.ops.record import OPS, Decompose, Metas, Op
+from tinycompile.passes.rewrite import with_refs
+
+
+def decompose(graph: Graph) -> Graph:
+    """The graph with every Decompose record expanded; those that return NotImplemented stay calls."""
+    if not any(n.kind == "call" and isinstance(OPS[n.target].lowering, Decompose) for n in graph.nodes):
+        return graph
+    expander = Expander(graph)
+    env = current_env() or ShapeEnv(dict(graph.hints))
+    with env.active(), tracing(expander):
+        for node in graph.nodes:
+            expander.add(node)
+    return replace(graph, nodes=tuple(expander.nodes))
+
+
+class Expander:
+    """The recorder. ``part`` holds what the node being expanded has come to so far; ``results`` maps nodes of the old graph to
+    refs of the new one where the names differ."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes: list[Node] = []
+        self.part: dict[str, Node] = {}
+        self.metas: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
+        self._names = UniqueNames([n.name for n in graph.nodes])
+        self._items = {(n.args[0].name, n.args[1]): n.name for n in graph.nodes if n.kind == "item"}
+        self._prefix = ""
+        self._location: Location | None = None
+
+    # --- the old graph's nodes ---
+
+    def add(self, node: Node) -> None:
+        """Copy a node, or record its parts."""
+        if node.kind == "item" and isinstance(results := self.results.get(node.args[0].name), tuple):
+            self.results[node.name] = results[node.args[1]]
+            return
+        if self.results:
+            node = with_refs(node, self.results)
+        if node.kind != "call" or not isinstance(OPS[node.target].lowering, Decompose):
+            self.nodes.append(node)
+            self.metas[node.name] = node.meta
+            return
+        self.part, self._prefix, self._location = {}, node.name, node.loc
+        refs = self._expand(OPS[node.target], map_refs(node.args, self._fake), node.meta)
+        if refs is None:
+            self.nodes.append(node)
+            self.metas[node.name] = node.meta
+        else:
+            self._finish_part(node, refs)
+
+    def _fake(self, ref: Ref) -> Any:
+        """What a decomposition gets for a ref: a fake tensor; numeric inputs stay refs."""
+        meta = self.metas[ref.name]
+        return FakeTensor(meta, self, ref) if isinstance(meta, TensorMeta) else ref
+
+    def _finish_part(self, node: Node, refs: Ref | tuple[Ref, ...]) -> None:
+        """Move the part to the graph. Its results take the names by which the old graph knows them; a result that is older than
+        the node (an argument handed through) keeps its own."""
+        several = refs if isinstance(refs, tuple) else (refs,)
+        wanted = [self._items.get((node.name, i)) for i in range(len(several))] if isinstance(refs, tuple) else [node.name]
+        names: dict[str, Ref] = {}
+        for ref, name in zip(several, wanted, strict=True):
+            if name is not None and ref.name in self.part and ref.name not in names:
+                names[ref.name] = Ref(name)
+        for old in self.part.values():
+            new = with_refs(old, names)
+            if old.name in names:
+                new = replace(new, name=names[old.name].name)
+            self.nodes.append(new)
+            self.metas[new.name] = new.meta
+        renamed = tuple(names.get(r.name, r) for r in several)
+        if isinstance(refs, tuple):
+            self.results[node.name] = renamed
+        elif renamed[0].name != node.name:
+            self.results[node.name] = renamed[0]
+
+    def _keep(self, node: Node) -> None:
+        self.part[node.name] = node
+        self.metas[node.name] = node.meta
+
+    # --- the recorder's side ---
+
+    def record(self, op: Op, args: tuple[Any, ...], metas: Metas) -> Any:
+        """Called for each op of a decomposition."""
+        if isinstance(op.lowering, Decompose):
+            refs = self._expand(op, args, metas)
+            if refs is not None:
+                return refs
+        return self._append(op.name, "call", op.name, args, {}, metas)
+
+    def extern(self, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], metas: Any) -> Any:
+        """Called for a torch function without a record."""
+        refs = self._append(path.rpartition(".")[2], "extern", path, args, kwargs, metas)
+        if isinstance(refs, Ref):
+            return FakeTensor(metas, self, refs)
+        return tuple(FakeTensor(m, self, r) for m, r in zip(metas, refs, strict=True))
+
+    def _append(self, hint: str, kind: str, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], metas: Any) -> Any:
+        named = tuple((k, as_arg(v)) for k, v in kwargs.items())
+        name = self._names.take(f"{self._prefix}_{hint}")
+        self._keep(Node(name, kind, target, tuple(as_arg(a) for a in args), named, metas, self._location))
+        if not isinstance(metas, tuple):
+            return Ref(name)
+        items = [self._names.take(f"{name}_{i}") for i in range(len(metas))]
+        for i, item in enumerate(items):
+            self._keep(Node(item, "item", "", (Ref(name), i), (), metas[i], self._location))
+        return tuple(Ref(i) for i in items)
+
+    def _expand(self, op: Op, args: tuple[Any, ...], metas: Metas) -> Ref | tuple[Ref, ...] | None:
+        """Run the decomposition. None, with nothing recorded, when it declines or gives other metadata than the op's rule."""
+        assert isinstance(op.lowering, Decompose)
+        before = len(self.part)
+        result = op.lowering.fn(*args)
+        if result is not NotImplemented:
+            results = tuple(result) if isinstance(metas, tuple) else (result,)
+            if tuple(r.meta for r in results) == (metas if isinstance(metas, tuple) else (metas,)):
+                refs = tuple(r.ref for r in results)
+                return refs if isinstance(metas, tuple) else refs[0]
+        for name in list(self.part)[before:]:
+            del self.part[name]
+        return None

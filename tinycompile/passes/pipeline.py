@@ -1,0 +1,41 @@
+"""The passes, in order. Each is a pure function from Graph to Graph and is verified when ``config.verify_ir``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tinycompile.base.config import config
+from tinycompile.base.errors import VerifyError
+from tinycompile.ir.graph import Graph
+from tinycompile.ir.verify_graph import verify_graph
+from tinycompile.passes.cse import merge_equal
+from tinycompile.passes.dce import drop_dead
+from tinycompile.passes.decompose import decompose
+from tinycompile.passes.fold import fold
+
+Pass = Callable[[Graph], Graph]
+
+PASSES: tuple[tuple[str, Pass], ...] = (
+    ("decompose", decompose),
+    ("fold", fold),
+    ("cse", merge_equal),
+    ("dce", drop_dead),
+)
+
+
+def optimize(graph: Graph, observe: Callable[[int, str, Graph], None] | None = None) -> Graph:
+    """Run every pass; ``observe(position, name, graph)`` sees each result. Raises VerifyError, naming the pass at fault."""
+    for position, (name, run) in enumerate(PASSES):
+        graph = run(graph)
+        if config.verify_ir:
+            _verify(name, graph)
+        if observe is not None:
+            observe(position, name, graph)
+    return graph
+
+
+def _verify(name: str, graph: Graph) -> None:
+    try:
+        verify_graph(graph)
+    except VerifyError as error:
+        raise VerifyError(f"after the pass {name!r}: {error}") from error
