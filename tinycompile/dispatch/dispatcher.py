@@ -63,15 +63,13 @@ _guards = _Guards()
 _lock = threading.Lock()  # for registration; calls take no lock
 
 
-def define(schema: Schema | str, *, devices_may_differ: bool = False) -> Schema:
-    """Add an op. ``devices_may_differ``: the op itself judges tensors of several devices (``copy_``, ``to``).
-
-    Raises ValueError when the name is taken."""
+def define(schema: Schema | str) -> Schema:
+    """Add an op. Raises ValueError when the name is taken."""
     parsed = parse(schema) if isinstance(schema, str) else schema
     with _lock:
         if parsed.name in _ENTRIES:
             raise ValueError(f"op {parsed.name} is defined already")
-        _ENTRIES[parsed.name] = _Entry(parsed, devices_may_differ=devices_may_differ)
+        _ENTRIES[parsed.name] = _Entry(parsed)
     return parsed
 
 
@@ -106,6 +104,11 @@ def register(op_name: str, key: Key, kernel: Callable[..., Any] | None, *, with_
         else:
             entry.kernels[key] = kernel, _boxed(kernel, with_keyset)
         entry.choices = {}
+
+
+def let_devices_differ(op_name: str) -> None:
+    """Leave it to the op to judge tensors of several devices (``copy_``: yes; ``add``: the dispatcher refuses)."""
+    _entry(op_name).devices_may_differ = True
 
 
 def composite(op_name: str, fn: Callable[..., Any]) -> None:
@@ -195,8 +198,13 @@ def _keys_of(entry: _Entry, args: tuple[Any, ...]) -> int:
             device = tensor.device
         elif tensor.device is not device and tensor.device != device:
             mixed = True
-    if mixed and not entry.devices_may_differ:
-        _check_devices(tuple(tensors_in(args)))
+    if mixed:
+        tensors = tuple(tensors_in(args))
+        if not entry.devices_may_differ:
+            _check_devices(tensors)
+        for tensor in tensors:  # a CPU scalar goes where the others are
+            if not _is_cpu_scalar(tensor) and keys_of(tensor) & BACKENDS & ~Key.CPU.bit:
+                mask &= ~Key.CPU.bit
     if not mask & BACKENDS:
         at = entry.schema.device_arg
         chosen = None if at is None else args[at]
@@ -221,11 +229,17 @@ def keys_of(tensor: Any) -> int:
     return 1 << backend_key(tensor.device.type) if isinstance(tensor, torch.Tensor) else tensor.keys
 
 
+def _is_cpu_scalar(tensor: Any) -> bool:
+    return tensor.device.type == "cpu" and len(tensor.shape) == 0
+
+
 def _check_devices(tensors: Sequence[Any]) -> None:
-    """CPU scalars may go anywhere; the rest must be on one device. The wording is torch's."""
-    wide = [t for t in tensors if not (t.device.type == "cpu" and len(t.shape) == 0)]
+    """CPU scalars may go anywhere; the rest must be on one device. The wordings are torch's."""
+    wide = [t for t in tensors if not _is_cpu_scalar(t)]
     for tensor in wide[1:]:
         first, other = Device.of(wide[0].device), Device.of(tensor.device)
+        if first != other and "meta" in (first.type, other.type):
+            raise RuntimeError(f"Tensor on device {other} is not on the expected device {first}!")
         if first != other:
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found at least two devices, {first} and {other}!"

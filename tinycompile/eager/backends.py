@@ -20,7 +20,11 @@ from tinycompile.eager.tensor import Tensor, from_meta, unwrap, view_of, wrap
 from tinycompile.ops.record import OPS, Decompose, Op, View
 
 # Ops whose result is a view when strides or dtypes allow it, else a copy: torch decides.
-_MAY_COPY = frozenset({"reshape", "flatten", "contiguous", "to", "unflatten", "view_as"})
+_MAY_COPY = frozenset({"reshape", "flatten", "contiguous", "to", "view_as"})
+# Ops that need the data of a meta tensor when they name another device; factories don't.
+_COPIES_DATA = frozenset({"to", "to_device", "copy_"})
+# Ops that torch lets have tensors on several devices: copies, and indices on the CPU.
+_DEVICES_MAY_DIFFER = frozenset({"copy_", "copy", "to_device", "index", "index_put"})
 
 
 def is_view(op: Op) -> bool:
@@ -68,7 +72,7 @@ def run_meta(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     if isinstance(metas, TensorMeta):
         if metas.device.type == "meta":
             return from_meta(metas)
-        if op_name in ("to", "_to_copy", "copy_"):
+        if op_name in _COPIES_DATA:
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         return run_torch(op_name, keyset, args)
     return named_results(op, [from_meta(m) for m in metas])
@@ -90,6 +94,8 @@ def fill() -> None:
     dispatcher.fallback(Key.CPU, run_torch)
     dispatcher.fallback(Key.CUDA, run_torch)
     dispatcher.fallback(Key.META, run_meta)
+    for name in _DEVICES_MAY_DIFFER & OPS.keys():
+        dispatcher.let_devices_differ(name)
     for op in OPS.values():
         if isinstance(op.lowering, Decompose):
             dispatcher.composite(op.name, _decomposition(op, op.lowering))

@@ -7,6 +7,7 @@ recorder, which answers with the names of the results.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -74,9 +75,8 @@ class FakeTensor(Tensor):
 
     @classmethod
     def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        fakes = [t for t in dispatcher.tensors_in((args, tuple(kwargs.values()))) if isinstance(t, FakeTensor)]
-        metas = fake_extern_meta(fn, args, kwargs)
-        return fakes[0].recorder.extern(path_of(fn), args, kwargs, metas)
+        recorder = _recorder((args, tuple(kwargs.values())))
+        return recorder.extern(path_of(fn), args, kwargs, fake_extern_meta(fn, args, kwargs))
 
     @classmethod
     def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -137,15 +137,27 @@ dispatcher.fallback(Key.TRACING, trace)
 # --- functions without a record ----------------------------------------------------------------------------------------------
 
 
+_NAMESPACES = (torch, torch.nn.functional, torch.Tensor, torch.linalg, torch.fft, torch.special)
+
+
+@functools.cache
+def _paths() -> dict[Any, str]:
+    """Public dotted name of each torch function; the first namespace that has it names it."""
+    found: dict[Any, str] = {}
+    for owner in _NAMESPACES:
+        prefix = "torch.Tensor" if owner is torch.Tensor else owner.__name__
+        for name in dir(owner):
+            fn = getattr(owner, name)
+            if callable(fn) and (not name.startswith("_") or owner is torch.Tensor):
+                with contextlib.suppress(TypeError):  # unhashable: no function
+                    found.setdefault(fn, f"{prefix}.{name}")
+    return found
+
+
 def path_of(fn: Callable[..., Any]) -> str:
     """A dotted path by which a torch function can be found again: ``torch.fft.rfft``, ``torch.Tensor.sort``."""
-    name = getattr(fn, "__name__", "")
-    for owner in (torch, torch.nn.functional, torch.fft, torch.linalg, torch.special):
-        if getattr(owner, name, None) is fn:
-            return f"{owner.__name__}.{name}"
-    if getattr(torch.Tensor, name, None) is fn or getattr(fn, "__objclass__", None) in torch.Tensor.__mro__:
-        return f"torch.Tensor.{name}"
-    return f"{getattr(fn, '__module__', None) or 'torch'}.{getattr(fn, '__qualname__', name)}"
+    known = _paths().get(fn)
+    return known or f"{getattr(fn, '__module__', None) or 'torch'}.{getattr(fn, '__qualname__', fn)}"
 
 
 def fake_extern_meta(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

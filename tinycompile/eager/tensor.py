@@ -17,6 +17,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import Shape
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import KeySet, backend_key
+from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.methods import TensorMethods
 from tinycompile.eager.storage import Storage
 from tinycompile.ops.record import BoundCall
@@ -202,6 +203,31 @@ class Tensor(TensorMethods):
     def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """``add_`` and ``out=``: torch's own function writes, with torch's checks."""
         return cls._extern(fn, args, kwargs)
+
+    # --- indexing
+
+    def __getitem__(self, index: Any) -> Any:
+        """A view for a basic index; a copy for masks and index tensors."""
+        return basic_view(self, index) if is_basic(index) else self._extern(torch.Tensor.__getitem__, (self, index), {})
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write in place, as torch does."""
+        self._extern(torch.Tensor.__setitem__, (self, index, value), {})
+
+    # --- other libraries
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """numpy's protocol: the same memory, unless a dtype or a copy is asked for."""
+        array = self.torch().detach().numpy()
+        return array.astype(dtype, copy=bool(copy)) if dtype is not None else array.copy() if copy else array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """DLPack's protocol: a capsule on the same memory."""
+        return self.torch().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        """DLPack's device pair."""
+        return self.torch().__dlpack_device__()
 
     # --- values
 

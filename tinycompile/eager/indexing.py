@@ -1,0 +1,76 @@
+"""``t[index]`` where the index is basic (ints, slices, None, one Ellipsis): a chain of view ops.
+
+Masks and index tensors are torch's to handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tinycompile.base.expr import Expr
+from tinycompile.dispatch import dispatcher
+
+
+def is_basic(index: Any) -> bool:
+    """Whether the result is a view that :func:`basic_view` can make."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return sum(part is ... for part in parts) <= 1 and all(
+        part is None or part is ... or isinstance(part, (slice, Expr)) or type(part) is int for part in parts
+    )
+
+
+def basic_view(tensor: Any, index: Any) -> Any:
+    """The view that a basic index names, never ``tensor`` itself. Raises IndexError and ValueError as torch does."""
+    if not isinstance(index, tuple) and not tensor.ndim:
+        _refuse_scalar(index)
+    result = tensor
+    dim = 0  # of the result so far
+    for place, part in enumerate(_written_out(index, tensor.ndim)):
+        if part is None:
+            result = dispatcher.call("unsqueeze", result, dim)
+        elif isinstance(part, slice):
+            result = _sliced(result, dim, part)
+        else:
+            _check_bounds(part, place, result.meta.shape[dim])
+            result = dispatcher.call("select", result, dim, part)
+            continue
+        dim += 1
+    return dispatcher.call("alias", result) if result is tensor else result
+
+
+def _refuse_scalar(index: Any) -> None:
+    if isinstance(index, slice):
+        raise IndexError("slice() cannot be applied to a 0-dim tensor.")
+    if isinstance(index, (int, Expr)):
+        raise IndexError(
+            "invalid index of a 0-dim tensor. Use `tensor.item()` in Python or `tensor.item<T>()` in C++ to convert a 0-dim "
+            "tensor to a number"
+        )
+
+
+def _written_out(index: Any, rank: int) -> Iterator[Any]:
+    """The parts, with full slices for Ellipsis."""
+    parts = index if isinstance(index, tuple) else (index,)
+    named = sum(part is not None and part is not ... for part in parts)
+    if named > rank:
+        raise IndexError(f"too many indices for tensor of dimension {rank}")
+    for part in parts:
+        if part is ...:
+            yield from (slice(None),) * (rank - named)
+        else:
+            yield part
+
+
+def _sliced(tensor: Any, dim: int, part: slice) -> Any:
+    step = 1 if part.step is None else part.step
+    if isinstance(step, int) and step <= 0:
+        raise ValueError("slice step cannot be zero" if step == 0 else "step must be greater than zero")
+    if part.start is None and part.stop is None and isinstance(step, int) and step == 1:
+        return tensor
+    return dispatcher.call("slice", tensor, dim, part.start, part.stop, step)
+
+
+def _check_bounds(index: Any, dim: int, size: Any) -> None:
+    if isinstance(index, int) and isinstance(size, int) and not -size <= index < size:
+        raise IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}")
