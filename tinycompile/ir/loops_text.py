@@ -41,14 +41,14 @@ def print_loops(loops: Loops) -> str:
     lines = [f"def {_identifier(loops.name)}({', '.join(loops.inputs)}):"]
     for b in loops.sizes:
         lines.append(f"    {b.symbol} = {b.input}" + ("" if b.dim is None else f".shape[{b.dim}]"))
-    lines += [f"    {_buffer(b)}" for b in loops.buffers]
+    lines += [f"    {print_buffer(b)}" for b in loops.buffers]
     known = {b.name: b.meta for b in loops.buffers}
     where = {name: f"{loc.file.rsplit('/', 1)[-1]}:{loc.line}" for name, loc in loops.lines}
     for step in loops.steps:
         lines.append("")
-        text = print_nest(step, where) if isinstance(step, Nest) else _extern(step, known)
+        text = print_nest(step, where) if isinstance(step, Nest) else print_extern(step, known)
         lines += [f"    {line}" for line in text.splitlines()]
-    lines += ["", f"    return {_arg(loops.outputs, known)}"]
+    lines += ["", f"    return {print_argument(loops.outputs, known)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -122,7 +122,8 @@ def _identifier(name: str) -> str:
     return clean if clean.isidentifier() else f"loops_{clean}"
 
 
-def _buffer(b: Buffer) -> str:
+def print_buffer(b: Buffer) -> str:
+    """A buffer's declaration."""
     return f"buf.{b.name}: {b.role!r} = tensor({_meta(b.meta)})"
 
 
@@ -135,19 +136,21 @@ def _tuple(items: tuple[Any, ...]) -> str:
     return f"({', '.join(map(str, items))}{',' if len(items) == 1 else ''})"
 
 
-def _extern(call: ExternCall, known: dict[str, TensorMeta]) -> str:
-    args = [_arg(a, known) for a in call.args] + [f"{k}={_arg(v, known)}" for k, v in call.kwargs]
+def print_extern(call: ExternCall, known: dict[str, TensorMeta]) -> str:
+    """A library call; ``known`` gives the buffers' own metas, so that only views are spelled out."""
+    args = [print_argument(a, known) for a in call.args] + [f"{k}={print_argument(v, known)}" for k, v in call.kwargs]
     path = f"ops.{call.target}" if call.kind == "call" else call.target
     results = ", ".join("_" if o is None else f"buf.{o}" for o in call.outputs)
     return (f"{results} = " if results else "") + f"{path}({', '.join(args)})"
 
 
-def _arg(value: Any, known: dict[str, TensorMeta]) -> str:
+def print_argument(value: Any, known: dict[str, TensorMeta]) -> str:
+    """An argument of a call, or outputs."""
     if isinstance(value, TensorView):
         same = known.get(value.buffer) == value.meta
         return f"buf.{value.buffer}" if same else f"view(buf.{value.buffer}, {_meta(value.meta)})"
     if isinstance(value, (tuple, list)):
-        return f"({', '.join(_arg(v, known) for v in value)}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(print_argument(v, known) for v in value)}{',' if len(value) == 1 else ''})"
     if isinstance(value, (torch.dtype, torch.memory_format, torch.layout)):
         return str(value)
     return repr(str(value)) if isinstance(value, (Device, torch.device)) else _number(value)

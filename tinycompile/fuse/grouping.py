@@ -1,0 +1,210 @@
+"""Grouping: which nests become one kernel. Greedy, the pair that saves most bytes first; every refusal keeps its reason."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tinycompile.fuse.cost import Cost
+from tinycompile.fuse.deps import Facts, Reach, Step, predecessors, reads_of, writes_of
+from tinycompile.fuse.legality import Group, Refusal, group_of, merge, shared_reads
+from tinycompile.fuse.weave import Weaver
+from tinycompile.ir.loops import ExternCall, Nest
+from tinycompile.ir.plan import Decision
+
+ALL_PAIRS = 8  # siblings of a buffer with more readers than this are only tried next to each other
+
+
+@dataclass
+class Grouped:
+    """Kernels-to-be and extern calls in an order in which they can run."""
+
+    steps: list[Group | ExternCall]
+    vanish: frozenset[str]
+    decisions: list[Decision] = field(default_factory=list)
+
+
+class _Grouping:
+    def __init__(self, steps: Sequence[Step], facts: Sequence[Facts | None], kept: frozenset[str], cost: Cost) -> None:
+        self.steps, self.kept, self.cost = steps, kept, cost
+        self.before = predecessors(steps)
+        self.reach = Reach(self.before)
+        self.nodes: dict[int, Group | ExternCall] = {}
+        self.owner = list(range(len(steps)))  # step -> the node that it is part of now
+        self.readers: dict[str, list[int]] = {}
+        self.writers: dict[str, list[int]] = {}
+        for i, (step, known) in enumerate(zip(steps, facts, strict=True)):
+            self.nodes[i] = step if isinstance(step, ExternCall) else group_of(i, step, _known(known), cost)
+            for name in reads_of(step):
+                self.readers.setdefault(name, []).append(i)
+            for name in writes_of(step):
+                self.writers.setdefault(name, []).append(i)
+        inputs = {n for n, b in cost.buffers.items() if b.role == "input"}
+        self.mutable = frozenset(n for n, w in self.writers.items() if len(w) > 1 or n in inputs)
+        self.age = [0] * len(steps)
+        self.heap: list[tuple[int, int, int, int, int, int]] = []
+        self.refused: dict[tuple[str, str], Decision] = {}
+        self.fused: list[Decision] = []
+
+    def run(self) -> Grouped:
+        for i in self.nodes:
+            self.push_all(i, self.neighbours(i, later_only=True))
+        while self.heap:
+            _, _, a, b, age_a, age_b = heapq.heappop(self.heap)
+            if self.age[a] == age_a and self.age[b] == age_b and a in self.nodes and b in self.nodes:
+                self.attempt(a, b)
+        refused = [d for key, d in self.refused.items() if key not in {(f.first, f.second) for f in self.fused}]
+        return Grouped(self.ordered(), self.vanished(), [*self.fused, *refused])
+
+    def attempt(self, a: int, b: int) -> None:
+        """Merge node ``b`` into node ``a``, or note why not."""
+        one, other = self.nodes[a], self.nodes[b]
+        assert isinstance(one, Group) and isinstance(other, Group)
+        first, second, buffer = self.between(one, other)
+        path = self.reach.between(a, b)
+        found: Group | Refusal
+        if path:
+            third = self.name_of((path & -path).bit_length() - 1)
+            found = Refusal("cycle", f"{third} lies between them")
+        else:
+            found = merge(one, other, self.mutable, self.cost)
+        if isinstance(found, Refusal):
+            self.refused.setdefault((first, second), Decision(first, second, False, found.rule, found.why))
+            return
+        rule = "producer-consumer" if buffer in one.stores or buffer in other.stores else "siblings"
+        self.fused.append(Decision(first, second, True, rule, self.reason(rule, buffer, found)))
+        self.nodes[a] = found
+        del self.nodes[b]
+        self.reach.merge(a, b)
+        self.owner = [a if o == b else o for o in self.owner]
+        self.age[a] += 1
+        self.push_all(a, self.neighbours(a))
+
+    def reason(self, rule: str, buffer: str, merged: Group) -> str:
+        if rule == "siblings":
+            return f"both read {buffer}, over the same axes"
+        inside = {m.position for m in merged.members}
+        gone = buffer not in self.kept and set(self.readers.get(buffer, ())) <= inside
+        return f"{buffer} stays in registers" + (" and is never stored" if gone else ", and is also stored")
+
+    # -- pairs -----------------------------------------------------------------------------------------------------
+
+    def neighbours(self, i: int, later_only: bool = False) -> set[int]:
+        """Nodes that share a buffer with node ``i``."""
+        node = self.nodes[i]
+        if not isinstance(node, Group):
+            return set()
+        found: set[int] = set()
+        for name in node.stores:
+            found.update(self.owner[r] for r in self.readers.get(name, ()))
+        for name in node.loads:
+            found.update(self.owner[w] for w in self.writers.get(name, ()))
+            siblings = list(dict.fromkeys(self.owner[r] for r in self.readers[name]))
+            if len(siblings) > ALL_PAIRS:
+                at = siblings.index(i)
+                siblings = siblings[max(at - 1, 0) : at + 2]
+            found.update(siblings)
+        return {j for j in found if (j > i if later_only else j != i)}
+
+    def push_all(self, i: int, others: Iterable[int]) -> None:
+        for j in others:
+            one, other = self.nodes[i], self.nodes[j]
+            if not isinstance(one, Group) or not isinstance(other, Group):
+                continue
+            saved = self.saved(one, other)
+            if saved > 0:
+                a, b = min(i, j), max(i, j)
+                heapq.heappush(self.heap, (-saved, b - a, a, b, self.age[a], self.age[b]))
+
+    def saved(self, a: Group, b: Group) -> int:
+        """Bytes of traffic that one kernel instead of two would save."""
+        total = shared_reads(a, b, self.cost)
+        inside = {m.position for g in (a, b) for m in g.members}
+        for one, other in ((a, b), (b, a)):
+            for name in {*one.stores} & {*other.loads}:
+                size = self.cost.bytes_of(name, other.loads[name], other.axes)
+                gone = name not in self.kept and name not in self.mutable and set(self.readers[name]) <= inside
+                total += size + (self.cost.bytes_of(name, one.stores[name], one.axes) if gone else 0)
+                total += 1  # even an empty buffer is worth a launch
+        return total
+
+    def between(self, a: Group, b: Group) -> tuple[str, str, str]:
+        """The two nests that the pair is about, earlier first, and the buffer that joins them."""
+        for one, other in ((a, b), (b, a)):
+            for name in one.stores:
+                if name in other.loads:
+                    return self.steps[self.writer_in(one, name)].name, self.reader_in(other, name), name
+        name = max({*a.loads} & {*b.loads}, key=lambda n: (self.cost.size(self.cost.elements(n)), n))
+        first, second = (a, b) if a.first < b.first else (b, a)
+        return self.reader_in(first, name), self.reader_in(second, name), name
+
+    def writer_in(self, g: Group, name: str) -> int:
+        inside = {m.position for m in g.members}
+        return next(w for w in self.writers[name] if w in inside)
+
+    def reader_in(self, g: Group, name: str) -> str:
+        return next(m.nest.name for m in g.members if name in m.reads)
+
+    def name_of(self, i: int) -> str:
+        node = self.nodes[i]
+        return node.name if isinstance(node, ExternCall) else node.members[0].nest.name
+
+    # -- the outcome -----------------------------------------------------------------------------------------------
+
+    def vanished(self) -> frozenset[str]:
+        """Temporary buffers whose writer and readers are all in one kernel."""
+        gone = set()
+        for name, writers in self.writers.items():
+            homes = {self.owner[s] for s in (*writers, *self.readers.get(name, ()))}
+            plain = name not in self.kept and name not in self.mutable
+            if plain and len(homes) == 1 and isinstance(self.nodes[homes.pop()], Group):
+                gone.add(name)
+        return frozenset(gone)
+
+    def ordered(self) -> list[Group | ExternCall]:
+        """The nodes in dependence order, otherwise in program order."""
+        needs: dict[int, set[int]] = {i: set() for i in self.nodes}
+        for i, before in enumerate(self.before):
+            needs[self.owner[i]] |= {self.owner[j] for j in before}
+        feeds: dict[int, list[int]] = {i: [] for i in self.nodes}
+        for i, before in needs.items():
+            before.discard(i)
+            for j in before:
+                feeds[j].append(i)
+        ready = [i for i, before in needs.items() if not before]
+        heapq.heapify(ready)
+        done: list[Group | ExternCall] = []
+        while ready:
+            i = heapq.heappop(ready)
+            done.append(self.nodes[i])
+            for j in feeds[i]:
+                needs[j].discard(i)
+                if not needs[j]:
+                    heapq.heappush(ready, j)
+        assert len(done) == len(self.nodes), "fusion made a cycle"
+        return done
+
+
+def _known(facts: Facts | None) -> Facts:
+    assert facts is not None
+    return facts
+
+
+def group(steps: Sequence[Step], facts: Sequence[Facts | None], kept: frozenset[str], cost: Cost) -> Grouped:
+    """Group the steps. ``facts`` is None at extern calls; ``kept``: buffers that must exist (outputs, extern arguments)."""
+    return _Grouping(steps, facts, kept, cost).run()
+
+
+def weave_group(g: Group, vanish: frozenset[str], cost: Cost, taken: Sequence[str]) -> Nest:
+    """The members of a group as one nest."""
+    if len(g.members) == 1 and not vanish & {*g.stores}:
+        return g.members[0].nest
+    order = list(g.axes)
+    weaver = Weaver(cost.buffers, order, vanish=vanish, taken=taken)
+    for m in g.members:
+        weaver.add(m.nest, m.dims)
+    origins = [o for m in g.members for o in m.nest.origins]
+    return weaver.finish(g.members[-1].nest.name, g.axes, origins)
+
+

@@ -1,0 +1,198 @@
+"""Inlining: pointwise producers that are computed inside the kernels that read them, and so never stored.
+
+Decided from the last nest to the first. A producer whose readers all end in one kernel (its *sink*) goes there, through any index
+map; a cheap one goes into several. A producer with several sinks that is not cheap is left to grouping, which shares the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tinycompile.base import expr as ex
+from tinycompile.base.expr import Dim
+from tinycompile.fuse.cost import CHEAP_WEIGHT, MAX_INSTANCES, MAX_STATEMENTS, Cost
+from tinycompile.fuse.deps import Access, Facts, Step, names_in, reads_of, writes_of
+from tinycompile.fuse.weave import Producer, Weaver, identity
+from tinycompile.ir.loops import Buffer, Nest
+from tinycompile.ir.plan import Decision
+
+Point = tuple[Dim, ...]  # the coordinates of a producer's buffer in terms of its sink's axes
+
+
+@dataclass
+class Inlined:
+    """The outcome. ``producers`` by buffer; ``vanish``: those of them that are stored nowhere; ``decisions`` with reasons."""
+
+    producers: dict[str, Producer] = field(default_factory=dict)
+    vanish: set[str] = field(default_factory=set)
+    decisions: list[Decision] = field(default_factory=list)
+
+
+@dataclass
+class _Uses:
+    """Where a step's results are needed: sink -> the points at which each copy is evaluated."""
+
+    sinks: dict[int, set[Point]]
+    masked: bool = False
+
+
+class _Chooser:
+    def __init__(self, steps: Sequence[Step], facts: Sequence[Facts | None], kept: frozenset[str], cost: Cost) -> None:
+        self.steps, self.facts, self.kept, self.cost = steps, facts, kept, cost
+        self.readers: dict[str, list[int]] = {}
+        self.writers: dict[str, list[int]] = {}
+        for i, step in enumerate(steps):
+            for name in reads_of(step):
+                self.readers.setdefault(name, []).append(i)
+            for name in writes_of(step):
+                self.writers.setdefault(name, []).append(i)
+        self.uses: dict[int, _Uses] = {}  # of inlined steps
+        self.sizes = [len(s.body) if isinstance(s, Nest) else 0 for s in steps]
+        self.result = Inlined()
+
+    def run(self) -> Inlined:
+        for i in range(len(self.steps) - 1, -1, -1):
+            step, facts = self.steps[i], self.facts[i]
+            if isinstance(step, Nest) and facts is not None:
+                self.consider(i, step, facts)
+        return self.result
+
+    def consider(self, i: int, nest: Nest, facts: Facts) -> None:
+        axes = invertible(facts) if facts.pointwise and len(facts.stores) == 1 else None
+        if axes is None:
+            return
+        buffer = facts.stores[0].buffer
+        readers = self.readers.get(buffer, [])
+        constant = not facts.loads and facts.weight <= 4 * CHEAP_WEIGHT
+        if not readers or len(self.writers[buffer]) != 1 or (buffer in self.kept and not constant):
+            return
+        if any(self.facts[c] is None for c in readers):  # an extern call needs it in memory
+            return
+        if any(max(self.writers.get(a.buffer, [-1])) > i for a in facts.loads):
+            self.refuse(nest, readers, "overwritten", "what it reads is overwritten later, so it cannot be computed later")
+            return
+        uses = self.gather(buffer, readers)
+        if uses is None:
+            self.refuse(nest, readers, "too-many-copies", f"it would be computed at more than {MAX_INSTANCES} places of one kernel")
+        elif uses.masked and facts.divides:
+            self.refuse(nest, readers, "masked-division", "its integer division would run on points that a mask excludes")
+        elif any(self.device(c) != self.cost.buffers[buffer].meta.device for c in uses.sinks):
+            self.refuse(nest, readers, "devices-differ", "its reader is on another device")
+        elif any(self.sizes[c] + len(points) * len(nest.body) > MAX_STATEMENTS for c, points in uses.sinks.items()):
+            self.refuse(nest, readers, "too-long", f"the kernel would pass {MAX_STATEMENTS} statements")
+        else:
+            self.weigh(i, nest, facts, axes, uses, constant)
+
+    def weigh(self, i: int, nest: Nest, facts: Facts, axes: tuple[str | None, ...], uses: _Uses, constant: bool) -> None:
+        """Legal: is it worth it?"""
+        buffer = facts.stores[0].buffer
+        own = self.cost.points(facts.axes)
+        written = own * self.cost.itemsize(buffer)
+        by_buffer: dict[str, list[Access]] = {}
+        for a in facts.loads:
+            by_buffer.setdefault(a.buffer, []).append(a)
+        read = sum(self.cost.bytes_of(name, accesses, facts.axes) for name, accesses in by_buffer.items())
+        evaluated = sum(self.evaluations(c, points) for c, points in uses.sinks.items())
+        extra_reads = max(0, read - written) // max(own, 1)
+        several = len(uses.sinks) > 1
+        cheap = facts.weight <= CHEAP_WEIGHT and read <= written
+        readers = self.readers[buffer]
+        if several and not constant and not cheap:
+            return  # grouping shares the value among its readers where it can
+        if not constant and not self.cost.recompute_pays(facts, max(0, evaluated - own), extra_reads, 2 * written):
+            why = f"{evaluated} evaluations instead of {own} cost more than the {2 * written} bytes that they save"
+            self.refuse(nest, readers, "recompute-cost", why)
+            return
+        self.uses[i] = uses
+        for c, points in uses.sinks.items():
+            self.sizes[c] += len(points) * len(nest.body)
+        self.result.producers[buffer] = Producer(nest, axes)
+        if buffer not in self.kept:
+            self.result.vanish.add(buffer)
+        for c in sorted(uses.sinks):
+            why = "it reads no memory" if constant else "it is cheap" if several else "all its readers are in this kernel"
+            self.result.decisions.append(Decision(nest.name, self.steps[c].name, True, "inline", f"{why}; {buffer} is not re-read"))
+
+    def gather(self, buffer: str, readers: Sequence[int]) -> _Uses | None:
+        """All points at which a buffer is read, in the coordinates of the kernels where its readers end."""
+        sinks: dict[int, set[Point]] = {}
+        masked = False
+        for c in readers:
+            facts = self.facts[c]
+            assert facts is not None
+            indices = {a.index for a in facts.loads if a.buffer == buffer}
+            masked |= any(a.masked for a in facts.loads if a.buffer == buffer)
+            if c not in self.uses:
+                sinks.setdefault(c, set()).update(indices)
+                continue
+            masked |= self.uses[c].masked
+            made_at = self.result.producers[facts.stores[0].buffer].axes
+            for sink, points in self.uses[c].sinks.items():
+                for point in points:
+                    dims = {a: d for a, d in zip(made_at, point, strict=True) if a is not None}
+                    sinks.setdefault(sink, set()).update(tuple(ex.substitute(d, dims) for d in index) for index in indices)
+        if any(len(points) > MAX_INSTANCES for points in sinks.values()):
+            return None
+        return _Uses(sinks, masked)
+
+    def evaluations(self, sink: int, points: set[Point]) -> int:
+        facts = self.facts[sink]
+        assert facts is not None
+        total = 0
+        for point in points:
+            named = frozenset[str]().union(*(names_in(d) for d in point)) if point else frozenset[str]()
+            indirect = not named <= set(facts.axes)
+            total += self.cost.points(facts.axes, None if indirect else [a for a in facts.axes if a in named])
+        return total
+
+    def device(self, i: int) -> object:
+        facts = self.facts[i]
+        assert facts is not None
+        return self.cost.buffers[facts.stores[0].buffer].meta.device
+
+    def refuse(self, nest: Nest, readers: Sequence[int], rule: str, why: str) -> None:
+        self.result.decisions.append(Decision(nest.name, self.steps[readers[0]].name, False, rule, why))
+
+
+def invertible(facts: Facts) -> tuple[str | None, ...] | None:
+    """The axis that each dim of the stored buffer walks, when the store gives every axis a dim of its own; else None."""
+    store = facts.stores[0]
+    if store.kind != "store":
+        return None
+    walked: list[str | None] = []
+    for d in store.index:
+        lone = ex.as_sym(d)
+        if lone is not None and lone.name in facts.axes and lone.name not in walked:
+            walked.append(lone.name)
+        elif d == 0:
+            walked.append(None)
+        else:
+            return None
+    return tuple(walked) if set(facts.axes) <= set(walked) else None
+
+
+def choose(steps: Sequence[Step], facts: Sequence[Facts | None], kept: frozenset[str], cost: Cost) -> Inlined:
+    """Decide what to inline. ``facts`` is None at extern calls; ``kept``: buffers that must exist (outputs, extern arguments)."""
+    return _Chooser(steps, facts, kept, cost).run()
+
+
+def apply(steps: Sequence[Step], inlined: Inlined, buffers: Mapping[str, Buffer], taken: Sequence[str]) -> list[Step]:
+    """The steps that are left, with their producers inside them."""
+    left: list[Step] = []
+    for step in steps:
+        if not isinstance(step, Nest):
+            left.append(step)
+            continue
+        stored = writes_of(step)
+        if stored and stored <= inlined.vanish:
+            continue
+        if not any(name in inlined.producers for name in reads_of(step)):
+            left.append(step)
+            continue
+        order = [a.name for a in step.axes]
+        weaver = Weaver(buffers, order, inlined.producers, frozenset(inlined.vanish), taken)
+        weaver.add(step, identity(step))
+        extents = {a.name: a.extent for a in step.axes}
+        left.append(weaver.finish(step.name, extents, [*weaver.absorbed, *step.origins]))
+    return left

@@ -1,0 +1,61 @@
+"""Prints a Plan as Python text: kernels, library calls and buffer lifetimes in order, then the reasons, one a line."""
+
+from __future__ import annotations
+
+from tinycompile.base.expr import Dim
+from tinycompile.ir.loops import ExternCall
+from tinycompile.ir.loops_text import print_argument, print_buffer, print_extern, print_nest
+from tinycompile.ir.plan import Alloc, Decision, Free, Kernel, Plan, Step
+
+
+def print_plan(plan: Plan) -> str:
+    """The whole plan as one function, with each fusion and refusal listed at the end."""
+    moved = sum((k.bytes_moved for k in plan.kernels), start=0)
+    lines = [
+        f"# {len(plan.kernels)} kernels on {plan.device}; they move {bytes_text(moved)}, the least possible is"
+        f" {bytes_text(plan.bytes_minimum)}",
+        f"def {plan.name}({', '.join(plan.inputs)}):",
+    ]
+    for b in plan.sizes:
+        lines.append(f"    {b.symbol} = {b.input}" + ("" if b.dim is None else f".shape[{b.dim}]"))
+    lines += [f"    {print_buffer(b)}" for b in plan.buffers]
+    known = {b.name: b.meta for b in plan.buffers}
+    where = {name: f"{loc.file.rsplit('/', 1)[-1]}:{loc.line}" for name, loc in plan.lines}
+    for step in plan.steps:
+        lines += [f"    {line}" for line in _step(step, known, where)]
+    lines.append(f"    return {print_argument(plan.outputs, known)}")
+    lines += ["", "", "# Decisions", *(f"# {print_decision(d)}" for d in plan.decisions)]
+    return "\n".join(lines) + "\n"
+
+
+def print_decision(d: Decision) -> str:
+    """One line: ``a + b: fused [rule] why``."""
+    return f"{d.first} + {d.second}: {'fused' if d.fused else 'not fused'} [{d.rule}] {d.why}"
+
+
+def bytes_text(count: Dim) -> str:
+    """``12.6 MB``; a symbolic count as its expression."""
+    if not isinstance(count, int):
+        return f"{count} bytes"
+    if count < 1000:
+        return f"{count} bytes"
+    for unit, size in (("GB", 10**9), ("MB", 10**6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1000:.3g} kB"
+
+
+def _step(step: Step, known: dict[str, object], where: dict[str, str]) -> list[str]:
+    if isinstance(step, Alloc):
+        return [f"alloc(buf.{step.buffer}" + (f", reuses=buf.{step.reuses})" if step.reuses else ")")]
+    if isinstance(step, Free):
+        return [f"free(buf.{step.buffer})"]
+    if isinstance(step, ExternCall):
+        return ["", print_extern(step, known)]  # type: ignore[arg-type]
+    return ["", *_kernel(step, where)]
+
+
+def _kernel(k: Kernel, where: dict[str, str]) -> list[str]:
+    reads, writes = (", ".join(names) or "nothing" for names in (k.reads, k.writes))
+    lines = [f"# reads {reads}; writes {writes}; moves {bytes_text(k.bytes_moved)}, {k.flops} operations; {k.why}"]
+    return [*lines, *print_nest(k.nest, where).splitlines()]
