@@ -1,0 +1,98 @@
+"""Each private call of torch's gives what its public fallback gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tinycompile.base import torch_private as private
+
+pytestmark = pytest.mark.pure
+
+
+def test_this_torch_has_the_private_ways() -> None:
+    ways = private.in_use()
+    cuda_only = {"_cuda_getCurrentRawStream"}
+    assert all(found or name in cuda_only and not torch.cuda.is_available() for name, found in ways.items()), ways
+
+
+@pytest.mark.parametrize("keys", [private.raw_keys, private.raw_keys_public], ids=["private", "public"])
+def test_raw_keys_tell_apart_what_torch_dispatches_apart(keys: Callable[[torch.Tensor], int]) -> None:
+    plain = torch.ones(2, dtype=torch.complex64)
+    with torch.inference_mode():
+        inference = torch.ones(2)
+    different = [torch.ones(2), torch.ones(2, device="meta"), plain.conj(), plain.conj().imag, torch.ones(2).to_sparse(), inference]
+    assert len({keys(t) for t in different}) == len(different)
+    assert keys(torch.ones(3)) == keys(torch.zeros(2, 2).t())
+
+
+def test_raw_keys_see_vmap() -> None:
+    seen: list[int] = []
+    torch.vmap(lambda t: seen.append(private.raw_keys(t)) or t)(torch.ones(2, 2))
+    assert seen[0] != private.raw_keys(torch.ones(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool], ids=str)
+@pytest.mark.parametrize(("shape", "strides"), [((2, 3), (3, 1)), ((2, 3), (1, 2)), ((), ()), ((0, 4), (4, 1))])
+def test_empty_strided(shape: Any, strides: Any, dtype: torch.dtype) -> None:
+    made = private.empty_strided_cpu(shape, strides, dtype)
+    same = private.empty_strided_public(shape, strides, dtype, torch.device("cpu"))
+    for t in (made, same):
+        assert (tuple(t.shape), t.stride(), t.dtype, t.device.type) == (shape, strides, dtype, "cpu")
+    assert made.untyped_storage().nbytes() == same.untyped_storage().nbytes()
+
+
+@pytest.mark.gpu
+def test_empty_strided_and_streams_on_cuda() -> None:
+    made = private.empty_strided_cuda((2, 3), (1, 2), torch.float16)
+    assert (tuple(made.shape), made.stride(), made.dtype, made.device.type) == ((2, 3), (1, 2), torch.float16, "cuda")
+    with torch.cuda.stream(torch.cuda.Stream()) as _:
+        current = torch.cuda.current_stream()
+        assert private.raw_stream(current.device_index) == current.cuda_stream
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "size": lambda t: t[:1],
+    "stride": lambda t: t.t().contiguous().t(),
+    "dtype": lambda t: t.double(),
+    "device": lambda t: t.to("meta"),
+    "requires_grad": lambda t: t.detach().requires_grad_(),
+    "class": lambda t: torch.nn.Parameter(t, requires_grad=False),
+    "rank": lambda t: t[0],
+    "not a tensor": lambda t: 3,
+}
+
+
+@pytest.mark.parametrize("use_private", [True, False], ids=["private", "public"])
+def test_bulk_check_accepts_equals(use_private: bool) -> None:
+    tensors = [torch.ones(2, 3), torch.ones(4, dtype=torch.int64)]
+    bulk = private.BulkCheck(tensors, private=use_private)
+    assert bulk.private is use_private
+    assert bulk.check(*tensors) and bulk.check(torch.zeros(2, 3), torch.zeros(4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("use_private", [True, False], ids=["private", "public"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_bulk_check_sees_each_change(change: str, use_private: bool) -> None:
+    tensors = [torch.ones(2, 3), torch.ones(2, 3)]
+    bulk = private.BulkCheck(tensors, private=use_private)
+    assert bulk.check(*tensors)
+    assert not bulk.check(tensors[0], CHANGES[change](tensors[1]))
+
+
+@pytest.mark.parametrize("use_private", [True, False], ids=["private", "public"])
+def test_bulk_check_sees_changed_data_of_a_parameter(use_private: bool) -> None:
+    """Identity is not enough: ``.data = other`` keeps the object."""
+    p = torch.nn.Parameter(torch.ones(2, 3))
+    bulk = private.BulkCheck([p], private=use_private)
+    p.data = torch.ones(2, 3, dtype=torch.float64)
+    assert not bulk.check(p)
+
+
+def test_storage_id() -> None:
+    t = torch.ones(2, 3)
+    assert private.storage_id(t.untyped_storage()) == private.storage_id(t.t()[1:].untyped_storage())
+    assert private.storage_id(t.untyped_storage()) != private.storage_id(torch.ones(2, 3).untyped_storage())
