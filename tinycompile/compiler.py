@@ -146,7 +146,7 @@ def package_hash() -> str:
     """sha256 of the package's own source: an edited compiler never reads what an older one wrote."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.h")]):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

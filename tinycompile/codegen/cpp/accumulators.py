@@ -1,0 +1,120 @@
+"""How reductions accumulate: per kind and dtype, what to start from, how to take in a value, how partial results join.
+
+A float32 or float64 sum has two levels: a part in its own precision over at most a few hundred additions a lane, then a total in
+float64. So the error of a long sum stays that of a short one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from tinycompile.base.errors import BackendError
+from tinycompile.codegen.cpp.scalars import C_TYPES, c_const
+from tinycompile.ir.loops import Reduce, Scan
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """``join``: C++ of two values ``{a}`` and ``{b}``. ``clause``: the name in OpenMP's ``reduction(...)``."""
+
+    start: str
+    join: str
+    clause: str
+
+
+def combine(kind: str, dtype: torch.dtype) -> Combine:
+    """The operation of a reduction or scan ``kind`` on ``dtype``."""
+    if kind in ("any", "all") or dtype == torch.bool:
+        one = kind in ("any", "max")
+        return Combine("false", "{a} | {b}", "|") if one else Combine("true", "{a} & {b}", "&")
+    if kind in ("max", "min"):
+        return _extreme(kind, dtype)
+    if kind == "sum":
+        join = "{a} + {b}" if dtype.is_floating_point else "tc::add({a}, {b})"
+        return Combine(c_const(0, dtype), join, "+")
+    if kind == "prod":
+        join = "{a} * {b}" if dtype.is_floating_point else "tc::mul({a}, {b})"
+        return Combine(c_const(1, dtype), join, "*")
+    raise BackendError(f"no C++ for a reduction of kind {kind}")
+
+
+def _extreme(kind: str, dtype: torch.dtype) -> Combine:
+    word = "maximum" if kind == "max" else "minimum"
+    join = f"tc::{word}({{b}}, {{a}})"
+    if dtype.is_floating_point:
+        return Combine(c_const(float("-inf") if kind == "max" else float("inf"), dtype), join, word)
+    info = torch.iinfo(dtype)
+    return Combine(c_const(info.min if kind == "max" else info.max, dtype), join, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """One reduction under way. ``total`` outlives all loops of the reduction; ``part`` takes in values: the same variable, or the first
+    level of a sum whose ``total`` is float64. ``lanes``: both are arrays along the lane."""
+
+    reduce: Reduce
+    total: str
+    part: str
+    lanes: bool
+
+    @property
+    def two_levels(self) -> bool:
+        """Whether part and total differ."""
+        return self.part != self.total
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the reduction's value is."""
+        return self.reduce.dtypes[0]
+
+    @property
+    def combine(self) -> Combine:
+        """Its operation."""
+        return combine(self.reduce.kind, self.dtype)
+
+    @property
+    def part_type(self) -> str:
+        """Bools accumulate as int: vectors of bools are slow."""
+        return "int" if self.dtype == torch.bool else C_TYPES[self.dtype]
+
+    @property
+    def total_type(self) -> str:
+        """float64 above the first level of a sum."""
+        return "double" if self.two_levels else self.part_type
+
+    def update(self, place: str, value: str) -> str:
+        """Take in a value."""
+        variable = self.part + place
+        return f"{variable} = {self.combine.join.format(a=variable, b=value)};"
+
+    def join_total(self, target: str, value: str) -> str:
+        """Join a partial total (another thread's) into ``target``."""
+        return f"{target} = {self.combine.join.format(a=target, b=value)};"
+
+    def flush(self, place: str) -> str:
+        """Add the part to the total."""
+        return f"{self.total}{place} += {self.part}{place};"
+
+    def result(self, place: str) -> str:
+        """The finished value, as an expression."""
+        return result_text(self.total + place, self.total_type, self.dtype)
+
+
+def result_text(variable: str, kind: str, dtype: torch.dtype) -> str:
+    """``variable`` of the C++ type ``kind`` as a value of ``dtype``."""
+    return variable if kind == C_TYPES[dtype] else f"({C_TYPES[dtype]}){variable}"
+
+
+def needs_two_levels(reduce: Reduce) -> bool:
+    """Long sums of floats do."""
+    return reduce.kind == "sum" and reduce.dtypes[0].is_floating_point
+
+
+def scan_state(scan: Scan) -> tuple[str, str, str]:
+    """The type, start and joining expression of a scan's running value; float32 sums run in float64."""
+    dtype = scan.dtypes[0]
+    op = combine(scan.kind, dtype)
+    wide = scan.kind in ("sum", "prod") and dtype == torch.float32
+    return ("double" if wide else C_TYPES[dtype]), op.start, op.join

@@ -1,0 +1,425 @@
+"""Writes the loops of one group of stores: the recursion from open axes to straight-line code.
+
+``scope`` stands at a point where some axes are open. It orders what is wanted there into *stages*: a reduction that is complete
+here separates what feeds it from what uses it. Each stage first computes what needs no further loop, then opens one loop per axis
+that its roots (stores and reductions) need next. Values needed in a later loop are computed there again, unless they are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from tinycompile.base import expr as ex
+from tinycompile.codegen.cpp.accumulators import Accumulator, needs_two_levels, scan_state
+from tinycompile.codegen.cpp.analysis import FlatNest, defined, dtypes_of, expressions, locate, loops_of, operands
+from tinycompile.codegen.cpp.names import Names
+from tinycompile.codegen.cpp.scalars import C_TYPES, COST
+from tinycompile.codegen.cpp.schedule import Schedule
+from tinycompile.codegen.cpp.statements import Statements, may_fault
+from tinycompile.codegen.writer import Writer
+from tinycompile.ir.loops import Axis, Const, Index, Load, Reduce, Scalar, Scan, Store
+
+ROW_CHUNK = 1024  # additions of a part along the lane
+COLUMN_CHUNK = 64  # additions of a part where lanes are columns
+KEEP_COST = 8  # a value this dear is kept for the next pass over a row
+KEEP_BYTES = 1 << 16
+SHARE_UNIT = 64  # threads share the lane in multiples of this
+
+Open = frozenset[str]
+
+
+class LoopNest:
+    """Writes one group into ``out``."""
+
+    def __init__(self, flat: FlatNest, plan: Schedule, text: Statements, names: Names, out: Writer) -> None:
+        self.flat, self.plan, self.text, self.names, self.out = flat, plan, text, names, out
+        self.body = flat.body
+        axes = frozenset(a.name for a in flat.axes)
+        self.at = locate(flat.body, axes)
+        self.loops = [loops_of(s, self.at, axes) for s in flat.body]
+        self.maker = {name: i for i, s in enumerate(flat.body) for name in defined(s)}
+        self.dtypes = dtypes_of(flat.body)
+        self.lanes = plan.lane if plan.lane_is_parallel else None  # the axis along which values are arrays
+        self.rank = {a.name: i for i, a in enumerate([*plan.outer, *([self.lanes] if self.lanes else []), *plan.inner])}
+        self.accumulators: dict[int, Accumulator] = {}
+        self.kept: dict[str, str] = {}
+        self.atomic = any(isinstance(s, Store) and s.mode == "atomic_add" for s in flat.body)
+
+    def write(self, roots: Sequence[int]) -> None:
+        """All loops of the group whose stores are ``roots``."""
+        out, plan = self.out, self.plan
+        loops = [(self.names.value(a.name), "0", self.text.dim(a.extent), 1) for a in plan.outer]
+        lane = self.lanes
+        if lane is not None and plan.block:
+            loops.append((f"{self.names.value(lane.name)}_begin", "0", self.text.dim(lane.extent), plan.block))
+        if not self.atomic:
+            axes = [*plan.outer, *([lane] if lane else []), *plan.inner]
+            work = self.text.dim(ex.product(a.extent for a in axes) * plan.cost)
+            if loops or plan.split:
+                out.line(f"const int workers = tc::useful_threads({work}, threads);")
+            if loops and not plan.split:
+                collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
+                out.line(f"#pragma omp parallel for{collapse} schedule(static) num_threads(workers) reduction(|: fault)")
+        with contextlib.ExitStack() as stack:
+            for i, (name, begin, end, step) in enumerate(loops):
+                last = i == len(loops) - 1
+                header = f"for (int64_t {name} = {begin}; {name} < {end}; {_step(name, step)})"
+                stack.enter_context(out.block(header + (" {" if last else ""), "}" if last else ""))
+            if lane is not None and plan.block:
+                name = self.names.value(lane.name)
+                out.line(f"const int64_t {name}_end = tc::least<int64_t>({name}_begin + {plan.block}, {self.text.dim(lane.extent)});")
+            self.scope(frozenset(a.name for a in plan.outer), list(roots))
+
+    # --- dependences ---
+
+    def needs(self, i: int) -> list[int]:
+        """The statements whose values statement ``i`` uses, Consts excepted (they are literals)."""
+        s = self.body[i]
+        names = [*operands(s), *(t.name for d in expressions(s) for t in ex.symbols(d))]
+        makers = dict.fromkeys(self.maker[n] for n in names if n in self.maker)
+        return [m for m in makers if not isinstance(self.body[m], Const)]
+
+    def known(self, i: int) -> bool:
+        """Whether the values of a statement can be named here already."""
+        made = defined(self.body[i])
+        return bool(made) and all(self.text.has(n) for n in made)
+
+    def closure(self, roots: Iterable[int]) -> list[int]:
+        """The roots and all that must be computed for them here, in program order."""
+        found: set[int] = set()
+        waiting = list(roots)
+        while waiting:
+            i = waiting.pop()
+            if i not in found:
+                found.add(i)
+                waiting += [d for d in self.needs(i) if not self.known(d)]
+        return sorted(found)
+
+    # --- the recursion ---
+
+    def opened(self, open_axes: Open) -> Open:
+        """Axes that need no further loop here: lanes loops are written around straight-line code wherever it is."""
+        return open_axes | {self.lanes.name} if self.lanes else open_axes
+
+    def scope(self, open_axes: Open, roots: Sequence[int]) -> None:
+        """Perform ``roots`` (stores; reductions, begun outside or not) at a point where ``open_axes`` are open."""
+        opened = self.opened(open_axes)
+        items = self.closure(roots)
+        stage = self.stages(items, opened)
+        here = [i for i in items if self.loops[i] <= opened]
+        wanted = set(roots)
+        goals = [i for i in items if i not in here and (i in wanted or self.completes(i, opened))]
+        passes = [
+            (step, axis, [i for i in goals if stage[i] == step and self.next_axis(i, opened) == axis])
+            for step in range(max(stage.values(), default=0) + 1)
+            for axis in sorted({self.next_axis(i, opened) for i in goals if stage[i] == step}, key=self.rank.__getitem__)
+        ]
+        keep = self.choose_kept(passes, opened)
+        for step in range(max(stage.values(), default=0) + 1):
+            self.straight([i for i in here if stage[i] == step], items)
+            for _, axis, targets in (p for p in passes if p[0] == step):
+                self.loop(open_axes, self.flat.axis(axis), targets)
+                for name, array in keep.pop((step, axis), []):
+                    self.text.texts[name] = array
+                    self.kept.pop(name, None)
+
+    def stages(self, items: Sequence[int], opened: Open) -> dict[int, int]:
+        """How many completed reductions lie before each item."""
+        stage: dict[int, int] = {}
+        for i in items:
+            before = [d for d in self.needs(i) if d in stage]
+            stage[i] = max((stage[d] + self.completes(d, opened) for d in before), default=0)
+        return stage
+
+    def completes(self, i: int, opened: Open) -> bool:
+        """A reduction whose value is whole at this point, after loops that are still to be opened."""
+        s = self.body[i]
+        if not isinstance(s, Reduce) or self.loops[i] <= opened or set(s.axes) & opened:
+            return False
+        return self.at[s.names[0]] <= opened
+
+    def next_axis(self, i: int, opened: Open) -> str:
+        """The outermost loop that an item still needs."""
+        return min(self.loops[i] - opened, key=self.rank.__getitem__)
+
+    # --- one loop ---
+
+    def loop(self, open_axes: Open, axis: Axis, roots: Sequence[int]) -> None:
+        """Open ``axis`` for ``roots``, with the reductions that begin here."""
+        fresh = [i for i in roots if isinstance(s := self.body[i], Reduce) and not set(s.axes) & open_axes]
+        new = [self.begin(i, axis) for i in fresh]
+        self.declare([(a.total_type, a.total, a.combine.start, a.lanes) for a in new])
+        if axis.name == self.plan.split and not self.atomic:
+            self.shared_loop(open_axes, axis, roots, new)
+        else:
+            self.chunks(open_axes, axis, roots, "0", self.text.dim(axis.extent))
+        for i, a in zip(fresh, new, strict=True):
+            self.finish(i, a)
+
+    def begin(self, i: int, axis: Axis) -> Accumulator:
+        s = self.body[i]
+        assert isinstance(s, Reduce)
+        lanes = self.lanes is not None and self.lanes.name in self.loops[i]
+        short = len(s.axes) == 1 and isinstance(axis.extent, int) and axis.extent <= self.chunk(axis)
+        name = s.names[0]
+        if needs_two_levels(s) and not short:
+            total, part = self.names.value(f"{name}.total"), self.names.value(f"{name}.part")
+        else:
+            total = part = self.names.value(f"{name}.lanes" if lanes else name if s.dtypes[0] != torch.bool else f"{name}.seen")
+        made = self.accumulators[i] = Accumulator(s, total, part, lanes)
+        return made
+
+    def finish(self, i: int, a: Accumulator) -> None:
+        """Name the value of a reduction after its last loop."""
+        name = a.reduce.names[0]
+        variable = self.names.value(name)
+        if a.lanes:
+            variable = a.result(self.place)
+        elif variable != a.total:
+            self.out.line(f"const {C_TYPES[a.dtype]} {variable} = {a.result('')};")
+        self.text.texts[name] = variable
+
+    def chunk(self, axis: Axis) -> int:
+        return ROW_CHUNK if axis == self.plan.lane else COLUMN_CHUNK
+
+    def chunks(self, open_axes: Open, axis: Axis, roots: Sequence[int], begin: str, end: str) -> None:
+        """The loop over ``axis`` from ``begin`` to ``end``; cut into chunks where a part must be added to its total now and then."""
+        parts = [a for i, a in self.accumulators.items() if i in roots and a.two_levels and self.innermost(a) == axis.name]
+        step = self.chunk(axis)
+        whole = not parts or (isinstance(axis.extent, int) and axis.extent <= step)
+        with contextlib.ExitStack() as stack:
+            if not whole:
+                name = self.names.fresh(f"{self.names.value(axis.name)}_chunk")
+                stack.enter_context(self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; {name} += {step}) {{", "}"))
+                stop = self.names.fresh(f"{self.names.value(axis.name)}_stop")
+                self.out.line(f"const int64_t {stop} = tc::least<int64_t>({name} + {step}, {end});")
+                begin, end = name, stop
+            self.declare([(a.part_type, a.part, a.combine.start, a.lanes) for a in parts])
+            self.one_loop(open_axes, axis, roots, begin, end)
+            self.for_each_lane([(a.lanes, a.flush(self.place if a.lanes else "")) for a in parts])
+
+    def innermost(self, a: Accumulator) -> str:
+        return max(a.reduce.axes, key=self.rank.__getitem__)
+
+    def one_loop(self, open_axes: Open, axis: Axis, roots: Sequence[int], begin: str, end: str) -> None:
+        items = self.closure(roots)
+        scans = [s for i in items if isinstance(s := self.body[i], Scan) and s.axis == axis.name]
+        saved = dict(self.text.texts)
+        name = self.names.value(axis.name)
+        with contextlib.ExitStack() as stack:
+            if scans:
+                stack.enter_context(self.out.block("{", "}"))
+            self.declare([(scan_state(s)[0], self.scan_variable(s), scan_state(s)[1], self.scan_lanes(s)) for s in scans])
+            if axis == self.plan.lane and not self.atomic:
+                self.out.line(self.simd(items, [i for i in roots if isinstance(self.body[i], Reduce)]))
+            with self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"):
+                self.text.forget_comment()
+                self.scope(open_axes | {axis.name}, roots)
+        self.text.texts = saved
+
+    def simd(self, items: Iterable[int], reductions: Sequence[int] = ()) -> str:
+        """The pragma of a vectorised loop."""
+        clauses = [f"reduction({a.combine.clause}: {a.part})" for i in reductions if not (a := self.accumulators[i]).lanes]
+        if any(may_fault(self.body[i], self.dtypes) for i in items):
+            clauses.append("reduction(|: fault)")
+        return " ".join(["#pragma omp simd", *clauses])
+
+    # --- straight-line code ---
+
+    def straight(self, items: Sequence[int], scope: Sequence[int]) -> None:
+        """Statements that need no further loop; those along the lanes stand in one loop over them."""
+        along = [i for i in items if self.lanes and self.lanes.name in self.loops[i]]
+        for i in items:
+            if i not in along:
+                self.statement(i)
+        if not along:
+            return
+        elsewhere = {d for i in scope if i not in along for d in self.needs(i)}
+        shared = [i for i in along if i in elsewhere and isinstance(self.body[i], (Scalar, Scan))]
+        along = self.only_useful(along, shared)
+        if not along:
+            return
+        arrays = {}
+        for i in shared:
+            (name,) = defined(self.body[i])
+            arrays[name] = self.names.fresh(f"{self.names.value(name)}_lanes")
+            self.out.line(f"{C_TYPES[self.dtypes[name]]} {arrays[name]}[{self.lane_count}];")
+        saved = dict(self.text.texts)
+        with self.lane_loop(along):
+            for i in along:
+                self.statement(i)
+                for name in (n for n in defined(self.body[i]) if n in arrays):
+                    self.out.line(f"{arrays[name]}{self.place} = {self.text.texts[name]};")
+        self.text.texts = saved | {name: f"{array}{self.place}" for name, array in arrays.items()}
+
+    def only_useful(self, items: Sequence[int], shared: Sequence[int]) -> list[int]:
+        """Loads and index values that only later loops want are computed there."""
+        useful = {i for i in items if i in shared or isinstance(self.body[i], (Store, Reduce))}
+        for i in reversed(items):
+            if i in useful:
+                useful |= set(self.needs(i))
+        return [i for i in items if i in useful]
+
+    def statement(self, i: int) -> None:
+        s = self.body[i]
+        if isinstance(s, Store):
+            self.text.store(s)
+        elif isinstance(s, Reduce):
+            a = self.accumulators[i]
+            self.out.line(a.update(self.place if a.lanes else "", self.text.texts[s.args[0]]))
+        elif isinstance(s, Scan):
+            self.scan_step(s)
+        elif isinstance(s, (Load, Index, Scalar)):
+            self.text.write(s)
+            if s.name in self.kept:
+                self.out.line(f"{self.kept[s.name]} = {self.text.texts[s.name]};")
+
+    # --- arrays along the lanes ---
+
+    @property
+    def place(self) -> str:
+        """The subscript of the current lane in an array of a block."""
+        assert self.lanes is not None
+        name = self.names.value(self.lanes.name)
+        return f"[{name} - {name}_begin]" if self.plan.block else f"[{name}]"
+
+    @property
+    def lane_count(self) -> str:
+        """The size of arrays along the lanes."""
+        assert self.lanes is not None
+        return str(self.plan.block or self.lanes.extent)
+
+    @contextlib.contextmanager
+    def lane_loop(self, items: Iterable[int]) -> Iterator[None]:
+        """The vectorised loop over the lanes of the current block."""
+        assert self.lanes is not None
+        name = self.names.value(self.lanes.name)
+        begin, end = (f"{name}_begin", f"{name}_end") if self.plan.block else ("0", self.text.dim(self.lanes.extent))
+        if not self.atomic:
+            self.out.line(self.simd(items))
+        with self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"):
+            self.text.forget_comment()
+            yield
+
+    def for_each_lane(self, lines: Sequence[tuple[bool, str]]) -> None:
+        """Lines as they are, but those of arrays inside one loop over the lanes."""
+        for lanes, line in lines:
+            if not lanes:
+                self.out.line(line)
+        if any(lanes for lanes, _ in lines):
+            with self.lane_loop(()):
+                for lanes, line in lines:
+                    if lanes:
+                        self.out.line(line)
+
+    def declare(self, variables: Sequence[tuple[str, str, str, bool]]) -> None:
+        """Accumulators: (type, name, start, is it an array along the lanes?)."""
+        for kind, name, start, lanes in variables:
+            self.out.line(f"{kind} {name}[{self.lane_count}];" if lanes else f"{kind} {name} = {start};")
+        self.for_each_lane([(True, f"{name}{self.place} = {start};") for _, name, start, lanes in variables if lanes])
+
+    # --- scans ---
+
+    def scan_variable(self, s: Scan) -> str:
+        return f"{self.names.value(s.names[0])}_so_far"
+
+    def scan_lanes(self, s: Scan) -> bool:
+        return self.lanes is not None and self.lanes.name in self.at[s.names[0]]
+
+    def scan_step(self, s: Scan) -> None:
+        """Take in a value; the scan's value here is the running one."""
+        kind, _, join = scan_state(s)
+        running = self.scan_variable(s) + (self.place if self.scan_lanes(s) else "")
+        variable, dtype = self.names.value(s.names[0]), C_TYPES[s.dtypes[0]]
+        self.text.comment(s)
+        self.out.line(f"{running} = {join.format(a=running, b=self.text.texts[s.args[0]])};")
+        self.out.line(f"const {dtype} {variable} = {running if kind == dtype else f'({dtype})({running})'};")
+        self.text.texts[s.names[0]] = variable
+
+    # --- a reduction axis that threads share ---
+
+    def shared_loop(self, open_axes: Open, axis: Axis, roots: Sequence[int], new: Sequence[Accumulator]) -> None:
+        """Each thread walks its stretch of ``axis``; their totals join in the order of threads, so results repeat exactly."""
+        out, extent = self.out, self.text.dim(axis.extent)
+        partial = {a.total: self.names.fresh(f"{a.total}_of") for a in new}
+        for a in new:
+            out.line(f"{a.total_type} {partial[a.total]}[workers]{f'[{self.lane_count}]' if a.lanes else ''};")
+        unit = SHARE_UNIT if axis == self.plan.lane else 1
+        team = self.names.fresh("team")
+        if new:
+            out.line(f"int {team} = 1;")
+        out.line("#pragma omp parallel num_threads(workers) reduction(|: fault)")
+        with out.block("{", "}"):
+            out.line("const int thread = omp_get_thread_num();")
+            out.line(f"const tc::Share mine = tc::share({extent}, {unit}, thread, omp_get_num_threads());")
+            if new:
+                out.line(f"if (thread == 0) {team} = omp_get_num_threads();")
+            self.declare([(a.total_type, a.total, a.combine.start, a.lanes) for a in new])
+            self.chunks(open_axes, axis, roots, "mine.begin", "mine.end")
+            here = [(a.lanes, self.place if a.lanes else "", a) for a in new]
+            self.for_each_lane([(lanes, f"{partial[a.total]}[thread]{at} = {a.total}{at};") for lanes, at, a in here])
+        if new:
+            with out.block(f"for (int thread = 0; thread < {team}; ++thread) {{", "}"):
+                self.for_each_lane(
+                    [(lanes, a.join_total(a.total + at, f"{partial[a.total]}[thread]{at}")) for lanes, at, a in here]
+                )
+
+    # --- values kept for a later pass over a row ---
+
+    def choose_kept(self, passes: Sequence[tuple[int, str, list[int]]], opened: Open) -> dict[tuple[int, str], list[tuple[str, str]]]:
+        """Costly values that two passes over a row share are computed in the first and kept in an array: softmax's exponentials.
+        Returns, per pass, the values to be read from an array after it."""
+        lane = self.plan.lane
+        keep: dict[tuple[int, str], list[tuple[str, str]]] = {}
+        if lane is None or self.lanes is not None or not isinstance(lane.extent, int) or lane.name == self.plan.split:
+            return keep
+        maker_pass: dict[int, tuple[int, str]] = {}
+        room = KEEP_BYTES
+        for step, axis, roots in (p for p in passes if p[1] == lane.name):
+            items = self.pass_items(roots, opened)
+            again = [i for i in items if i in maker_pass]
+            new = [i for i in items if i not in maker_pass]
+            for i in again:
+                s = self.body[i]
+                used_by_new = any(i in self.needs(j) for j in new)
+                if not isinstance(s, Scalar) or s.name in self.kept or not used_by_new or not self.is_dear(i, items):
+                    continue
+                room -= lane.extent * s.dtype.itemsize
+                if room >= 0:
+                    array = self.names.fresh(f"{self.names.value(s.name)}_row")
+                    self.out.line(f"alignas(64) {C_TYPES[s.dtype]} {array}[{lane.extent}];")
+                    self.kept[s.name] = f"{array}[{self.names.value(lane.name)}]"
+                    keep.setdefault(maker_pass[i], []).append((s.name, self.kept[s.name]))
+            maker_pass.update(dict.fromkeys(new, (step, axis)))
+        return keep
+
+    def pass_items(self, roots: Sequence[int], opened: Open) -> list[int]:
+        """What a pass computes: from its roots back to what earlier stages have made."""
+        found: set[int] = set()
+        waiting = list(roots)
+        while waiting:
+            i = waiting.pop()
+            if i not in found:
+                found.add(i)
+                waiting += [
+                    d for d in self.needs(i) if not self.known(d) and not self.loops[d] <= opened and not self.completes(d, opened)
+                ]
+        return sorted(found)
+
+    def is_dear(self, i: int, items: Sequence[int]) -> bool:
+        """Whether computing item ``i`` in this pass takes a costly function."""
+        waiting = [i]
+        while waiting:
+            j = waiting.pop()
+            s = self.body[j]
+            if isinstance(s, Scalar) and COST.get(s.op, 1) >= KEEP_COST and not (s.op in ("mod", "fmod") and not s.dtype.is_floating_point):
+                return True
+            waiting += [d for d in self.needs(j) if d in items]
+        return False
+
+
+def _step(name: str, step: int) -> str:
+    return f"++{name}" if step == 1 else f"{name} += {step}"

@@ -1,0 +1,138 @@
+// What every generated kernel may use: conversions, wrapping and safe integer arithmetic, NaN-aware comparisons, threads.
+// Plain scalar functions without branches: the compiler vectorises the loops that call them ("#pragma omp simd").
+#include <stdint.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else
+static inline int omp_get_thread_num() { return 0; }
+static inline int omp_get_num_threads() { return 1; }
+#endif
+
+namespace tc {
+
+// What a kernel returns when torch itself must answer (usually with an error): the call is redone eagerly.
+enum { INDEX_OUT_OF_RANGE = 1, DIVISION_BY_ZERO = 2 };
+
+constexpr float INF = __builtin_inff();
+
+// The work (elements times their cost) that pays for waking one thread: about 10 microseconds.
+constexpr int64_t WORK_PER_THREAD = 16384;
+
+static inline int useful_threads(int64_t work, int threads) {
+    const int64_t most = work / WORK_PER_THREAD;
+    return most < 2 || threads < 2 ? 1 : most < threads ? (int)most : threads;
+}
+
+template <class T> static inline T least(T a, T b) { return a < b ? a : b; }
+template <class T> static inline T most(T a, T b) { return a > b ? a : b; }
+
+// The part of range(0, n) that thread `t` of `count` works on, in multiples of `unit`.
+struct Share { int64_t begin, end; };
+static inline Share share(int64_t n, int64_t unit, int t, int count) {
+    const int64_t units = (n + unit - 1) / unit, each = units / count, more = units % count;
+    const int64_t first = t * each + (t < more ? t : more), last = first + each + (t < more);
+    return {least(first * unit, n), least(last * unit, n)};
+}
+
+// ---- bits ----
+static inline uint32_t bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+static inline uint64_t bits(double x) { return __builtin_bit_cast(uint64_t, x); }
+static inline float as_float(uint32_t u) { return __builtin_bit_cast(float, u); }
+static inline double as_double(uint64_t u) { return __builtin_bit_cast(double, u); }
+
+// ---- half types: held as their bits, widened to float32 before any arithmetic, rounded to nearest even when stored ----
+static inline float from_bfloat16(uint16_t h) { return as_float((uint32_t)h << 16); }
+
+static inline uint16_t to_bfloat16(float x) {
+    const uint32_t u = bits(x), rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return (uint16_t)(x != x ? 0x7fc0u : rounded);
+}
+
+static inline float from_float16(uint16_t h) {
+    const uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
+    const uint32_t scaled = bits(as_float(magnitude) * 0x1p112f);  // exact, subnormals too
+    const uint32_t finite = magnitude >= (0x7c00u << 13) ? magnitude | 0x7f800000u : scaled;
+    return as_float(sign | finite);
+}
+
+static inline uint16_t to_float16(float x) {
+    const uint32_t u = bits(x), sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
+    const uint32_t subnormal = bits(as_float(magnitude) + 0.5f) - 0x3f000000u;  // the addition rounds to 2^-24
+    const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    const uint32_t small = magnitude < 0x38800000u ? subnormal : normal;
+    const uint32_t finite = magnitude >= 0x47800000u ? 0x7c00u : small;
+    return (uint16_t)(sign | (magnitude > 0x7f800000u ? 0x7e00u : finite));
+}
+
+// ---- integers: arithmetic wraps, division by zero sets `fault` and goes on with a divisor that is safe ----
+template <class T> struct Unsigned { using type = uint64_t; };
+template <> struct Unsigned<int32_t> { using type = uint32_t; };
+template <> struct Unsigned<uint32_t> { using type = uint32_t; };
+template <> struct Unsigned<int16_t> { using type = uint16_t; };
+template <> struct Unsigned<uint16_t> { using type = uint16_t; };
+template <> struct Unsigned<int8_t> { using type = uint8_t; };
+template <> struct Unsigned<uint8_t> { using type = uint8_t; };
+
+template <class T> static inline T add(T a, T b) { using U = typename Unsigned<T>::type; return (T)(U)((U)a + (U)b); }
+template <class T> static inline T sub(T a, T b) { using U = typename Unsigned<T>::type; return (T)(U)((U)a - (U)b); }
+template <class T> static inline T mul(T a, T b) { using U = typename Unsigned<T>::type; return (T)(U)(1u * (U)a * (U)b); }
+template <class T> static inline T neg(T a) { return sub((T)0, a); }
+template <class T> static inline T abs(T a) { return a < (T)0 ? neg(a) : a; }
+template <class T> static inline T shl(T a, T b) { using U = typename Unsigned<T>::type; return (T)(U)((uint64_t)(U)a << b); }
+template <class T> static inline T shr(T a, T b) { return (T)(a >> b); }
+
+template <class T> static inline bool minus_one(T b) { return (T)-1 < (T)0 && b == (T)-1; }  // the lowest value / -1 would trap
+template <class T> static inline T safe_divisor(T b) { return (b == 0) | minus_one(b) ? (T)1 : b; }
+
+template <class T> static inline T truncdiv(T a, T b, int& fault) {
+    fault |= b == 0 ? DIVISION_BY_ZERO : 0;
+    const T q = (T)(a / safe_divisor(b));
+    return minus_one(b) ? neg(q) : q;
+}
+template <class T> static inline T fmod(T a, T b, int& fault) {  // the sign of the dividend
+    fault |= b == 0 ? DIVISION_BY_ZERO : 0;
+    return (T)(a % safe_divisor(b));
+}
+template <class T> static inline T mod(T a, T b, int& fault) {  // the sign of the divisor, as Python
+    const T r = fmod(a, b, fault);
+    return (r != 0) & ((r < 0) != (b < 0)) ? add(r, b) : r;
+}
+template <class T> static inline T floordiv(T a, T b, int& fault) {  // towards minus infinity, as Python
+    const T q = truncdiv(a, b, fault), r = (T)(a % safe_divisor(b));
+    return (r != 0) & ((r < 0) != (b < 0)) ? (T)(q - 1) : q;
+}
+
+// Index arithmetic: the divisor is known positive, the dividend is not known to be.
+static inline int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+static inline int64_t floor_mod(int64_t a, int64_t b) { const int64_t r = a % b; return r < 0 ? r + b : r; }
+
+// An index read from memory: out of range it sets `fault` and becomes 0.
+static inline int64_t checked(int64_t i, int64_t size, int& fault) {
+    const bool bad = (uint64_t)i >= (uint64_t)size;
+    fault |= bad ? INDEX_OUT_OF_RANGE : 0;
+    return bad ? 0 : i;
+}
+static inline int64_t clamped(int64_t i, int64_t size) { return (uint64_t)i >= (uint64_t)size ? 0 : i; }
+
+// ---- choice: NaN if either is NaN (torch's maximum), or the other if one is NaN (fmax) ----
+template <class T> static inline T maximum(T a, T b) { return (a > b) | (a != a) ? a : b; }
+template <class T> static inline T minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }
+template <class T> static inline T fmax(T a, T b) { return (a > b) | (b != b) ? a : b; }
+template <class T> static inline T fmin(T a, T b) { return (a < b) | (b != b) ? a : b; }
+static inline bool signbit(float x) { return bits(x) >> 31; }
+static inline bool signbit(double x) { return bits(x) >> 63; }
+
+// argmax/argmin: does `a` at index `i` come before `b` at index `j`? NaN wins, then the value, then the lower index.
+template <class T> static inline bool above(T a, int64_t i, T b, int64_t j) {
+    const bool same = (a == b) | ((a != a) & (b != b));
+    return same ? i < j : (a > b) | (a != a);
+}
+template <class T> static inline bool below(T a, int64_t i, T b, int64_t j) {
+    const bool same = (a == b) | ((a != a) & (b != b));
+    return same ? i < j : (a < b) | (a != a);
+}
+
+}  // namespace tc
+
+#pragma omp declare reduction(maximum : float, double : omp_out = tc::maximum(omp_out, omp_in)) initializer(omp_priv = omp_orig)
+#pragma omp declare reduction(minimum : float, double : omp_out = tc::minimum(omp_out, omp_in)) initializer(omp_priv = omp_orig)

@@ -1,0 +1,176 @@
+"""How a nest is run on the CPU: which loops, in which order, which one is vectorised, what threads share. The cost model.
+
+A group of stores that live at the same parallel axes becomes one set of loops: the ``outer`` parallel axes, then, if the ``lane`` is
+parallel, blocks of it, then the reduction axes. Every innermost loop runs along the lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tinycompile.base import expr as ex
+from tinycompile.base.errors import BackendError
+from tinycompile.base.expr import Dim
+from tinycompile.base.target import Target
+from tinycompile.codegen.cpp.analysis import FlatNest, defined, locate, loops_of
+from tinycompile.codegen.cpp.scalars import COST
+from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Statement, Store
+
+POINTWISE_BLOCK = 4096  # elements of a block without reductions: the unit that threads share
+COLUMN_BLOCK = 512  # lanes of a block with reductions: its accumulators stay in L1, and each row gives 2 KiB in a stretch
+SMALL = 8  # an axis shorter than this is a poor lane
+UNKNOWN_SIZE = 1024  # what a size symbol without a hint is taken for
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """``lane``: the axis of the innermost loops. ``block``: lanes a block when the lane is parallel; 0: the lane is no parallel axis, or
+    is run whole. ``inner``: reduction axes, outermost first. ``split``: the reduction axis that threads share where the parallel
+    axes offer too little to share. ``tile``: the parallel axis along which some loads are contiguous instead of along the lane."""
+
+    outer: tuple[Axis, ...]
+    lane: Axis | None
+    block: int
+    inner: tuple[Axis, ...]
+    split: str | None = None
+    tile: Axis | None = None
+    cost: int = 1
+
+    @property
+    def lane_is_parallel(self) -> bool:
+        """Whether values and accumulators are arrays along the lane."""
+        return self.lane is not None and self.lane.kind == "parallel"
+
+
+def schedule(flat: FlatNest, body: Sequence[Statement], parallel: frozenset[str], hints: Mapping[str, int], target: Target) -> Schedule:
+    """Choose for the statements ``body`` of ``flat``, whose stores live at the ``parallel`` axes."""
+    return _Choice(flat, body, parallel, hints, target).choose()
+
+
+class _Choice:
+    def __init__(
+        self, flat: FlatNest, body: Sequence[Statement], parallel: frozenset[str], hints: Mapping[str, int], target: Target
+    ) -> None:
+        self.flat, self.body, self.hints, self.target = flat, body, hints, target
+        axes = frozenset(a.name for a in flat.axes)
+        at = locate(flat.body, axes)
+        self.loops = [loops_of(s, at, axes) for s in body]
+        used = frozenset[str]().union(*self.loops)
+        self.parallel = [a for a in flat.axes if a.name in parallel]
+        self.reduced = [a for a in flat.axes if a.kind == "reduction" and a.name in used]
+        self.after = self._order_rules(at, axes)
+
+    def _order_rules(self, at: Mapping[str, frozenset[str]], axes: frozenset[str]) -> set[tuple[str, str]]:
+        """Pairs (x, y) where the loop over x must enclose the loop over y: what a reduction leaves encloses what it drops."""
+        rules: set[tuple[str, str]] = set()
+        for s in self.body:
+            if isinstance(s, Reduce):
+                rules |= {(x, y) for x in at[defined(s)[0]] for y in s.axes}
+            elif isinstance(s, Scan):
+                rules |= {(x, s.axis) for x in at[s.names[0]] if x != s.axis}
+        return rules
+
+    def size(self, d: Dim) -> int:
+        """The extent in the call being compiled, or a guess."""
+        return ex.evaluate(d, {s.name: self.hints.get(s.name, UNKNOWN_SIZE) for s in ex.symbols(d)})
+
+    def choose(self) -> Schedule:
+        lane = self.lane()
+        outer = tuple(a for a in self.by_stride(self.parallel) if a != lane)
+        inner = self.inner_order(lane)
+        block = self.block(lane, outer, inner)
+        items = self.count(outer) * (-(-self.size(lane.extent) // block) if lane and block else 1)
+        split = inner[0].name if inner and self.shareable(inner[0], items) else None
+        tile = self.tile_axis(lane, outer) if not inner and lane is not None and lane.kind == "parallel" else None
+        return Schedule(outer, lane, block, inner, split, tile, self.cost())
+
+    def count(self, axes: Iterable[Axis]) -> int:
+        total = 1
+        for a in axes:
+            total *= self.size(a.extent)
+        return total
+
+    def cost(self) -> int:
+        """Additions an iteration point is worth."""
+        return 1 + sum(COST.get(s.op, 1) for s in self.body if isinstance(s, Scalar)) // 2
+
+    def accesses(self) -> list[tuple[Dim, float]]:
+        """(offset, weight) of loads and stores; a store weighs more, for writing with a stride costs most."""
+        return [(s.index[0], 1.5 if isinstance(s, Store) else 1.0) for s in self.body if isinstance(s, (Load, Store))]
+
+    def lane(self) -> Axis | None:
+        best, best_score = None, -1e9
+        for rank, axis in enumerate([*self.parallel, *self.reduced]):
+            if not self.may_be_lane(axis):
+                continue
+            score = rank * 0.01 - (100 if self.size(axis.extent) < SMALL else 0)
+            for offset, weight in self.accesses():
+                step = ex.coefficient(offset, axis.name)
+                score += weight if step == 1 else 0 if step == 0 else -weight
+            if score > best_score:
+                best, best_score = axis, score
+        return best
+
+    def may_be_lane(self, axis: Axis) -> bool:
+        """A scan runs in order. A reduction axis must be able to stand innermost. And where a scan runs along the contiguous axis
+        a lane across it would read with strides: then there is none."""
+        scanned = {s.axis for s in self.body if isinstance(s, Scan)}
+        if axis.name in scanned:
+            return False
+        if scanned and not any(ex.coefficient(offset, axis.name) == 1 for offset, _ in self.accesses()):
+            return False
+        return axis.kind == "parallel" or not any(x == axis.name for x, _ in self.after)
+
+    def by_stride(self, axes: Sequence[Axis]) -> list[Axis]:
+        """Outermost first: the order in which the first store (or else load) walks memory."""
+        stores = [s for s in self.body if isinstance(s, Store)]
+        if not stores:
+            return list(axes)
+
+        def stride(axis: Axis) -> int:
+            step = ex.coefficient(stores[0].index[0], axis.name)
+            return self.size(step) if step is not None else 0
+
+        return sorted(axes, key=stride, reverse=True)
+
+    def inner_order(self, lane: Axis | None) -> tuple[Axis, ...]:
+        """Reduction axes so that every rule holds, the lane last, else as the nest has them."""
+        waiting = sorted(self.reduced, key=lambda a: a == lane)
+        placed: list[Axis] = []
+        while waiting:
+            names = {a.name for a in waiting}
+            free = next((a for a in waiting if not any(y == a.name and x in names and x != y for x, y in self.after)), None)
+            if free is None:
+                raise BackendError(f"nest {self.flat.name}: its reductions and scans fit into no one order of loops")
+            placed.append(free)
+            waiting.remove(free)
+        return tuple(placed)
+
+    def block(self, lane: Axis | None, outer: Sequence[Axis], inner: Sequence[Axis]) -> int:
+        if lane is None or lane.kind != "parallel":
+            return 0
+        block = COLUMN_BLOCK if inner else POINTWISE_BLOCK
+        while inner and block > 64 and self.count(outer) * (self.size(lane.extent) // block) < self.target.units:
+            block //= 2
+        if isinstance(lane.extent, int) and lane.extent <= block:
+            return 0
+        return block
+
+    def shareable(self, axis: Axis, items: int) -> bool:
+        """Whether threads had better share this reduction axis than the ``items`` parallel pieces of work."""
+        per_item = self.count(self.reduced)
+        scanned = any(isinstance(s, Scan) and s.axis == axis.name for s in self.body)
+        return not scanned and items < self.target.units and per_item >= 32768 and self.size(axis.extent) >= 64
+
+    def tile_axis(self, lane: Axis | None, outer: Sequence[Axis]) -> Axis | None:
+        """An outer axis along which an unmasked load is contiguous while it strides along the lane."""
+        if lane is None or self.size(lane.extent) < 16:
+            return None
+        for s in self.body:
+            if isinstance(s, Load) and not s.mask and len(s.index) == 1:
+                along = ex.coefficient(s.index[0], lane.name)
+                across = [a for a in outer if ex.coefficient(s.index[0], a.name) == 1 and self.size(a.extent) >= 16]
+                if across and along is not None and along not in (0, 1):
+                    return across[0]
+        return None

@@ -1,0 +1,148 @@
+"""Build, load and call generated C++: a compiler found once, one shared library per plan, one launcher per kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tinycompile.base.errors import BackendError, KernelError
+from tinycompile.base.target import Target
+from tinycompile.ir.source import KernelSource
+
+Launcher = Callable[..., None]
+
+# -ffp-contract=off: a*b + c has two roundings, as in eager. errno and floating-point traps are not looked at, which lets
+# comparisons and square roots vectorise; signed zeros, NaNs and infinities keep their meaning.
+_FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-w")
+
+# Flags by name and not -march=native: a cached library must run on every machine that has the same target.
+_ARCH_FLAGS = {
+    "avx2": ("-mavx2", "-mfma", "-mf16c", "-mbmi2", "-mtune=native"),
+    "avx512": (
+        "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c", "-mbmi2", "-mprefer-vector-width=512", "-mtune=native"
+    ),
+    "neon": (),
+    "generic": (),
+}  # fmt: skip
+_VECTOR_BYTES = {"avx2": 32, "avx512": 64, "neon": 16, "generic": 16}
+
+
+@functools.cache
+def compiler() -> str | None:
+    """The path of a C++ compiler (``$CXX``, else g++, clang++ or c++), or None."""
+    candidates = (os.environ.get("CXX"), "g++", "clang++", "c++")
+    return next((found for c in candidates if c and (found := shutil.which(c))), None)
+
+
+@functools.cache
+def compiler_version() -> str:
+    """The first line of ``--version``: part of the cache key. Empty without a compiler."""
+    path = compiler()
+    if path is None:
+        return ""
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.partition("\n")[0]
+
+
+@functools.cache
+def cpu_target() -> Target:
+    """This machine's CPU. The vector extension is the one that torch's own kernels use (so ``ATEN_CPU_CAPABILITY`` counts)."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability in ("AVX2", "AVX512"):
+        arch = capability.lower()
+    else:
+        arch = "neon" if platform.machine().lower() in ("arm64", "aarch64") else "generic"
+    return Target("cpp", arch, torch.get_num_threads(), _l2_bytes(), vector=_VECTOR_BYTES[arch])
+
+
+def _l2_bytes() -> int:
+    try:
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text(encoding="ascii").strip()
+    except OSError:
+        return 1 << 20
+    return int(text[:-1]) << (20 if text.endswith("M") else 10)
+
+
+def compile_cpp(text: str, target: Target, folder: str | Path | None = None) -> Path:
+    """Compile a translation unit to a shared library in ``folder`` (default: a private temporary one) and return its path.
+
+    Raises BackendError with the compiler's own words when there is no compiler or it fails."""
+    path = compiler()
+    if path is None:
+        raise BackendError("no C++ compiler: install g++ or clang++, or set CXX")
+    place = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="tinycompile-"))
+    name = hashlib.sha256(f"{target}\0{text}".encode()).hexdigest()[:16]
+    built, source = place / f"{name}.so", place / f"{name}.cpp"
+    source.write_text(text, encoding="utf-8")
+    unfinished = place / f"{name}.{os.getpid()}.tmp"
+    for threads in _openmp_choices():
+        command = [path, *_FLAGS, *_ARCH_FLAGS[target.arch], threads, str(source), "-o", str(unfinished)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            _works.add(threads)
+            os.replace(unfinished, built)
+            return built
+    raise BackendError(f"{path} failed on {source}:\n{done.stderr[-4000:]}")
+
+
+_works: set[str] = set()  # which way of asking for OpenMP has worked with this compiler
+
+
+def _openmp_choices() -> tuple[str, ...]:
+    """With threads, else (no OpenMP runtime, as with Apple's clang) vectorised loops only."""
+    return tuple(_works) or ("-fopenmp", "-fopenmp-simd")
+
+
+def load(path: str | Path) -> ctypes.CDLL:
+    """Load a library that :func:`compile_cpp` made. OpenMP's runtime is the one that torch has loaded already (same soname)."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as e:
+        raise BackendError(f"{path} does not load: {e}") from e
+
+
+def launcher(source: KernelSource, library: ctypes.CDLL) -> Launcher:
+    """``launch(stream, *tensors_and_sizes)``, in the order of ``source.args``; the stream is not used on the CPU.
+
+    Raises KernelError when the kernel refuses its input. Holds no state: threads may call it at once (the GIL is released).
+    """
+    function = library[source.name]
+    function.restype = ctypes.c_int
+    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    pointers = [f"a{i}" for i, a in enumerate(source.args) if a.kind == "pointer"]
+    sizes = [f"a{i}" for i, a in enumerate(source.args) if a.kind == "size"]
+    arguments = ", ".join(["stream", *(f"a{i}" for i in range(len(source.args)))])
+    packed = f"pack_pointers({', '.join(f'{p}.data_ptr()' for p in pointers)})"
+    numbers = f"pack_sizes({', '.join(sizes)})" if sizes else "None"
+    text = f"""def {source.name}({arguments}):
+    code = function({packed}, {numbers}, get_num_threads())
+    if code:
+        refuse(name, code)
+"""
+    namespace: dict[str, Any] = {
+        "function": function,
+        "pack_pointers": struct.Struct(f"{len(pointers)}P").pack,
+        "pack_sizes": struct.Struct(f"{len(sizes)}q").pack,
+        "get_num_threads": torch.get_num_threads,
+        "refuse": _refuse,
+        "name": source.name,
+    }
+    exec(compile(text, f"<tinycompile launcher of {source.name}>", "exec"), namespace)
+    return namespace[source.name]
+
+
+def _refuse(name: str, code: int) -> None:
+    reasons = [text for bit, text in ((1, "an index is out of range"), (2, "an integer is divided by zero")) if code & bit]
+    raise KernelError(f"kernel {name}: {' and '.join(reasons) or f'error code {code}'}")
