@@ -1,0 +1,169 @@
+"""Statements of a nest as lines of Triton, given the tile they run on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from tinycompile.base import expr as ex
+from tinycompile.base.expr import Dim, Expr
+from tinycompile.codegen.triton.analysis import INT32_MAX, Analysis, Forms, axes_in, reach
+from tinycompile.codegen.triton.dtypes import is_float, triton_dtype
+from tinycompile.codegen.triton.indexing import at_least_zero, dim_text
+from tinycompile.codegen.triton.schedule import Schedule, TileDim
+from tinycompile.codegen.triton.scalars import cast, literal, spell
+from tinycompile.ir.loops import Const, Index, Load, Scalar, Statement, Store
+
+_INFIX = frozenset("add sub mul and or xor shl shr eq ne lt le gt ge".split())
+
+
+@dataclass
+class Body:
+    """Spells statements. ``variables``: value -> its variable; ``inline``: constants; ``axes``: axis -> its variable."""
+
+    analysis: Analysis
+    schedule: Schedule
+    pointers: Mapping[str, str]
+    fast: bool
+    size: Callable[[ex.Sym], str]
+    axes: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    inline: dict[str, str] = field(default_factory=dict)
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
+    masks: bool = True
+    eviction: str = ""
+    far: bool = False
+
+    # where values live ---------------------------------------------------------------------------------------------------
+
+    def covers(self, dim: TileDim, span: frozenset[str]) -> bool:
+        """Whether something at the axes ``span`` varies along a tile dimension."""
+        return any(a.name in span for a in dim.axes)
+
+    def shape(self, span: frozenset[str], whole: TileDim | None = None) -> str:
+        """The shape of a value at ``span``: 1 along tile dimensions that it does not touch (``whole`` counts as touched)."""
+        return f"[{', '.join(d.block if d is whole or self.covers(d, span) else '1' for d in self.schedule.dims)}]"
+
+    def dim_mask(self, span: frozenset[str]) -> list[str]:
+        """Masks of the tile dimensions that ``span`` touches."""
+        return [f"{d.name}_mask" for d in self.schedule.dims if self.masks and d.masked and self.covers(d, span)]
+
+    # expressions ---------------------------------------------------------------------------------------------------------
+
+    def symbol(self, s: ex.Sym) -> str:
+        """An axis, an indirect index or a size."""
+        if s.name in self.axes:
+            return self.axes[s.name]
+        if s.name in self.variables:
+            small = s.stop is None or self.analysis.hint(s.stop) <= INT32_MAX
+            return f"{self.variables[s.name]}.to(tl.int32)" if small and not self.far and self.dtypes[s.name] == torch.int64 else self.variables[s.name]
+        return self.size(s)
+
+    def text(self, d: Dim) -> str:
+        """An integer expression."""
+        return dim_text(d, self.symbol)
+
+    def operand(self, name: str, literal_ok: bool = False) -> str:
+        """A value as an operand; constants as literals where Triton gives them the right dtype, else as typed scalars."""
+        if name in self.variables:
+            return self.variables[name]
+        text = self.inline[name]
+        return text if literal_ok else f"tl.full([], {text}, {triton_dtype(self.dtypes[name])})"
+
+    def constant(self, s: Const) -> None:
+        """Remember a constant; symbolic sizes become kernel arguments."""
+        self.dtypes[s.name] = s.dtype
+        if isinstance(s.value, Expr):
+            self.inline[s.name] = self.text(s.value)
+        else:
+            self.inline[s.name] = literal(s.value, s.dtype)
+
+    def scalar(self, s: Scalar) -> str:
+        """The expression of a scalar op."""
+        dtype = self.dtypes[s.args[-1]]
+        if s.op == "cast":
+            return cast(self.operand(s.args[0]), dtype, s.dtype)
+        constant = [a in self.inline for a in s.args]
+        typed = dtype == torch.float32 or (s.op in _INFIX and not is_float(dtype) and dtype != torch.bool)
+        symbolic = any(not re.match(r"[-\d]|float\(", self.inline[a]) for a in s.args if a in self.inline)
+        ok = typed and not symbolic and not all(constant) and (s.op in _INFIX or s.op in ("where", "minimum", "maximum", "fmin", "fmax"))
+        args = [self.operand(a, ok and self.dtypes[a] == dtype) for a in s.args]
+        return spell(s.op, dtype, args, self.fast)
+
+    # memory --------------------------------------------------------------------------------------------------------------
+
+    def pointer(self, buffer: str, offset: Dim, span: frozenset[str], at: frozenset[str]) -> str:
+        """The address; broadcast when a mask or value (at ``at``) touches tile dimensions that the offset does not."""
+        self.far = reach(offset, self.analysis) > INT32_MAX
+        base = self.pointers[buffer]
+        text = base if offset == 0 else f"{base} + {self._offset(offset)}"
+        self.far = False
+        missing = [d for d in self.schedule.dims if self.covers(d, at) and not self.covers(d, span)]
+        return f"tl.broadcast_to({text}, {self.shape(span | at)})" if missing else text
+
+    def _offset(self, offset: Dim) -> str:
+        text = self.text(offset)
+        return text if re.fullmatch(r"[\w.]+", text) else f"({text})"
+
+    def checks(self, form: Forms) -> list[str]:
+        """Conditions that keep indirect coordinates inside their dimension."""
+        lines = []
+        for check in form.checks:
+            name = self.variables[check.value]
+            if isinstance(check.size, int) or check.size is not None:
+                lines += [f"({name} >= 0)", f"({name} < {self.text(check.size)})"]
+        return lines
+
+    def load(self, s: Load, form: Forms) -> str:
+        """``tl.load(...)``, masked as the tile, the program's own masks and bounds checks require."""
+        span = axes_in(form.offset, self.analysis)
+        at = span.union(*(axes_in(m, self.analysis) for m in form.masks))
+        conditions = [f"({at_least_zero(m, self.symbol)})" for m in form.masks] + self.checks(form)
+        parts = [self.pointer(s.buffer, form.offset, span, at)]
+        mask = " & ".join([*self.dim_mask(at), *conditions])
+        if mask:
+            parts.append(f"mask={mask[1:-1] if len(conditions) == 1 and mask == conditions[0] else mask}")
+        if conditions:
+            parts.append(f"other={literal(s.other, s.dtype) if is_float(s.dtype) or s.dtype == torch.bool else int(s.other)}")
+        if self.eviction and self.covers(self.schedule.dims[-1], span):
+            parts.append(f'eviction_policy="{self.eviction}"')
+        return f"tl.load({', '.join(parts)})"
+
+    def store(self, s: Store, form: Forms) -> str:
+        """``tl.store(...)`` or an atomic add; half buffers round to nearest even."""
+        span, value_span = axes_in(form.offset, self.analysis), self.analysis.spans[s.value]
+        parts = [self.pointer(s.buffer, form.offset, span, value_span), self.operand(s.value)]
+        mask = " & ".join([*self.dim_mask(span | value_span), *self.checks(form)])
+        if s.mode == "atomic_add":
+            dtype = self.analysis.metas[s.buffer].dtype
+            parts[1] = f"tl.broadcast_to({parts[1]}, {self.shape(span | value_span)}).to({triton_dtype(dtype)})"
+        if mask:
+            parts.append(f"mask={mask}")
+        if s.mode == "atomic_add":
+            return f'tl.atomic_add({", ".join(parts)}, sem="relaxed")'
+        return f"tl.store({', '.join(parts)})"
+
+    def index(self, s: Index, form: Forms) -> str:
+        """An index expression as a value of its dtype."""
+        text = self.text(form.offset)
+        if not ex.symbols(form.offset):
+            return f"tl.full([], {text}, {triton_dtype(s.dtype)})"
+        wide = reach(form.offset, self.analysis) > INT32_MAX
+        if wide:
+            self.far = True
+            text = dim_text(form.offset, lambda y: f"{self.symbol(y)}.to(tl.int64)" if y.name in self.axes else self.symbol(y))
+            self.far = False
+        return f"tl.cast({text}, {triton_dtype(s.dtype)})"
+
+
+def variable_name(statement: Statement, last_of_origin: bool) -> str:
+    """What to call a statement's value: the user's name for the last value of a graph node, else its own."""
+    if isinstance(statement, Load):
+        return statement.buffer
+    if isinstance(statement, (Const, Index, Scalar)):
+        return statement.origin if last_of_origin and statement.origin else statement.name
+    return statement.origin or "value"
+

@@ -1,0 +1,50 @@
+"""Names and extremes of dtypes in Triton."""
+
+from __future__ import annotations
+
+import torch
+
+HALF = frozenset({torch.float16, torch.bfloat16})
+
+_NAMES = {
+    torch.bool: "int1", torch.int8: "int8", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64",
+    torch.uint8: "uint8", torch.uint16: "uint16", torch.uint32: "uint32", torch.uint64: "uint64",
+    torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64",
+}  # fmt: skip
+
+# Element types in signatures of compiled kernels, by the name of torch's dtype.
+SIGNATURE = {
+    "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+}  # fmt: skip
+
+
+def triton_dtype(dtype: torch.dtype) -> str:
+    """``tl.float32`` and so on. Raises KeyError for what Triton lacks (complex, quantised)."""
+    return "tl." + _NAMES[dtype]
+
+
+def supported(dtype: torch.dtype) -> bool:
+    """Whether Triton has the dtype."""
+    return dtype in _NAMES
+
+
+def short_name(dtype: torch.dtype) -> str:
+    """``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def is_float(dtype: torch.dtype) -> bool:
+    """Floating point."""
+    return dtype.is_floating_point
+
+
+def lowest(dtype: torch.dtype) -> float | int:
+    """The identity of max."""
+    return float("-inf") if is_float(dtype) else 0 if dtype == torch.bool else torch.iinfo(dtype).min
+
+
+def highest(dtype: torch.dtype) -> float | int:
+    """The identity of min."""
+    return float("inf") if is_float(dtype) else 1 if dtype == torch.bool else torch.iinfo(dtype).max

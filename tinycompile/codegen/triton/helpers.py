@@ -1,0 +1,298 @@
+"""Device functions that generated kernels call: ``from tinycompile.codegen.triton.helpers import tanh``.
+
+Error bounds are in units in the last place (ulp) of float32 against the exact value, on the whole range unless said.
+``fast_*`` forms serve kernels whose floating results are all stored as half types: their error (some 1e-5 relative at worst)
+vanishes in the rounding of the store.
+
+``LIBDEVICE`` lists what calls NVIDIA's libdevice: float64 forms of what ``tl.math`` lacks, and rare float32 functions. Those do
+not run in Triton's interpreter, where NumPy stands in for them (so the interpreter does not check these; the GPU tests do).
+"""
+
+from __future__ import annotations
+
+import os
+
+import triton
+import triton.language as tl
+
+# The functions that go to libdevice, for every float dtype (or only float64: the second tuple).
+LIBDEVICE = ("pow", "fmod", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "log10")
+LIBDEVICE_FLOAT64 = ("tanh", "log1p", "expm1")
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    from tinycompile.codegen.triton import numpy_math as libdevice
+else:
+    from triton.language.extra import libdevice
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LOG2E_LO = tl.constexpr(1.925963033500309e-08)  # log2(e) minus its float32 rounding
+LN2 = tl.constexpr(0.6931471805599453)
+LN2_HI = tl.constexpr(0.693145751953125)  # 16 leading bits: products with small integers are exact
+LN2_LO = tl.constexpr(1.4286068203094172e-06)
+
+
+# exponentials --------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def exp(x):
+    """e**x; 2.5 ulp. ``exp2(x * log2(e))`` with the rounding error of the product put back (it would cost 60 ulp near 88).
+    Float64: libdevice's."""
+    if x.dtype == tl.float64:
+        return tl.exp(x)
+    else:
+        t = x * LOG2E
+        rest = tl.fma(x, LOG2E_LO, tl.fma(x, LOG2E, -t))
+        rest = tl.where(tl.abs(t) < 256.0, rest, 0.0)  # infinities: inf - inf
+        return tl.exp2(t) * tl.fma(rest, LN2, 1.0)
+
+
+@triton.jit
+def fast_exp(x):
+    """e**x; relative error 2**-22 + |x| * 2**-24."""
+    return tl.exp2(x * LOG2E)
+
+
+@triton.jit
+def expm1(x):
+    """e**x - 1; 3 ulp. With x = n*ln2 + r: 2**n * expm1(r) + (2**n - 1), expm1(r) a polynomial (Taylor to r**7, |r| <= 0.35)."""
+    n = tl.floor(tl.fma(tl.minimum(tl.maximum(x, -60.0), 128.0), LOG2E, 0.5))
+    r = tl.fma(-n, LN2_LO, tl.fma(-n, LN2_HI, x))
+    p = tl.fma(r, 1.9841270e-04, 1.3888889e-03)
+    p = tl.fma(p, r, 8.3333333e-03)
+    p = tl.fma(p, r, 4.1666667e-02)
+    p = tl.fma(p, r, 1.6666667e-01)
+    p = tl.fma(p, r, 0.5)
+    p = tl.fma(p * r, r, r)
+    half_scale = tl.exp2(n - 1.0)  # 2**n may overflow where e**x - 1 does not
+    near = 2.0 * tl.fma(half_scale, p, half_scale - 0.5)
+    near = tl.where(x > 88.8, float("inf"), tl.where(x < -17.5, -1.0, near))
+    return tl.where(x != x, x, tl.where(x == 0.0, x, near))
+
+
+@triton.jit
+def log1p(x):
+    """log(1 + x); 3 ulp. log(u) * x / (u - 1) with u = 1 + x rounded: the division undoes the rounding of u (Kahan)."""
+    u = 1.0 + x
+    d = u - 1.0
+    safe = tl.where(d == 0.0, 1.0, d)
+    y = tl.log(u) * tl.div_rn(x, safe)
+    return tl.where(d == 0.0, x, tl.where(u == float("inf"), u, y))
+
+
+# activations ---------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + e**-x); 4 ulp."""
+    return tl.div_rn(1.0, 1.0 + exp(-x))
+
+
+@triton.jit
+def sigmoid64(x):
+    """Float64: 2 ulp."""
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def fast_sigmoid(x):
+    """1 / (1 + e**-x); relative error 2**-21 + |x| * 2**-24."""
+    return 1.0 / (1.0 + tl.exp2(x * -LOG2E))
+
+
+@triton.jit
+def tanh(x):
+    """tanh; 4 ulp. Below 0.6 an odd polynomial (minimax in x*x): the form 1 - 2 / (e**2x + 1) cancels there."""
+    a = tl.abs(x)
+    z = x * x
+    p = tl.fma(z, 3.1265220e-03, -1.4622405e-02)
+    p = tl.fma(p, z, 5.2315212e-02)
+    p = tl.fma(p, z, -1.3312992e-01)
+    p = tl.fma(p, z, 3.3332586e-01)
+    small = tl.fma(-p * z, x, x)
+    large = 1.0 - 2.0 / (tl.exp2(a * (2.0 * LOG2E)) + 1.0)
+    return tl.where(a < 0.6, small, tl.where(x < 0.0, -large, large))
+
+
+@triton.jit
+def fast_tanh(x):
+    """tanh; absolute error 2**-22 (the sigmoid form: no relative accuracy near 0, which ``1 + tanh`` and half stores don't see)."""
+    return 1.0 - 2.0 / (tl.exp2(x * (2.0 * LOG2E)) + 1.0)
+
+
+# rounding ------------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def trunc(x):
+    """Towards zero; exact."""
+    return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
+
+
+@triton.jit
+def round_even(x):
+    """To the nearest integer, halves to even; exact, keeps the sign of zero."""
+    low = tl.floor(x)
+    part = x - low
+    odd = low - 2.0 * tl.floor(low * 0.5) != 0.0
+    near = tl.where((part > 0.5) | ((part == 0.5) & odd), low + 1.0, low)
+    return tl.where(near == 0.0, x * 0.0, near)
+
+
+# integers ------------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def floor_divide(a, b):
+    """Integer a / b towards minus infinity (Triton's ``//`` truncates)."""
+    q = a // b
+    r = a - q * b
+    return q - ((r != 0) & ((r < 0) != (b < 0))).to(q.dtype)
+
+
+@triton.jit
+def floor_mod(a, b):
+    """Integer remainder with the sign of ``b`` (Triton's ``%`` has that of ``a``)."""
+    r = a % b
+    return r + tl.where((r != 0) & ((r < 0) != (b < 0)), b, r - r)
+
+
+# comparisons ---------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def maximum(a, b):
+    """The larger; NaN if either is."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def minimum(a, b):
+    """The smaller; NaN if either is."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def multiply(a, b):
+    """The product, as a combine function."""
+    return a * b
+
+
+@triton.jit
+def add(a, b):
+    """The sum, as a combine function."""
+    return a + b
+
+
+@triton.jit
+def either(a, b):
+    """Bitwise or, as a combine function."""
+    return a | b
+
+
+@triton.jit
+def both(a, b):
+    """Bitwise and, as a combine function."""
+    return a & b
+
+
+# reductions ----------------------------------------------------------------------------------------------------------------
+# All keep the reduced dimension when the tile has two (``keep``): rows stay (ROWS, 1) and broadcast against the tile.
+
+
+@triton.jit
+def reduce_max(x, axis: tl.constexpr, keep: tl.constexpr):
+    """Maximum; NaN if any is."""
+    return tl.reduce(x, axis, maximum, keep_dims=keep)
+
+
+@triton.jit
+def reduce_min(x, axis: tl.constexpr, keep: tl.constexpr):
+    """Minimum; NaN if any is."""
+    return tl.reduce(x, axis, minimum, keep_dims=keep)
+
+
+@triton.jit
+def reduce_prod(x, axis: tl.constexpr, keep: tl.constexpr):
+    """Product."""
+    return tl.reduce(x, axis, multiply, keep_dims=keep)
+
+
+@triton.jit
+def reduce_any(x, axis: tl.constexpr, keep: tl.constexpr):
+    """Whether any is true."""
+    return tl.reduce(x.to(tl.int32), axis, either, keep_dims=keep) != 0
+
+
+@triton.jit
+def reduce_all(x, axis: tl.constexpr, keep: tl.constexpr):
+    """Whether all are true."""
+    return tl.reduce(x.to(tl.int32), axis, both, keep_dims=keep) != 0
+
+
+@triton.jit
+def larger_first(a, i, b, j):
+    """The larger value with its index; NaN beats numbers, the lower index wins ties. ``a != a`` is false for integers."""
+    a_nan = a != a
+    b_nan = b != b
+    first = tl.where(a_nan == b_nan, (a > b) | (((a == b) | a_nan) & (i < j)), a_nan)
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def smaller_first(a, i, b, j):
+    """The smaller value with its index; NaN beats numbers, the lower index wins ties."""
+    a_nan = a != a
+    b_nan = b != b
+    first = tl.where(a_nan == b_nan, (a < b) | (((a == b) | a_nan) & (i < j)), a_nan)
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def reduce_argmax(x, index, axis: tl.constexpr, keep: tl.constexpr):
+    """Index of the first maximum, or of the first NaN."""
+    _, best = tl.reduce((x, index), axis, larger_first, keep_dims=keep)
+    return best.to(tl.int64)
+
+
+@triton.jit
+def reduce_argmin(x, index, axis: tl.constexpr, keep: tl.constexpr):
+    """Index of the first minimum, or of the first NaN."""
+    _, best = tl.reduce((x, index), axis, smaller_first, keep_dims=keep)
+    return best.to(tl.int64)
+
+
+@triton.jit
+def welford_combine(mean_a, m2_a, n_a, mean_b, m2_b, n_b):
+    """Mean, sum of squared deviations and count of two groups together (Chan, Golub, LeVeque 1979)."""
+    n = n_a + n_b
+    share = tl.where(n == 0.0, 0.0, n_b / n)
+    delta = mean_b - mean_a
+    return mean_a + delta * share, m2_a + m2_b + delta * delta * n_a * share, n
+
+
+@triton.jit
+def welford_reduce(mean, m2, count, axis: tl.constexpr, keep: tl.constexpr):
+    """Combine per-lane (mean, m2, count) into (mean, m2)."""
+    mean, m2, _ = tl.reduce((mean, m2, count), axis, welford_combine, keep_dims=keep)
+    return mean, m2
+
+
+@triton.jit
+def softmax_step(m, s, x):
+    """One more ``x`` into lanes of (maximum, sum of e**(x - maximum)): one exponential, as one of the two terms is e**0."""
+    top = maximum(m, x)
+    e = exp(-tl.abs(x - m))
+    s = tl.where(x > m, s * e + 1.0, s + e)
+    return top, tl.where(top == float("-inf"), 0.0, s)
+
+
+@triton.jit
+def softmax_reduce(m, s, axis: tl.constexpr, keep: tl.constexpr):
+    """Combine lanes of (maximum, sum). All -inf: (-inf, 0). A +inf anywhere: (inf, nan), as inf - inf is."""
+    top = tl.reduce(m, axis, maximum, keep_dims=True)
+    scale = tl.where(m == top, 1.0, exp(m - top))
+    highest = tl.reduce(m, axis, maximum, keep_dims=keep)
+    total = tl.sum(s * scale, axis, keep_dims=keep)
+    return highest, tl.where(highest == float("inf"), float("nan"), total)

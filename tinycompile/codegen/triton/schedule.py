@@ -1,0 +1,324 @@
+"""How a nest is cut into programs: which axes make a tile, block sizes, warps, loops. The only cost model of Triton codegen.
+
+A tile has one or two vector dimensions. Everything is launched on the first grid axis alone: the others stop at 65535.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tinycompile.base import expr as ex
+from tinycompile.base.expr import Dim
+from tinycompile.base.target import Target
+from tinycompile.codegen.triton.analysis import Analysis, axes_in, contiguous_axis, reach
+from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Store
+from tinycompile.ir.source import Config
+
+INT32_MAX = 2**31 - 1
+MAX_WHOLE_ROW = 16384  # elements of a reduction kept in registers: 1024 threads with 16 each
+HEAVY = frozenset("exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf erfc pow lgamma sinh cosh div".split())
+
+
+@dataclass(frozen=True, slots=True)
+class TileDim:
+    """``axes`` (outermost first) flattened into one index variable ``name``.
+
+    ``role``: ``tile`` (a block of it per program), ``scalar`` (one point per program), ``whole`` (all of it in every program),
+    ``loop`` (every program walks it block by block). ``block`` names the constant with the block size. ``masked``: the block may
+    stick out. ``wide``: its index is 64-bit."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    extent: Dim
+    role: str
+    block: str = ""
+    masked: bool = False
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """``dims``: the vector dimensions of the tile, outermost first. ``scalars``: what the program id picks. ``branch``: emit an
+    unmasked body for programs that lie inside, as a mask on a size that 16 does not divide forbids vector loads."""
+
+    dims: tuple[TileDim, ...]
+    scalars: tuple[TileDim, ...]
+    grid: Dim
+    configs: tuple[Config, ...]
+    branch: bool
+    why: str
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Names of the block sizes."""
+        return tuple(d.block for d in self.dims)
+
+
+def schedule(analysis: Analysis, target: Target) -> Schedule:
+    """Choose tiles for a nest."""
+    if not analysis.reduction:
+        chosen = _pointwise(analysis, target)
+    else:
+        chosen = _reduction(analysis, target)
+    return _widen(chosen, analysis)
+
+
+def power_of_2(n: int) -> int:
+    """The least power of two that is at least ``n``."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+# pointwise -----------------------------------------------------------------------------------------------------------------
+
+
+def _pointwise(analysis: Analysis, target: Target) -> Schedule:
+    axes = _in_store_order(analysis)
+    if len(axes) <= 1:
+        return _flat(axes, analysis, target)
+    inner = _main_contiguous(analysis, axes, Store) or axes[-1].name
+    other = _main_contiguous(analysis, axes, Load, avoid=inner)
+    by_name = {a.name: a for a in axes}
+    if other is not None and min(analysis.hint(by_name[other].extent), analysis.hint(by_name[inner].extent)) >= 16:
+        return _transposed(axes, by_name[other], by_name[inner], analysis)
+    n = analysis.hint(by_name[inner].extent)
+    static = all(isinstance(a.extent, int) for a in axes)
+    if static and n < 1024 and power_of_2(n) > 1.25 * n:
+        return _flat(axes, analysis, target)
+    return _rows(axes, by_name[inner], analysis, target)
+
+
+def _flat(axes: tuple[Axis, ...], analysis: Analysis, target: Target) -> Schedule:
+    """One vector dimension over everything; several axes are unpacked from it."""
+    extent = analysis.extent(axes)
+    n = analysis.hint(extent)
+    block, warps = _elementwise_block(n, analysis, target)
+    blocks = [(block, warps), (block // 2, warps), (block * 2, warps * 2), (block, warps * 2)]
+    configs = _candidates([Config((("BLOCK", b),), w) for b, w in blocks if b >= 128 and w <= 32], BLOCK=extent)
+    largest = max(dict(c.constants)["BLOCK"] for c in configs)
+    masked = not ex.divisible_by(extent, largest)
+    dim = TileDim("i", axes, extent, "tile", "BLOCK", masked)
+    branch = masked and not ex.divisible_by(extent, 16) and (len(axes) <= 1 or not isinstance(extent, int)) and n > block
+    return Schedule((dim,), (), _blocks(dim), configs, branch, f"pointwise over {extent} elements in one dimension")
+
+
+def _rows(axes: tuple[Axis, ...], inner: Axis, analysis: Analysis, target: Target) -> Schedule:
+    """Rows by columns: per-row and per-column values are loaded once a tile, and no division is done per element."""
+    outer = tuple(a for a in axes if a is not inner)
+    n = analysis.hint(inner.extent)
+    tile, warps = _elementwise_block(analysis.hint(analysis.extent(axes)), analysis, target)
+    x = min(power_of_2(n), tile)
+    y = max(1, min(tile // x, power_of_2(analysis.hint(analysis.extent(outer)))))
+    if isinstance(inner.extent, int) and inner.extent % x and inner.extent > x:  # prefer a block that divides the row
+        x = next((b for b in (x, x // 2, x // 4) if inner.extent % b == 0), x)
+        y = max(1, tile // x)
+    tiles = [(y, x, warps), (y * 2, x, warps * 2), (max(y // 2, 1), x, warps), (y, x, max(warps // 2, 1))]
+    configs = _candidates([Config((("ROWS", b), ("COLS", a)), w) for b, a, w in tiles], ROWS=analysis.extent(outer), COLS=inner.extent)
+    dims = (
+        _dim("row", outer, analysis, "tile", "ROWS", configs),
+        _dim("col", (inner,), analysis, "tile", "COLS", configs),
+    )
+    return Schedule(dims, (), _blocks(dims[0]) * _blocks(dims[1]), configs, False, f"pointwise in tiles of rows by columns along {inner.name}")
+
+
+def _transposed(axes: tuple[Axis, ...], other: Axis, inner: Axis, analysis: Analysis) -> Schedule:
+    """Square tiles: some operands are contiguous along one axis, some along the other; Triton turns them in shared memory."""
+    rest = tuple(a for a in axes if a is not inner and a is not other)
+    warps = 8 if _largest_item(analysis) >= 4 else 4
+    side = 64
+    tiles = [(side, side, warps), (32, 64, 4), (64, 32, 4), (32, 32, 4), (128, 64, 8)]
+    configs = _candidates([Config((("ROWS", b), ("COLS", a)), w) for b, a, w in tiles], ROWS=other.extent, COLS=inner.extent)
+    dims = (
+        _dim("row", (other,), analysis, "tile", "ROWS", configs),
+        _dim("col", (inner,), analysis, "tile", "COLS", configs),
+    )
+    scalars = (TileDim("outer", rest, analysis.extent(rest), "scalar"),) if rest else ()
+    grid = ex.product([*(_blocks(d) for d in dims), *(s.extent for s in scalars)])
+    return Schedule(dims, scalars, grid, configs, False, f"pointwise in square tiles: operands are contiguous along {other.name} and {inner.name}")
+
+
+def _elementwise_block(n: int, analysis: Analysis, target: Target) -> tuple[int, int]:
+    """Elements and warps of a program: 16 bytes a thread and operand, more when there are few operands to keep in flight."""
+    streams = sum(1 for s, f in analysis.accesses() if isinstance(s, Load) and len(axes_in(f.offset, analysis)) > 0)
+    vector = max(16 // _largest_item(analysis), 2)
+    per_thread = vector * (2 if streams <= 2 and vector <= 4 else 1)
+    block = 128 * per_thread
+    while block > 128 and n < block * target.units:  # too little work for every SM: smaller programs
+        block //= 2
+    return block, max(1, min(4, block // 32))
+
+
+# reductions ----------------------------------------------------------------------------------------------------------------
+
+
+def _reduction(analysis: Analysis, target: Target) -> Schedule:
+    extent = analysis.extent(analysis.reduction)
+    parallel = _in_store_order(analysis)
+    along = _main_contiguous(analysis, (*analysis.reduction, *parallel), Load) or _main_contiguous(
+        analysis, (*analysis.reduction, *parallel), Store
+    )
+    names = {a.name for a in parallel}
+    if along in names and analysis.hint(extent) > 1:
+        return _columns(parallel, extent, analysis, target)
+    r = analysis.hint(extent)
+    limit = MAX_WHOLE_ROW // (2 if _tile_values(analysis) > 3 or _largest_item(analysis) == 8 else 1)
+    if isinstance(extent, int) and power_of_2(r) <= limit:
+        return _whole_rows(parallel, extent, analysis, target)
+    return _looped_rows(parallel, extent, analysis, target)
+
+
+def _whole_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, target: Target) -> Schedule:
+    """Each row is read once and stays in registers; several rows a program when rows are short."""
+    rows_extent = analysis.extent(parallel)
+    p, r = analysis.hint(rows_extent), power_of_2(analysis.hint(extent))
+    rows = max(1, min(2048 // r, power_of_2(p)))
+    while rows > 1 and p < rows * target.units * 2:
+        rows //= 2
+    warps = max(1, min(32, rows * r // (32 * (16 if _largest_item(analysis) <= 4 else 8))))
+    if r * rows >= 1024:
+        warps = max(warps, 4)
+    if rows == 1:
+        scalars = _row_scalars(parallel, rows_extent)
+        configs = _candidates([Config((("COLS", r),), w) for w in (warps, warps * 2, max(warps // 2, 1)) if w <= 32])
+        dims = (_dim("col", analysis.reduction, analysis, "whole", "COLS", configs),)
+        return Schedule(dims, scalars, rows_extent if parallel else 1, configs, False, "one row a program, kept in registers")
+    tiles = [(rows, warps), (rows * 2, min(warps * 2, 32)), (rows, max(warps // 2, 1))]
+    configs = _candidates([Config((("ROWS", b), ("COLS", r)), w) for b, w in tiles], ROWS=rows_extent)
+    dims = (
+        _dim("row", parallel, analysis, "tile", "ROWS", configs),
+        _dim("col", analysis.reduction, analysis, "whole", "COLS", configs),
+    )
+    return Schedule(dims, (), _blocks(dims[0]), configs, False, f"{rows} rows a program, kept in registers")
+
+
+def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, target: Target) -> Schedule:
+    """A row is too long for registers (or its length is symbolic): walk it block by block, once a reduction level."""
+    rows_extent = analysis.extent(parallel)
+    r = analysis.hint(extent)
+    few = analysis.hint(rows_extent) < 4 * target.units
+    block, warps = (4096, 16) if few else (2048, 8)
+    block = max(min(block, power_of_2(r)), 16)
+    block = next((b for b in (block, block // 2) if b >= 1024 and ex.divisible_by(extent, b)), block)
+    warps = max(1, min(warps, block // 64))
+    candidates = [(block, warps), (block * 2, warps * 2), (block // 2, warps), (block, max(warps // 2, 1))]
+    configs = _candidates([Config((("COLS", b),), w) for b, w in candidates if b >= 16 and w <= 32], COLS=extent)
+    dims = (_dim("col", analysis.reduction, analysis, "loop", "COLS", configs),)
+    return Schedule(dims, _row_scalars(parallel, rows_extent), rows_extent if parallel else 1, configs, False,
+                    f"one row a program, in steps: {extent} elements don't stay in registers")
+
+
+def _columns(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, target: Target) -> Schedule:
+    """Memory is contiguous across the reduced axis: threads run along the columns, each reduces down."""
+    columns = analysis.extent(parallel)
+    c, r = analysis.hint(columns), analysis.hint(extent)
+    x = max(4, min(power_of_2(c), 128 // _largest_item(analysis) * 2))
+    least = max(4, 32 // _largest_item(analysis))
+    while x > least and c < x * target.units:
+        x //= 2
+    rblock = max(1, min(power_of_2(r), 4096 // x))
+    warps = max(1, min(8, x * rblock // 256))
+    whole = isinstance(extent, int) and rblock >= r
+    candidates = [(x, rblock, warps), (x, max(rblock // 2, 1), warps), (x * 2, rblock, warps), (x, rblock * 2, min(warps * 2, 16))]
+    if whole:
+        candidates = [(a, rblock, w) for a, _, w in candidates]
+    configs = _candidates([Config((("COLS", a), ("ROWS", b)), w) for a, b, w in candidates], COLS=columns, ROWS=extent)
+    dims = (
+        _dim("col", parallel, analysis, "tile", "COLS", configs),
+        _dim("row", analysis.reduction, analysis, "whole" if whole else "loop", "ROWS", configs),
+    )
+    return Schedule(dims, (), _blocks(dims[0]), configs, False, f"columns: {x} of them a program, reduced over {extent} rows")
+
+
+def _row_scalars(parallel: tuple[Axis, ...], extent: Dim) -> tuple[TileDim, ...]:
+    return (TileDim("row", parallel, extent, "scalar"),) if parallel else ()
+
+
+# shared --------------------------------------------------------------------------------------------------------------------
+
+
+def _dim(name: str, axes: tuple[Axis, ...], analysis: Analysis, role: str, block: str, configs: tuple[Config, ...]) -> TileDim:
+    extent = analysis.extent(axes)
+    largest = max(dict(c.constants)[block] for c in configs)
+    empty = isinstance(extent, int) and extent == 0
+    return TileDim(name, axes, extent, role, block, empty or not ex.divisible_by(extent, largest))
+
+
+def _blocks(dim: TileDim) -> Dim:
+    return ex.ceildiv(dim.extent, ex.sym(dim.block, 1))
+
+
+def _candidates(configs: list[Config], **extents: Dim) -> tuple[Config, ...]:
+    """Without doubles, and without those that need a mask where the first choice needs none (``extents``: block name -> extent)."""
+    first = dict(configs[0].constants)
+    free = {b: e for b, e in extents.items() if ex.divisible_by(e, first[b])}
+    return tuple(dict.fromkeys(c for c in configs if all(ex.divisible_by(e, dict(c.constants)[b]) for b, e in free.items())))
+
+
+def _in_store_order(analysis: Analysis) -> tuple[Axis, ...]:
+    """Parallel axes, the one with the largest stride in the first big store outermost."""
+    stores = [f.offset for s, f in analysis.accesses() if isinstance(s, Store)]
+    if not stores:
+        return analysis.parallel
+    main = max(stores, key=lambda d: len(axes_in(d, analysis)))
+
+    def stride(axis: Axis) -> int:
+        step = ex.coefficient(main, axis.name)
+        return -1 if step is None else -abs(analysis.hint(step)) if step != 0 else -INT32_MAX
+
+    return tuple(sorted(analysis.parallel, key=stride))
+
+
+def _main_contiguous(analysis: Analysis, axes: tuple[Axis, ...], kind: type, avoid: str = "") -> str | None:
+    """The axis along which most bytes are contiguous, among accesses of ``kind`` that are large: at least a quarter of the space."""
+    space = analysis.hint(analysis.extent(axes))
+    weight: dict[str, int] = {}
+    for s, f in analysis.accesses():
+        if not isinstance(s, kind):
+            continue
+        touched = axes_in(f.offset, analysis)
+        size = analysis.hint(ex.product(a.extent for a in axes if a.name in touched))
+        along = contiguous_axis(f.offset, axes)
+        walked = {a.name for a in axes if ex.coefficient(f.offset, a.name) not in (0, None)}
+        if along is not None and along != avoid and size * 4 >= space and (not avoid or avoid in walked):
+            weight[along] = weight.get(along, 0) + size * analysis.metas[s.buffer].dtype.itemsize
+    if avoid:
+        weight.pop(avoid, None)
+    return max(weight, key=lambda a: weight[a]) if weight else None
+
+
+def _largest_item(analysis: Analysis) -> int:
+    """The widest element among the accesses that span the most axes: it sets how many elements make 16 bytes."""
+    spans = [(len(axes_in(f.offset, analysis)), analysis.metas[s.buffer].dtype.itemsize) for s, f in analysis.accesses()]
+    most = max((n for n, _ in spans), default=0)
+    return max((size for n, size in spans if n == most), default=4)
+
+
+def _tile_values(analysis: Analysis) -> int:
+    """About how many tile-sized values are alive at once in a reduction: loads used both before and after it."""
+    reduced = {a.name for a in analysis.reduction}
+    loads = [s for s in analysis.nest.body if isinstance(s, Load) and analysis.spans[s.name] & reduced]
+    heavy = sum(1 for s in analysis.nest.body if isinstance(s, Scalar) and s.op in HEAVY and analysis.spans[s.name] & reduced)
+    scans = sum(1 for s in analysis.nest.body if isinstance(s, Scan))
+    pairs = sum(1 for s in analysis.nest.body if isinstance(s, Reduce) and len(s.args) + len(s.names) > 2)
+    return len(loads) + scans + pairs + (1 if heavy > 2 else 0)
+
+
+def _widen(chosen: Schedule, analysis: Analysis) -> Schedule:
+    """Use 64-bit indices where some offset may pass 2**31: for the program's part always, along a loop if it alone may."""
+    offsets = [f.offset for s, f in analysis.accesses()]
+    far = any(reach(d, analysis) > INT32_MAX for d in offsets)
+    dims = []
+    for dim in chosen.dims:
+        names = {a.name for a in dim.axes}
+        own = [_only(d, names) for d in offsets]
+        wide = analysis.hint(dim.extent) > INT32_MAX - 65536 or any(reach(d, analysis) > INT32_MAX for d in own)
+        dims.append(replace(dim, wide=wide or (far and dim.role == "tile")))
+    scalars = tuple(replace(s, wide=far) for s in chosen.scalars)
+    return replace(chosen, dims=tuple(dims), scalars=scalars)
+
+
+def _only(d: Dim, names: set[str]) -> Dim:
+    """The terms that mention some of ``names``."""
+    kept = {m: c for m, c in ex.terms_of(d) if any(s.name in names for a in m for s in ex.symbols(ex.from_terms({(a,): 1})))}
+    return ex.from_terms(kept)
+
+

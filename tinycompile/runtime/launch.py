@@ -1,0 +1,185 @@
+"""Launching compiled Triton kernels with little host time.
+
+``kernel[grid](...)`` binds, specialises and looks up on every call (17 us). Here the kernel is compiled for one signature, so a
+launch is one call of Triton's C launcher with packed metadata and raw pointers. The launcher's calling convention differs by
+Triton version; each one known has an entry in ``ADAPTERS``. Where none fits, ``CompiledKernel.run`` is used, and if even that
+fails on the first call, Triton's own ``kernel[grid]``; both with a logged reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinycompile.base import expr as ex
+from tinycompile.base.errors import BackendError
+from tinycompile.base.expr import Dim
+from tinycompile.base.logs import log
+from tinycompile.ir.source import Config, KernelSource
+
+Launcher = Callable[..., Any]
+
+
+def _run_prefix(kernel: Any) -> tuple[Callable[..., Any], str, dict[str, Any]]:
+    """``CompiledKernel.run``: stable from 3.2 to 3.9, in Python for a part of the way."""
+    return kernel.run, "stream, function, metadata, None, None, None", {}
+
+
+def _direct_36(kernel: Any) -> tuple[Callable[..., Any], str, dict[str, Any]]:
+    """3.5 to 3.6: the C function takes all arguments flat."""
+    launcher = kernel.run
+    names = {"cooperative": launcher.launch_cooperative_grid, "pdl": launcher.launch_pdl}
+    return launcher.launch, "stream, function, cooperative, pdl, None, None, metadata, None, None, None", names
+
+
+def _direct_39(kernel: Any) -> tuple[Callable[..., Any], str, dict[str, Any]]:
+    """3.9: one C function for all kernels; annotations and a packed signature say how to read the tuple of arguments."""
+    launcher = kernel.run
+    names = {
+        "cooperative": launcher.launch_cooperative_grid,
+        "pdl": launcher.launch_pdl,
+        "annotations": launcher.arg_annotations,
+        "signature": launcher.kernel_signature,
+    }
+    prefix = "stream, function, cooperative, pdl, metadata, None, None, None, None, None, annotations, signature"
+    return launcher.launch, prefix, names
+
+
+# By (major, minor): how to call, and whether the kernel's arguments go as one tuple.
+ADAPTERS: dict[tuple[int, int], tuple[Callable[[Any], tuple[Callable[..., Any], str, dict[str, Any]]], bool]] = {
+    (3, 5): (_direct_36, False),
+    (3, 6): (_direct_36, False),
+    (3, 9): (_direct_39, True),
+}
+
+
+def grid_text(grid: tuple[Dim, ...], constants: dict[str, int]) -> list[str]:
+    """The three grid sizes as Python over size arguments."""
+    sizes = [str(ex.substitute(g, constants)) for g in grid]
+    return sizes + ["1"] * (3 - len(sizes))
+
+
+def make_launcher(source: KernelSource, config: Config, kernel: Any) -> Launcher:
+    """A launcher of one compiled configuration, called as ``launcher(stream, *tensors_and_sizes)``.
+
+    Loads the binary on the current device. Tensors must be on it; a grid of size 0 is not launched."""
+    kernel._init_handles()
+    fast = _adapted(source, config, kernel)
+    if fast is None:
+        fast = _generate(source, config, kernel, *_run_prefix(kernel), packed=False)
+    return _Guarded(source, config, kernel, fast).first
+
+
+def _adapted(source: KernelSource, config: Config, kernel: Any) -> Launcher | None:
+    """The direct launcher for this Triton version, or None with a logged reason."""
+    import triton
+
+    version = tuple(int(p) for p in re.findall(r"\d+", triton.__version__)[:2])
+    if version not in ADAPTERS:
+        log("kernels", f"{source.name}: no direct launcher for Triton {triton.__version__}; CompiledKernel.run is used")
+        return None
+    build, packed = ADAPTERS[version]  # type: ignore[index]
+    metadata = kernel.metadata
+    scratch = getattr(metadata, "global_scratch_size", 0) or getattr(metadata, "profile_scratch_size", 0)
+    if scratch or getattr(metadata, "num_ctas", 1) != 1:
+        log("kernels", f"{source.name}: needs scratch memory or clusters; CompiledKernel.run is used")
+        return None
+    try:
+        return _generate(source, config, kernel, *build(kernel), packed=packed)
+    except AttributeError as error:
+        log("kernels", f"{source.name}: Triton {triton.__version__} is not as expected ({error}); CompiledKernel.run is used")
+        return None
+
+
+def _generate(
+    source: KernelSource, config: Config, kernel: Any, run: Callable[..., Any], prefix: str, names: dict[str, Any], packed: bool
+) -> Launcher:
+    """Write and compile the launching function: everything constant is a default argument or literal."""
+    constants = dict(config.constants)
+    parameters = [f"a{i}" for i in range(len(source.args))]
+    symbols = {a.name: p for a, p in zip(source.args, parameters, strict=True) if a.kind == "size"}
+    values = [f"{p}.data_ptr()" if a.kind == "pointer" else p for a, p in zip(source.args, parameters, strict=True)]
+    values += [str(v) for v in constants.values()]
+    arguments = f"({', '.join(values)},)" if packed else ", ".join(values)
+    x, y, z = (_rename(text, symbols) for text in _grid_over_args(source, constants))
+    guard = "" if x.isdigit() and int(x) > 0 else "    if x <= 0: return\n"
+    text = (
+        f"def launch(stream, {', '.join(parameters)}):\n    x = {x}\n{guard}"
+        f"    run(x, {y}, {z}, {prefix}, {arguments})\n"
+    )
+    namespace = {"run": run, "function": kernel.function, "metadata": kernel.packed_metadata, "min": min, "max": max, **names}
+    exec(compile(text, f"<launch {source.name}>", "exec"), namespace)
+    return namespace["launch"]  # type: ignore[no-any-return]
+
+
+def _grid_over_args(source: KernelSource, constants: dict[str, int]) -> list[str]:
+    known = {a.name for a in source.args if a.kind == "size"}
+    free = {s.name for g in source.grid for s in ex.symbols(g)} - known - set(constants)
+    if free:
+        raise BackendError(f"kernel {source.name}: its grid needs {sorted(free)}, which are not among its size arguments")
+    return grid_text(source.grid, constants)
+
+
+def _rename(text: str, names: dict[str, str]) -> str:
+    return re.sub(r"[A-Za-z_]\w*", lambda m: names.get(m.group(), m.group()), text)
+
+
+class _Guarded:
+    """The first launch is checked: a calling convention that is not as expected fails before anything runs on the device."""
+
+    def __init__(self, source: KernelSource, config: Config, kernel: Any, fast: Launcher) -> None:
+        self.source, self.config, self.kernel, self.run = source, config, kernel, fast
+        self.checked = False
+
+    def first(self, stream: int, *args: Any) -> None:
+        """Launch; after one success this is the fast path itself with one test in front."""
+        if self.checked:
+            self.run(stream, *args)
+            return
+        try:
+            self.run(stream, *args)
+        except (TypeError, SystemError, AttributeError) as error:
+            log("kernels", f"{self.source.name}: direct launch failed ({error}); kernel[grid] is used")
+            self.run = self.slow
+            self.run(stream, *args)
+        self.checked = True
+
+    def slow(self, stream: int, *args: Any) -> None:
+        """Triton's public way."""
+        constants = dict(self.config.constants)
+        sizes = {a.name: v for a, v in zip(self.source.args, args, strict=True) if a.kind == "size"}
+        grid = tuple(ex.evaluate(g, {**sizes, **constants}) for g in self.source.grid)
+        if all(g > 0 for g in grid):
+            self.kernel[(*grid, 1, 1)[:3]](*args, *constants.values(), stream=stream)
+
+
+def pick_config(source: KernelSource, launchers: Sequence[Launcher], repeats: int = 5) -> Launcher:
+    """A launcher that times all configurations on its first call and keeps the fastest.
+
+    Only for kernels without atomics or in-place updates: timing runs the kernel several times on the real arguments."""
+    import torch
+
+    chosen: list[Launcher] = []
+
+    def launch(stream: int, *args: Any) -> None:
+        if not chosen:
+            chosen.append(min(launchers, key=lambda fn: _time(torch, fn, stream, args, repeats)))
+            log("kernels", f"{source.name}: configuration {launchers.index(chosen[0])} of {len(launchers)} is fastest")
+        chosen[0](stream, *args)
+
+    return launch
+
+
+def _time(torch: Any, fn: Launcher, stream: int, args: Sequence[Any], repeats: int) -> float:
+    """The least milliseconds of ``repeats`` launches."""
+    fn(stream, *args)
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        fn(stream, *args)
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return float(min(times))

@@ -1,0 +1,138 @@
+"""Compiling Triton kernels: for the GPU at hand (``compile_kernel``) and for any architecture without one (``compile_offline``).
+
+A process that has run Triton's interpreter must not compile (interpreting patches ``triton.language`` for good): kernels are
+interpreted in a process of their own, see ``interpreter_worker``.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinycompile.base.errors import BackendError
+from tinycompile.ir.source import Config, KernelSource
+from tinycompile.runtime.launch import make_launcher, pick_config
+from tinycompile.runtime.modules import load_module
+
+# Triton's signature types by the name of torch's dtype.
+SIGNATURE = {
+    "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+}  # fmt: skip
+
+Launcher = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Offline:
+    """A kernel compiled without a device. ``registers`` and ``spills`` (bytes) are per thread, ``shared`` bytes per block."""
+
+    ptx: str
+    cubin: bytes
+    registers: int
+    spills: int
+    shared: int
+    num_warps: int
+
+    def sass(self) -> str:
+        """The machine code as text."""
+        return _tool("nvdisasm", self.cubin, "-c", "-plr")
+
+
+def compile_kernel(source: KernelSource, device_index: int, autotune: bool = False) -> Launcher:
+    """Compile for a CUDA device and load. The launcher is called as ``launcher(stream, *tensors_and_sizes)``.
+
+    With ``autotune`` all configurations are compiled and the first call times them on its own arguments. Raises BackendError."""
+    import torch  # local: offline compiles of many kernels need not initialise CUDA
+
+    major, minor = torch.cuda.get_device_capability(device_index)
+    configs = source.configs if autotune else source.configs[:1]
+    compiled = _parallel(lambda c: _compile(source, c, major * 10 + minor), configs)
+    with torch.cuda.device(device_index):
+        launchers = [make_launcher(source, c, k) for c, k in zip(configs, compiled, strict=True)]
+    return launchers[0] if len(launchers) == 1 else pick_config(source, launchers)
+
+
+def compile_kernels(sources: Sequence[KernelSource], device_index: int, autotune: bool = False) -> list[Launcher]:
+    """Compile several kernels on threads (Triton leaves the interpreter lock while LLVM and ptxas work)."""
+    return _parallel(lambda s: compile_kernel(s, device_index, autotune), sources)
+
+
+def compile_offline(source: KernelSource, arch: int, config: Config | None = None) -> Offline:
+    """Compile for ``arch`` (80, 90, ...) with no driver. Raises BackendError."""
+    kernel = _compile(source, config or source.configs[0], arch)
+    cubin = kernel.asm["cubin"]
+    usage = _tool("cuobjdump", cubin, "-res-usage")
+    registers, stack, local = (_number(usage, key) for key in ("REG", "STACK", "LOCAL"))
+    return Offline(kernel.asm["ptx"], cubin, registers, max(stack, local), kernel.metadata.shared, kernel.metadata.num_warps)
+
+
+def _parallel(fn: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    if len(items) <= 1:
+        return [fn(i) for i in items]
+    with concurrent.futures.ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
+        return list(pool.map(fn, items))
+
+
+def _compile(source: KernelSource, config: Config, arch: int) -> Any:
+    triton = _triton()
+    function = getattr(load_module(source.text, source.name), source.name)
+    names = function.arg_names
+    constants = dict(config.constants)
+    signature = {n: "constexpr" for n in names}
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+    for position, (name, arg) in enumerate(zip(names, source.args, strict=False)):
+        signature[name] = ("*" if arg.kind == "pointer" else "") + SIGNATURE[arg.dtype]
+        if arg.aligned:
+            attributes[(position,)] = [["tt.divisibility", 16]]
+    unknown = [n for n in names[len(source.args) :] if n not in constants]
+    if unknown:
+        raise BackendError(f"kernel {source.name} has parameters without an argument or constant: {unknown}")
+    ast_source = triton.compiler.ASTSource(function, signature, constants, attributes)
+    target = triton.backends.compiler.GPUTarget("cuda", arch, 32)
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": False}
+    try:
+        return triton.compile(ast_source, target=target, options=options)
+    except Exception as error:  # Triton, LLVM and ptxas raise whatever they like: one kind of ours, with the cause
+        raise BackendError(f"Triton could not compile {source.name} for sm_{arch}: {error}") from error
+
+
+@functools.cache
+def _triton() -> Any:
+    """Triton, in compiling mode."""
+    try:
+        import triton
+        import triton.backends.compiler
+        import triton.compiler
+    except ImportError as error:
+        raise BackendError(f"Triton is not installed: {error}") from error
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise BackendError("TRITON_INTERPRET=1 is set: this process interprets Triton kernels and cannot compile them")
+    return triton
+
+
+def _tool(name: str, cubin: bytes, *flags: str) -> str:
+    """Run one of the CUDA binary tools that Triton ships."""
+    folder = os.path.join(os.path.dirname(_triton().__file__), "backends", "nvidia", "bin")
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([os.path.join(folder, name), *flags, file.name], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BackendError(f"{name} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _number(text: str, key: str) -> int:
+    found = re.search(rf"\b{key}:(\d+)", text)
+    if found is None:
+        raise BackendError(f"cuobjdump did not report {key}")
+    return int(found.group(1))
