@@ -38,6 +38,14 @@ def raw_keys_public(t: torch.Tensor) -> int:
     return hash(facts) & 0x7FFF_FFFF_FFFF_FFFF
 
 
+_functorch_wrapped = _find("_functorch.is_functorch_wrapped_tensor")
+
+
+def is_functorch_wrapped(t: torch.Tensor) -> bool:
+    """Whether vmap, grad or functionalize wrapped it. The public way can't tell, and says no."""
+    return _functorch_wrapped is not None and _functorch_wrapped(t)
+
+
 # --- modes -------------------------------------------------------------------------------------------------------------------
 
 _any_autocast = _find("_is_any_autocast_enabled")
