@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from tinycompile.base.device import Device
+from tinycompile.base.expr import Expr, evaluate, sym
 from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import ShapeEnv
+from tinycompile.ir.builder import map_refs
 from tinycompile.ir.graph import Graph, Node, Ref
-from tinycompile.ops.record import Op, Sample, TensorSpec
+from tinycompile.ir.interpreter import torch_function
+from tinycompile.ir.loops_reference import run_loops
+from tinycompile.ir.loops_text import print_loops
+from tinycompile.ir.verify_loops import verify_loops
+from tinycompile.lower.lowering import lower
+from tinycompile.ops.record import OPS, Op, Sample, TensorSpec
+from tinycompile.passes.pipeline import optimize
 
 HALF_OR_FLOAT_EPS = {torch.float16: 2**-10, torch.bfloat16: 2**-7, torch.float32: 2**-23, torch.float64: 2**-52}
 
@@ -151,3 +161,70 @@ def assert_contract(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor |
 
 def _same_special(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+class GraphMaker:
+    """Builds a graph call by call; beside each node it keeps torch's value and the value in float64."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.metas: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
+        self.exact: dict[str, Any] = {}
+        self.inputs: list[Any] = []
+        self.env = ShapeEnv()
+
+    def input(self, value: torch.Tensor, name: str = "", symbolic: bool = False) -> Ref:
+        """A tensor input; ``symbolic``: its sizes become symbols (equal sizes the same one), its strides row-major in them."""
+        meta = meta_of(value)
+        if symbolic:
+            shape = tuple(self._symbol(n) if n > 1 else n for n in value.shape)
+            meta = TensorMeta.contiguous(shape, value.dtype, meta.device)
+        self.inputs.append(value)
+        return self._add(Node(name or f"x{len(self.nodes)}", "placeholder", "", meta=meta), value, to_double(value))
+
+    def call(self, op_name: str, *args: Any, name: str = "", **kwargs: Any) -> Ref:
+        """A call of a record with one result."""
+        op = OPS[op_name]
+        bound = tuple(tuple(a) if isinstance(a, list) else a for a in op.schema.bind(args, kwargs))
+        with self.env.active():
+            meta = op.meta(*self._with(self.metas, bound))
+        node = Node(name or f"v{len(self.nodes)}", "call", op_name, bound, (), meta)
+        value = op.eager(*self._numbers(self._with(self.values, bound)))
+        return self._add(node, value, op.eager(*to_double(self._numbers(self._with(self.exact, bound)))))
+
+    def extern(self, path: str, meta: TensorMeta, *args: Any, name: str = "") -> Ref:
+        """A call of a torch function by path."""
+        value = torch_function(path)(*self._with(self.values, args))
+        return self._add(Node(name or f"v{len(self.nodes)}", "extern", path, args, (), meta), value, to_double(value))
+
+    def graph(self, *outputs: Any) -> Graph:
+        """The graph as built."""
+        return Graph("f", (*self.nodes, Node("output", "output", "", (tuple(outputs),))), tuple(self.env.hints.items()))
+
+    def _symbol(self, size: int) -> Any:
+        name = f"s{size}"
+        return sym(name, 2) if name in self.env.hints else self.env.new_size(name, size)
+
+    def _add(self, node: Node, value: Any, exact: Any) -> Ref:
+        self.nodes.append(node)
+        self.metas[node.name], self.values[node.name], self.exact[node.name] = node.meta, value, exact
+        return Ref(node.name)
+
+    def _with(self, table: dict[str, Any], args: Any) -> Any:
+        return map_refs(args, lambda r: table[r.name])
+
+    def _numbers(self, args: Any) -> Any:
+        if isinstance(args, tuple):
+            return tuple(self._numbers(a) for a in args)
+        if isinstance(args, Device):
+            return args.torch()
+        return evaluate(args, self.env.hints) if isinstance(args, Expr) else args
+
+
+def run_lowered(graph: Graph, inputs: Sequence[Any], passes: bool = True) -> list[Any]:
+    """Optimize, lower, verify, print and run."""
+    loops = lower(optimize(graph) if passes else graph)
+    verify_loops(loops)
+    ast.parse(print_loops(loops))
+    return run_loops(loops, inputs)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.lower.support import assert_contract, bind_sample, graph_of_call, run_eager, to_double
 
 import tinycompile.ops  # noqa: F401  (fills OPS)
+from tests.lower.support import assert_contract, bind_sample, graph_of_call, run_eager, to_double
 from tinycompile.ir.effects import is_random
 from tinycompile.ir.loops_reference import run_loops
 from tinycompile.ir.loops_text import print_loops
