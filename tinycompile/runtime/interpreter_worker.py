@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -29,9 +28,9 @@ import torch
 from tinycompile.base import expr as ex
 from tinycompile.base.errors import BackendError
 from tinycompile.ir.source import Config, KernelSource
-from tinycompile.runtime.modules import load_module
 
 _ALIGN = 64
+_CHILD = "tinycompile.runtime.interpreter_child"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,13 @@ class InterpreterWorker:
             memory = self._share(spans)
             for span in spans:
                 ctypes.memmove(memory + span.offset, span.address, span.size)
-            request = {"name": source.name, "args": described, "constants": dict(config.constants), "grid": grid, "text": source.text}
+            request = {
+                "name": source.name,
+                "args": described,
+                "constants": dict(config.constants),
+                "grid": grid,
+                "text": source.text,
+            }
             self._exchange(request, source.name)
             for span in spans:
                 if ctypes.string_at(span.address, span.size) != ctypes.string_at(memory + span.offset, span.size):
@@ -101,7 +106,7 @@ class InterpreterWorker:
         self._memory = None
         environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self._child = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(self._file.fileno())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", _CHILD, str(self._file.fileno())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._errors, text=True, env=environment, pass_fds=(self._file.fileno(),),
         )  # fmt: skip
         self._owner = os.getpid()
@@ -142,7 +147,12 @@ class InterpreterWorker:
             home = next((s for s in merged if s.address <= arg.data_ptr() < s.address + s.size), None)
             offset = 0 if home is None else home.offset + arg.data_ptr() - home.address
             described.append(
-                {"dtype": str(arg.dtype).removeprefix("torch."), "offset": offset, "shape": list(arg.shape), "strides": list(arg.stride())}
+                {
+                    "dtype": str(arg.dtype).removeprefix("torch."),
+                    "offset": offset,
+                    "shape": list(arg.shape),
+                    "strides": list(arg.stride()),
+                }
             )
         return merged, described
 
@@ -190,45 +200,3 @@ def interpreted(source: KernelSource) -> Callable[..., None]:
         worker().run(source, args)
 
     return launch
-
-
-# the child's side ----------------------------------------------------------------------------------------------------------
-
-
-def _serve(fd: int) -> None:
-    """Answer requests until the input ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what kernels print must not mix with answers
-    torch.set_num_threads(1)
-    memory: mmap.mmap | None = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        size = os.fstat(fd).st_size
-        if size and (memory is None or len(memory) != size):
-            memory = mmap.mmap(fd, size)
-        try:
-            _run(request, memory)
-            reply: dict[str, Any] = {}
-        except Exception:  # the parent raises it
-            reply = {"error": traceback.format_exc(limit=-8)}
-        answers.write(json.dumps(reply) + "\n")
-        answers.flush()
-
-
-def _run(request: dict[str, Any], memory: mmap.mmap | None) -> None:
-    args = [a["size"] if "size" in a else _tensor(a, memory) for a in request["args"]]
-    kernel = getattr(load_module(request["text"], request["name"]), request["name"])
-    kernel[tuple(request["grid"])](*args, **request["constants"])
-
-
-def _tensor(described: dict[str, Any], memory: mmap.mmap | None) -> torch.Tensor:
-    dtype = getattr(torch, described["dtype"])
-    shape, strides = described["shape"], described["strides"]
-    if memory is None or 0 in shape:
-        return torch.empty(shape, dtype=dtype)
-    count = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    return torch.frombuffer(memory, dtype=dtype, count=count, offset=described["offset"]).as_strided(shape, strides)
-
-
-if __name__ == "__main__":
-    _serve(int(sys.argv[1]))

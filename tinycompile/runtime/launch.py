@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from tinycompile.base import expr as ex
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
@@ -104,10 +106,7 @@ def _generate(
     arguments = f"({', '.join(values)},)" if packed else ", ".join(values)
     x, y, z = (_rename(text, symbols) for text in _grid_over_args(source, constants))
     guard = "" if x.isdigit() and int(x) > 0 else "    if x <= 0: return\n"
-    text = (
-        f"def launch(stream, {', '.join(parameters)}):\n    x = {x}\n{guard}"
-        f"    run(x, {y}, {z}, {prefix}, {arguments})\n"
-    )
+    text = f"def launch(stream, {', '.join(parameters)}):\n    x = {x}\n{guard}    run(x, {y}, {z}, {prefix}, {arguments})\n"
     namespace = {"run": run, "function": kernel.function, "metadata": kernel.packed_metadata, "min": min, "max": max, **names}
     exec(compile(text, f"<launch {source.name}>", "exec"), namespace)
     return namespace["launch"]  # type: ignore[no-any-return]
@@ -158,20 +157,18 @@ def pick_config(source: KernelSource, launchers: Sequence[Launcher], repeats: in
     """A launcher that times all configurations on its first call and keeps the fastest.
 
     Only for kernels without atomics or in-place updates: timing runs the kernel several times on the real arguments."""
-    import torch
-
     chosen: list[Launcher] = []
 
     def launch(stream: int, *args: Any) -> None:
         if not chosen:
-            chosen.append(min(launchers, key=lambda fn: _time(torch, fn, stream, args, repeats)))
+            chosen.append(min(launchers, key=lambda fn: _time(fn, stream, args, repeats)))
             log("kernels", f"{source.name}: configuration {launchers.index(chosen[0])} of {len(launchers)} is fastest")
         chosen[0](stream, *args)
 
     return launch
 
 
-def _time(torch: Any, fn: Launcher, stream: int, args: Sequence[Any], repeats: int) -> float:
+def _time(fn: Launcher, stream: int, args: Sequence[Any], repeats: int) -> float:
     """The least milliseconds of ``repeats`` launches."""
     fn(stream, *args)
     times = []

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from tinycompile.base.errors import BackendError
 from tinycompile.ir.source import Config, KernelSource
 from tinycompile.runtime.launch import make_launcher, pick_config
@@ -51,8 +53,6 @@ def compile_kernel(source: KernelSource, device_index: int, autotune: bool = Fal
     """Compile for a CUDA device and load. The launcher is called as ``launcher(stream, *tensors_and_sizes)``.
 
     With ``autotune`` all configurations are compiled and the first call times them on its own arguments. Raises BackendError."""
-    import torch  # local: offline compiles of many kernels need not initialise CUDA
-
     major, minor = torch.cuda.get_device_capability(device_index)
     configs = source.configs if autotune else source.configs[:1]
     compiled = _parallel(lambda c: _compile(source, c, major * 10 + minor), configs)

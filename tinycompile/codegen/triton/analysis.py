@@ -122,7 +122,9 @@ def _check_reductions(nest: Nest) -> None:
     for s in nest.body:
         over = set(s.axes) if isinstance(s, Reduce) else {s.axis} if isinstance(s, Scan) else reduced
         if over != reduced:
-            raise BackendError(f"{nest.name}: one Triton kernel reduces over one set of axes, not {sorted(over)} and {sorted(reduced)}")
+            raise BackendError(
+                f"{nest.name}: one Triton kernel reduces over one set of axes, not {sorted(over)} and {sorted(reduced)}"
+            )
 
 
 def _forms(statement: Statement, metas: Mapping[str, TensorMeta], values: set[str]) -> Forms:
@@ -150,7 +152,9 @@ def _merge(axes: list[Axis], forms: list[Forms], nest: Nest) -> tuple[list[Axis]
     while merged:
         merged = False
         for outer, inner in itertools.permutations(axes, 2):
-            if outer.kind != inner.kind or (ordered and outer.kind != "parallel" and axes.index(outer) + 1 != axes.index(inner)):
+            if outer.kind != inner.kind or (
+                ordered and outer.kind != "parallel" and axes.index(outer) + 1 != axes.index(inner)
+            ):
                 continue
             moved = [_merge_forms(f, outer, inner) for f in forms]
             if all(m is not None for m in moved):

@@ -59,7 +59,11 @@ class Body:
             return self.axes[s.name]
         if s.name in self.variables:
             small = s.stop is None or self.analysis.hint(s.stop) <= INT32_MAX
-            return f"{self.variables[s.name]}.to(tl.int32)" if small and not self.far and self.dtypes[s.name] == torch.int64 else self.variables[s.name]
+            return (
+                f"{self.variables[s.name]}.to(tl.int32)"
+                if small and not self.far and self.dtypes[s.name] == torch.int64
+                else self.variables[s.name]
+            )
         return self.size(s)
 
     def text(self, d: Dim) -> str:
@@ -89,7 +93,12 @@ class Body:
         constant = [a in self.inline for a in s.args]
         typed = dtype == torch.float32 or (s.op in _INFIX and not is_float(dtype) and dtype != torch.bool)
         symbolic = any(not re.match(r"[-\d]|float\(", self.inline[a]) for a in s.args if a in self.inline)
-        ok = typed and not symbolic and not all(constant) and (s.op in _INFIX or s.op in ("where", "minimum", "maximum", "fmin", "fmax"))
+        ok = (
+            typed
+            and not symbolic
+            and not all(constant)
+            and (s.op in _INFIX or s.op in ("where", "minimum", "maximum", "fmin", "fmax"))
+        )
         args = [self.operand(a, ok and self.dtypes[a] == dtype) for a in s.args]
         return spell(s.op, dtype, args, self.fast)
 
@@ -166,4 +175,3 @@ def variable_name(statement: Statement, last_of_origin: bool) -> str:
     if isinstance(statement, (Const, Index, Scalar)):
         return statement.origin if last_of_origin and statement.origin else statement.name
     return statement.origin or "value"
-

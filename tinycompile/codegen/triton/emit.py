@@ -76,7 +76,7 @@ class _Emitter:
         used = used_in(body)
         if used:
             module.line()
-            module.line(f"from tinycompile.codegen.triton.helpers import {', '.join(used)}")
+            module.line(f"from tinycompile.codegen.triton.library import {', '.join(used)}")
         module.lines("", "")
         module.line("@triton.jit")
         parameters = [*self.pointers.values(), *self.sizes, *(f"{c}: tl.constexpr" for c in self.schedule.constants)]
@@ -232,7 +232,11 @@ class _Emitter:
             step = self.extent(after, f"{axis.name}_step")
             text = dim.name if after == 1 else f"{dim.name} // {step}"
             if wider:
-                text = f"({text}) % {self.extent(axis.extent, f'{axis.name}_size')}" if after != 1 else f"{text} % {self.extent(axis.extent, f'{axis.name}_size')}"
+                text = (
+                    f"({text}) % {self.extent(axis.extent, f'{axis.name}_size')}"
+                    if after != 1
+                    else f"{text} % {self.extent(axis.extent, f'{axis.name}_size')}"
+                )
             variable = self.body.axes.get(axis.name) or self.names.fresh(axis.name)
             self.body.axes[axis.name] = variable
             self.out.line(f"{variable} = {text}")
@@ -339,7 +343,9 @@ class _Emitter:
     def accumulator(self, s: Reduce) -> reductions.Accumulator:
         """The lanes of one reduction."""
         targets = tuple(self.body.variables[n] for n in s.names)
-        return reductions.looped(s.kind, targets, self.tile_value(s.args[0]), self.body.dtypes[s.args[0]], s.dtypes, self.site(s))
+        return reductions.looped(
+            s.kind, targets, self.tile_value(s.args[0]), self.body.dtypes[s.args[0]], s.dtypes, self.site(s)
+        )
 
     def start_carry(self, s: Scan) -> str:
         """A scan's total before the first block."""

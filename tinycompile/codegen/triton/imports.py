@@ -1,4 +1,4 @@
-"""Which helpers a kernel's text mentions. Reads helpers.py as text: generating code must not need Triton."""
+"""Which helpers a kernel's text mentions. Reads library.py as text: generating code must not need Triton."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 @functools.cache
 def helper_names() -> frozenset[str]:
-    """The functions that helpers.py defines, and ``libdevice``."""
-    tree = ast.parse(Path(__file__).with_name("helpers.py").read_text())
+    """The functions that library.py defines, and ``libdevice``."""
+    tree = ast.parse(Path(__file__).with_name("library.py").read_text())
     return frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef)) | {"libdevice"}
 
 

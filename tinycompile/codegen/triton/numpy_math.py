@@ -20,7 +20,11 @@ def _lift(fn: Callable[..., Any]) -> Callable[..., tl.tensor]:
         with np.errstate(all="ignore"):
             result = np.asarray(fn(*arrays)).astype(kind.handle.data.dtype)
         shape = list(result.shape)
-        block = tl.block_type(kind.dtype, shape) if any(isinstance(a, tl.tensor) and a.type.is_block() for a in args) else kind.dtype
+        block = (
+            tl.block_type(kind.dtype, shape)
+            if any(isinstance(a, tl.tensor) and a.type.is_block() for a in args)
+            else kind.dtype
+        )
         return tl.tensor(TensorHandle(result, kind.dtype.scalar), block)
 
     return call

@@ -59,7 +59,9 @@ class Site:
         return f"tl.where({self.mask}, {value}, {neutral})"
 
 
-def whole(kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site) -> list[str]:
+def whole(
+    kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site
+) -> list[str]:
     """Lines that reduce ``value``, a tile with the whole row, into ``names``."""
     keep = f", keep_dims={at.keep}" if at.keep else ""
     if kind == "welford":
@@ -97,7 +99,9 @@ class Accumulator:
     finish: list[str]
 
 
-def looped(kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site) -> Accumulator:
+def looped(
+    kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site
+) -> Accumulator:
     """Lanes that accumulate ``value`` block by block."""
     build = _LOOPED.get(kind, _simple)
     return build(kind, names, value, dtype, results, at)
@@ -107,7 +111,9 @@ def _full(at: Site, value: Identity, dtype: torch.dtype) -> str:
     return f"tl.full({at.shape}, {literal(value, dtype)}, {triton_dtype(dtype)})"
 
 
-def _simple(kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site) -> Accumulator:
+def _simple(
+    kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site
+) -> Accumulator:
     name, lanes = names[0], f"{names[0]}_lanes"
     tile = at.masked(value, kind, dtype)
     combine = {
@@ -122,17 +128,26 @@ def _simple(kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, r
     return Accumulator([f"{lanes} = {_full(at, identity(kind, dtype), dtype)}"], [combine], [finish])
 
 
-def _arg(kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site) -> Accumulator:
+def _arg(
+    kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site
+) -> Accumulator:
     best, where = f"{names[0]}_best", f"{names[0]}_index"
     first = "larger_first" if kind == "argmax" else "smaller_first"
     return Accumulator(
-        [f"{best} = {_full(at, identity(kind, dtype), dtype)}", f"{where} = tl.full({at.shape}, {2**31 - 1}, {at.index_dtype})"],
-        [f"{best}, {where} = {first}({best}, {where}, {at.masked(value, kind, dtype)}, tl.broadcast_to({at.index}, {at.shape}))"],
+        [
+            f"{best} = {_full(at, identity(kind, dtype), dtype)}",
+            f"{where} = tl.full({at.shape}, {2**31 - 1}, {at.index_dtype})",
+        ],
+        [
+            f"{best}, {where} = {first}({best}, {where}, {at.masked(value, kind, dtype)}, tl.broadcast_to({at.index}, {at.shape}))"
+        ],
         [f"{names[0]} = reduce_{kind}({best}, {where}, {at.tail})"],
     )
 
 
-def _welford(kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site) -> Accumulator:
+def _welford(
+    kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site
+) -> Accumulator:
     mean, m2 = f"{names[0]}_lanes", f"{names[1]}_lanes"
     seen, delta, share = f"{names[0]}_seen", f"{names[0]}_delta", f"{names[0]}_share"
     zero = _full(at, 0, dtype)

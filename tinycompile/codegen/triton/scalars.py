@@ -1,6 +1,6 @@
 """How Triton spells each scalar op: one table from (op, kind of dtype) to a template.
 
-In a template ``{0}``, ``{1}`` are operands; a name before ``(`` that helpers.py or libdevice defines is imported by the module.
+In a template ``{0}``, ``{1}`` are operands; a name before ``(`` that library.py or libdevice defines is imported by the module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ _ANY = {
     "isnan": "{0} != {0}",
 }  # fmt: skip
 
-_BOOL = {"lt": "~{0} & {1}", "le": "~{0} | {1}", "gt": "{0} & ~{1}", "ge": "{0} | ~{1}", "eq": "~({0} ^ {1})", "ne": "{0} ^ {1}"}
+_BOOL = {
+    "lt": "~{0} & {1}",
+    "le": "~{0} | {1}",
+    "gt": "{0} & ~{1}",
+    "ge": "{0} | ~{1}",
+    "eq": "~({0} ^ {1})",
+    "ne": "{0} ^ {1}",
+}
 
 _INT = {
     "floordiv": "floor_divide({0}, {1})", "mod": "floor_mod({0}, {1})", "truncdiv": "{0} // {1}", "fmod": "{0} % {1}",

@@ -112,12 +112,21 @@ def _rows(axes: tuple[Axis, ...], inner: Axis, analysis: Analysis, target: Targe
         x = next((b for b in (x, x // 2, x // 4) if inner.extent % b == 0), x)
         y = max(1, tile // x)
     tiles = [(y, x, warps), (y * 2, x, warps * 2), (max(y // 2, 1), x, warps), (y, x, max(warps // 2, 1))]
-    configs = _candidates([Config((("ROWS", b), ("COLS", a)), w) for b, a, w in tiles], ROWS=analysis.extent(outer), COLS=inner.extent)
+    configs = _candidates(
+        [Config((("ROWS", b), ("COLS", a)), w) for b, a, w in tiles], ROWS=analysis.extent(outer), COLS=inner.extent
+    )
     dims = (
         _dim("row", outer, analysis, "tile", "ROWS", configs),
         _dim("col", (inner,), analysis, "tile", "COLS", configs),
     )
-    return Schedule(dims, (), _blocks(dims[0]) * _blocks(dims[1]), configs, False, f"pointwise in tiles of rows by columns along {inner.name}")
+    return Schedule(
+        dims,
+        (),
+        _blocks(dims[0]) * _blocks(dims[1]),
+        configs,
+        False,
+        f"pointwise in tiles of rows by columns along {inner.name}",
+    )
 
 
 def _transposed(axes: tuple[Axis, ...], other: Axis, inner: Axis, analysis: Analysis) -> Schedule:
@@ -133,7 +142,14 @@ def _transposed(axes: tuple[Axis, ...], other: Axis, inner: Axis, analysis: Anal
     )
     scalars = (TileDim("outer", rest, analysis.extent(rest), "scalar"),) if rest else ()
     grid = ex.product([*(_blocks(d) for d in dims), *(s.extent for s in scalars)])
-    return Schedule(dims, scalars, grid, configs, False, f"pointwise in square tiles: operands are contiguous along {other.name} and {inner.name}")
+    return Schedule(
+        dims,
+        scalars,
+        grid,
+        configs,
+        False,
+        f"pointwise in square tiles: operands are contiguous along {other.name} and {inner.name}",
+    )
 
 
 def _elementwise_block(n: int, analysis: Analysis, target: Target) -> tuple[int, int]:
@@ -202,8 +218,14 @@ def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, ta
     candidates = [(block, warps), (block * 2, warps * 2), (block // 2, warps), (block, max(warps // 2, 1))]
     configs = _candidates([Config((("COLS", b),), w) for b, w in candidates if b >= 16 and w <= 32], COLS=extent)
     dims = (_dim("col", analysis.reduction, analysis, "loop", "COLS", configs),)
-    return Schedule(dims, _row_scalars(parallel, rows_extent), rows_extent if parallel else 1, configs, False,
-                    f"one row a program, in steps: {extent} elements don't stay in registers")
+    return Schedule(
+        dims,
+        _row_scalars(parallel, rows_extent),
+        rows_extent if parallel else 1,
+        configs,
+        False,
+        f"one row a program, in steps: {extent} elements don't stay in registers",
+    )
 
 
 def _columns(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, target: Target) -> Schedule:
@@ -217,7 +239,12 @@ def _columns(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, target
     rblock = max(1, min(power_of_2(r), 4096 // x))
     warps = max(1, min(8, x * rblock // 256))
     whole = isinstance(extent, int) and rblock >= r
-    candidates = [(x, rblock, warps), (x, max(rblock // 2, 1), warps), (x * 2, rblock, warps), (x, rblock * 2, min(warps * 2, 16))]
+    candidates = [
+        (x, rblock, warps),
+        (x, max(rblock // 2, 1), warps),
+        (x * 2, rblock, warps),
+        (x, rblock * 2, min(warps * 2, 16)),
+    ]
     if whole:
         candidates = [(a, rblock, w) for a, _, w in candidates]
     configs = _candidates([Config((("COLS", a), ("ROWS", b)), w) for a, b, w in candidates], COLS=columns, ROWS=extent)
@@ -320,5 +347,3 @@ def _only(d: Dim, names: set[str]) -> Dim:
     """The terms that mention some of ``names``."""
     kept = {m: c for m, c in ex.terms_of(d) if any(s.name in names for a in m for s in ex.symbols(ex.from_terms({(a,): 1})))}
     return ex.from_terms(kept)
-
-

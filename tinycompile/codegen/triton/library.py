@@ -1,4 +1,4 @@
-"""Device functions that generated kernels call: ``from tinycompile.codegen.triton.helpers import tanh``.
+"""Device functions that generated kernels call: ``from tinycompile.codegen.triton.library import tanh``.
 
 Error bounds are in units in the last place (ulp) of float32 against the exact value, on the whole range unless said.
 ``fast_*`` forms serve kernels whose floating results are all stored as half types: their error (some 1e-5 relative at worst)
@@ -16,7 +16,23 @@ import triton
 import triton.language as tl
 
 # The functions that go to libdevice, for every float dtype (or only float64: the second tuple).
-LIBDEVICE = ("pow", "fmod", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "log10")
+LIBDEVICE = (
+    "pow",
+    "fmod",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "atan2",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erfc",
+    "lgamma",
+    "log10",
+)
 LIBDEVICE_FLOAT64 = ("tanh", "log1p", "expm1")
 
 if os.environ.get("TRITON_INTERPRET") == "1":
