@@ -1,0 +1,369 @@
+"""Shape, stride and dtype rules that the records share.
+
+The stride rule of elementwise ops is that of ATen's TensorIterator (aten/src/ATen/TensorIterator.cpp: ``compute_fast_setup_type``,
+``reorder_dimensions``, ``allocate_or_resize_outputs``), restated on metadata. Promotion is ``torch.result_type``: tensors with
+dims outrank 0-d tensors, which outrank Python numbers, category by category.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.base import shapes
+from tinycompile.base.device import Device
+from tinycompile.base.expr import Dim, Expr
+from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import Shape
+
+FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
+HALVES = frozenset((torch.float16, torch.bfloat16))
+INTEGERS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
+SUPPORTED = FLOATS | INTEGERS | {torch.bool}
+
+CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # dims from the fastest to the slowest
+
+_NAMES = {
+    torch.bool: "Bool", torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long",
+    torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double",
+}  # fmt: skip
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """ATen's name of a dtype, as error messages spell it."""
+    return _NAMES.get(dtype, str(dtype))
+
+
+_C_NAMES = {
+    torch.bool: "bool", torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int",
+    torch.int64: "int64_t", torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half",
+    torch.bfloat16: "c10::BFloat16",
+}  # fmt: skip
+
+
+def c_type(dtype: torch.dtype) -> str:
+    """The C++ type of a dtype, as some error messages spell it."""
+    return _C_NAMES.get(dtype, str(dtype))
+
+
+# ---------------------------------------------------------------------------------------------------------------- dtypes
+
+
+def opmath(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which a kernel computes: float32 for half types, else the dtype itself."""
+    return torch.float32 if dtype in HALVES else dtype
+
+
+@functools.cache
+def promote_types(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """``torch.promote_types``, remembered."""
+    return a if a == b else torch.promote_types(a, b)
+
+
+def number_dtype(value: Any) -> torch.dtype:
+    """The dtype that a Python number brings into promotion; a symbolic size counts as an int."""
+    if isinstance(value, bool):
+        return torch.bool
+    if isinstance(value, (int, Expr)):
+        return torch.int64
+    if isinstance(value, float):
+        return torch.get_default_dtype()
+    raise TypeError(f"unsupported operand of type '{type(value).__name__}' where a Tensor or a number is needed")
+
+
+def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    if higher is None or lower is None:
+        return higher if lower is None else lower
+    if higher.is_floating_point:
+        return higher
+    return promote_types(higher, lower) if higher == torch.bool or lower.is_floating_point else higher
+
+
+def result_type(operands: Iterable[Any]) -> torch.dtype:
+    """The common dtype of TensorMetas and Python numbers (None is skipped), as ``torch.result_type`` gives it."""
+    found: list[torch.dtype | None] = [None, None, None]
+    for operand in operands:
+        if operand is None:
+            continue
+        if isinstance(operand, TensorMeta):
+            level, dtype = (0 if operand.shape else 1), operand.dtype
+        else:
+            level, dtype = 2, number_dtype(operand)
+        have = found[level]
+        found[level] = dtype if have is None else promote_types(have, dtype)
+    dtype_or_none = _combine(_combine(found[0], found[1]), found[2])
+    assert dtype_or_none is not None
+    return dtype_or_none
+
+
+def float_type(dtype: torch.dtype) -> torch.dtype:
+    """Floats stay; integers and bools become the default float dtype."""
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+
+
+def input_dtypes(promote: str, operands: Sequence[Any]) -> list[torch.dtype]:
+    """The dtype in which each input of a Pointwise op reaches its formula (half types widened).
+
+    ``operands`` are the op's Tensor arguments in schema order: TensorMetas or Python numbers."""
+    if promote == "none":
+        return [opmath(o.dtype) if isinstance(o, TensorMeta) else number_dtype(o) for o in operands]
+    common = result_type(operands)
+    compute = opmath(float_type(common) if promote == "int_to_float" else common)
+    return [compute] * len(operands)
+
+
+# --------------------------------------------------------------------------------------------------------------- strides
+
+
+@functools.lru_cache(maxsize=4096)
+def dense_strides(shape: Shape) -> Shape:
+    """Row-major strides, remembered by shape."""
+    return shapes.contiguous_strides(shape)
+
+
+def channels_last_strides(shape: Shape) -> Shape:
+    """Strides of torch.channels_last (rank 4) or channels_last_3d (rank 5)."""
+    return strides_in_order(shape, CHANNELS_LAST[len(shape)])
+
+
+def strides_in_order(shape: Sequence[Dim], order: Sequence[int]) -> Shape:
+    """Dense strides with the dims of ``order`` from the fastest to the slowest (sizes of 0 make the slower strides 0)."""
+    strides: list[Dim] = [0] * len(shape)
+    step: Dim = 1
+    for d in order:
+        strides[d] = step
+        step = step * shape[d]
+    return tuple(strides)
+
+
+def is_dense_in_order(shape: Sequence[Dim], strides: Sequence[Dim], order: Sequence[int]) -> bool:
+    """Whether memory is dense with the dims of ``order`` from fastest to slowest; dims of size 1 don't count."""
+    step: Dim = 1
+    for d in order:
+        if is_one(shape[d]):
+            continue
+        if not shapes.same(strides[d], step):
+            return False
+        step = step * shape[d]
+    return True
+
+
+def is_channels_last(meta: TensorMeta) -> bool:
+    """torch's ``is_contiguous(memory_format=torch.channels_last)``, or ``channels_last_3d`` for rank 5."""
+    return meta.rank in CHANNELS_LAST and is_dense_in_order(meta.shape, meta.strides, CHANNELS_LAST[meta.rank])
+
+
+def suggests_channels_last(x: TensorMeta) -> bool:
+    """torch's ``suggest_memory_format(x) == channels_last`` (or 3d): strides that grow in channels-last order (rank 4 and 5)."""
+    if x.rank not in CHANNELS_LAST or is_zero(x.strides[1]):
+        return False
+    least: Dim = 0
+    for d in CHANNELS_LAST[x.rank]:
+        if is_zero(x.shape[d]) or not shapes.at_least(x.strides[d], least):
+            return False
+        if d == 0 and shapes.same(least, x.strides[1]):
+            return False
+        least = x.strides[d] if is_one(x.shape[d]) else x.strides[d] * x.shape[d]
+    return True
+
+
+def is_row_major(meta: TensorMeta) -> bool:
+    """``meta.is_contiguous()``, quick for the common case."""
+    return meta.strides == dense_strides(meta.shape) or meta.is_contiguous()
+
+
+def is_non_overlapping_and_dense(meta: TensorMeta) -> bool:
+    """torch's flag: some order of the dims is dense."""
+    if is_row_major(meta) or is_channels_last(meta):
+        return True
+    big = [d for d in range(meta.rank) if not is_one(meta.shape[d])]
+    return is_dense_in_order(meta.shape, meta.strides, sorted(big, key=functools.cmp_to_key(_by_stride(meta.strides))))
+
+
+def _by_stride(strides: Shape) -> Callable[[int, int], int]:
+    return lambda a, b: 0 if strides[a] == strides[b] else (1 if shapes.at_least(strides[a], strides[b]) else -1)
+
+
+def is_one(d: Dim) -> bool:
+    """A size that is 1 (symbolic sizes never are)."""
+    return isinstance(d, int) and d == 1
+
+
+def is_zero(d: Dim) -> bool:
+    """A size or stride that is 0."""
+    return isinstance(d, int) and d == 0
+
+
+def iterator_strides(shape: Shape, operands: Sequence[TensorMeta], with_numbers: bool) -> Shape:
+    """The strides that TensorIterator gives a fresh output of ``shape``. ``with_numbers``: Python numbers took part as 0-d tensors."""
+    if all(t.strides == dense_strides(t.shape) for t in operands):
+        return dense_strides(shape)
+    if all(t.shape == shape for t in operands) and not (with_numbers and shape):
+        if all(is_row_major(t) for t in operands):
+            return dense_strides(shape)
+        if len(shape) == 4 and all(is_channels_last(t) for t in operands):
+            return channels_last_strides(shape)
+        last = operands[-1].strides
+        if all(t.strides == last for t in operands) and is_non_overlapping_and_dense(operands[-1]):
+            return last
+    order = _iteration_order(shape, [shapes.expand_strides(t.shape, t.strides, shape) for t in operands])
+    if order == list(range(len(shape) - 1, -1, -1)):
+        return dense_strides(shape)
+    return strides_in_order(shape, order)
+
+
+def _iteration_order(shape: Shape, strides: Sequence[Shape]) -> list[int]:
+    """Dims from fastest to slowest: ATen's insertion sort with ambiguous comparisons."""
+    order = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(order)):
+        at = i
+        for j in range(i - 1, -1, -1):
+            comparison = _compare_dims(shape, strides, order[j], order[at])
+            if comparison > 0:
+                order[j], order[at] = order[at], order[j]
+                at = j
+            elif comparison < 0:
+                break
+    return order
+
+
+def _compare_dims(shape: Shape, strides: Sequence[Shape], inner: int, outer: int) -> int:
+    """1: swap; -1: keep; 0: no operand says."""
+    for of in strides:
+        a, b = of[inner], of[outer]
+        if is_zero(a) or is_zero(b):
+            continue
+        if a == b:
+            if shape[inner] != shape[outer] and shapes.at_least(shape[inner], shape[outer]):
+                return 1
+        else:
+            return 1 if shapes.at_least(a, b) else -1
+    return 0
+
+
+def preserved_strides(meta: TensorMeta) -> Shape:
+    """Strides of ``empty_like(x)`` with torch.preserve_format (what clone and the ``*_like`` factories use)."""
+    if meta.strides == dense_strides(meta.shape):
+        return meta.strides
+    if is_non_overlapping_and_dense(meta):
+        return meta.strides
+    return strides_as_iterated(meta)
+
+
+def strides_as_iterated(meta: TensorMeta) -> Shape:
+    """Dense strides in the order of the input's own (ATen's ``infer_dense_strides``: sizes of 0 and 1 keep the order)."""
+    return iterator_strides(meta.shape, (meta,), True)
+
+
+def format_strides(meta: TensorMeta, memory_format: torch.memory_format | None) -> Shape:
+    """Strides of a fresh tensor like ``meta`` in a memory format."""
+    if memory_format is None or memory_format == torch.preserve_format:
+        return preserved_strides(meta)
+    if memory_format == torch.contiguous_format:
+        return dense_strides(meta.shape)
+    rank = 4 if memory_format == torch.channels_last else 5
+    if meta.rank != rank:
+        name = "channels_last" if rank == 4 else "channels_last_3d"
+        raise RuntimeError(f"required rank {rank} tensor to use {name} format")
+    return channels_last_strides(meta.shape)
+
+
+# ----------------------------------------------------------------------------------------------------------- elementwise
+
+
+def tensors_of(operands: Iterable[Any]) -> list[TensorMeta]:
+    """The TensorMetas among the operands."""
+    return [o for o in operands if isinstance(o, TensorMeta)]
+
+
+def common_device(tensors: Sequence[TensorMeta]) -> Device:
+    """The device of the result: 0-d CPU tensors may mix with any. Raises torch's error for two devices."""
+    device = tensors[0].device
+    for t in tensors:
+        if t.device == device:
+            continue
+        if not t.shape and t.device.type == "cpu":
+            continue
+        first = next((o for o in tensors if o.shape or o.device.type != "cpu"), t)
+        if first.device != t.device:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {first.device} and {t.device}!"
+            )
+        device = t.device
+    return device
+
+
+def elementwise(operands: Sequence[Any], dtype: torch.dtype) -> TensorMeta:
+    """The fresh result of an elementwise kernel over TensorMetas and Python numbers."""
+    tensors = [o for o in operands if isinstance(o, TensorMeta)]
+    if not tensors:
+        raise TypeError("an elementwise op needs at least one tensor")
+    first = tensors[0]
+    if len(tensors) == 1:
+        shape, device = first.shape, first.device
+    else:
+        shape = first.shape
+        if any(t.shape != shape for t in tensors):
+            shape = shapes.broadcast_shapes(*(t.shape for t in tensors))
+        device = common_device(tensors)
+    mixed = any(o is not None and not isinstance(o, TensorMeta) for o in operands)
+    return TensorMeta(shape, iterator_strides(shape, tensors, mixed), dtype, device)
+
+
+def pointwise_default(*operands: Any) -> TensorMeta:
+    """Promote; the result has the common dtype."""
+    return elementwise(operands, result_type(operands))
+
+
+def pointwise_float(*operands: Any) -> TensorMeta:
+    """Promote; integers become the default float dtype."""
+    return elementwise(operands, float_type(result_type(operands)))
+
+
+def pointwise_bool(*operands: Any) -> TensorMeta:
+    """The result is bool; the operands must still promote."""
+    result_type(operands)
+    return elementwise(operands, torch.bool)
+
+
+def like(meta: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
+    """The fresh result of a unary elementwise kernel."""
+    if meta.strides == dense_strides(meta.shape):
+        return TensorMeta(meta.shape, meta.strides, dtype or meta.dtype, meta.device)
+    return TensorMeta(meta.shape, iterator_strides(meta.shape, (meta,), False), dtype or meta.dtype, meta.device)
+
+
+def fresh(shape: Shape, dtype: torch.dtype, device: Device) -> TensorMeta:
+    """A fresh row-major tensor."""
+    return TensorMeta(shape, dense_strides(shape), dtype, device)
+
+
+# ------------------------------------------------------------------------------------------------------------ reductions
+
+
+def reduced_shape(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
+    """``shape`` with ``dims`` (normalised) removed, or kept as 1."""
+    if keepdim:
+        return tuple(1 if d in dims else s for d, s in enumerate(shape))
+    return tuple(s for d, s in enumerate(shape) if d not in dims)
+
+
+def reduction(x: TensorMeta, dim: int | Sequence[int] | None, keepdim: bool, dtype: torch.dtype) -> TensorMeta:
+    """The row-major result of a reduction over ``dim`` (None or () means all)."""
+    dims = shapes.normalize_dims(dim, x.rank)
+    return fresh(reduced_shape(x.shape, dims, keepdim), dtype, x.device)
+
+
+def require_nonempty(name: str, x: TensorMeta, dim: int | Sequence[int] | None) -> None:
+    """Raise torch's errors for a reduction without identity over no elements."""
+    if not any(is_zero(s) for s in x.shape):
+        return
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        raise IndexError(f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
+                         "with the 'dim' argument.")
+    for d in shapes.normalize_dims(dim, x.rank):
+        if x.shape and is_zero(x.shape[d]):
+            raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")

@@ -1,0 +1,338 @@
+"""Arithmetic on tensors and numbers: add, sub, mul, the divisions, pow, minimum and friends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tinycompile.base.expr import Expr
+from tinycompile.base.meta import TensorMeta
+from tinycompile.ops import meta_rules as rules
+from tinycompile.ops.declare import binary, declare, spelled, unary
+from tinycompile.ops.record import Extern, Pointwise
+from tinycompile.ops.samples import FLOATS, INTS, call, one, t, two
+from tinycompile.ops.scalar import Builder, Number, Value
+
+NUMERIC = (*FLOATS, *INTS)
+ANY = (*NUMERIC, "bool")
+
+
+def _operators(name: str) -> tuple[str, ...]:
+    return (f"operator.{name}", f"operator.i{name}", f"torch.Tensor.__{name}__", f"torch.Tensor.__i{name}__")
+
+
+# ---------------------------------------------------------------------------------------------------------- add, sub, mul
+
+
+def check_alpha(dtype: torch.dtype, alpha: Any) -> None:
+    """ATen's ``alpha_check``."""
+    if isinstance(alpha, bool) and dtype != torch.bool:
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+    if isinstance(alpha, float) and not dtype.is_floating_point:
+        raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
+
+
+def _add_meta(x: Any, other: Any, alpha: Any = 1) -> TensorMeta:
+    dtype = rules.result_type((x, other))
+    check_alpha(dtype, alpha)
+    return rules.elementwise((x, other), dtype)
+
+
+def _sub_meta(x: Any, other: Any, alpha: Any = 1) -> TensorMeta:
+    booleans = [isinstance(o, bool) or (isinstance(o, TensorMeta) and o.dtype == torch.bool) for o in (x, other)]
+    if all(booleans):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead."
+        )
+    if any(booleans):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the `~` or "
+            "`logical_not()` operator instead."
+        )
+    return _add_meta(x, other, alpha)
+
+
+def _scaled(b: Builder, value: Value, alpha: Number) -> Value:
+    return value if not isinstance(alpha, Expr) and alpha == 1 else value * b.const(alpha, value.dtype)
+
+
+def _add(b: Builder, x: Value, other: Value, alpha: Number = 1) -> Value:
+    if x.dtype == torch.bool:
+        return x | other if alpha else x
+    return x + _scaled(b, other, alpha)
+
+
+def _sub(b: Builder, x: Value, other: Value, alpha: Number = 1) -> Value:
+    return x - _scaled(b, other, alpha)
+
+
+def _mul(b: Builder, x: Value, other: Value) -> Value:
+    return x & other if x.dtype == torch.bool else x * other
+
+
+def _eager_add(x: Any, other: Any, alpha: Any = 1) -> torch.Tensor:
+    return torch.add(x, other, alpha=alpha)
+
+
+def _eager_sub(x: Any, other: Any, alpha: Any = 1) -> torch.Tensor:
+    return torch.sub(x, other, alpha=alpha)
+
+
+declare(
+    "add(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", _add_meta, Pointwise(_add), _eager_add,
+    spelled("add", "tm", *_operators("add")),
+    lambda: [*two(ANY)(), call(t(3), t(3), alpha=0.5), call(t(3, dtype="int32"), t(3, dtype="int32"), alpha=3),
+             call(t(3, dtype="int32"), 2.5), call(t(3, dtype="float16"), 2.5), call(t(3, dtype="int32"), t(3), alpha=2)],
+)  # fmt: skip
+declare(
+    "sub(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", _sub_meta, Pointwise(_sub), _eager_sub,
+    (*spelled("sub", "tm", *_operators("sub")), *spelled("subtract", "tm")),
+    lambda: [*two(NUMERIC)(), call(t(3), t(3), alpha=0.5)],
+)  # fmt: skip
+binary("mul", _mul, "default", (*spelled("mul", "tm", *_operators("mul")), *spelled("multiply", "tm")), two(ANY, number=2.5))
+
+
+# --------------------------------------------------------------------------------------------------------------- division
+
+
+def _differ_in_sign(a: Value, b: Value) -> Value:
+    return (a < 0) ^ (b < 0)
+
+
+def _floor_divide(b: Builder, x: Value, other: Value) -> Value:
+    """ATen's ``div_floor_floating``: exact where floor(x / y) is off by rounding."""
+    if not x.dtype.is_floating_point:
+        return b("floordiv", x, other)
+    mod = b("fmod", x, other)
+    div = (x - mod) / other
+    div = b.where(mod.ne(0) & _differ_in_sign(other, mod), div - 1, div)
+    floor = b("floor", div)
+    floor = b.where((div - floor) > 0.5, floor + 1, floor)
+    quotient = x / other
+    zero = b.where(b("signbit", quotient), -0.0, b.const(0.0, x.dtype))
+    return b.where(other.eq(0), quotient, b.where(div.eq(0), zero, floor))
+
+
+def _div_trunc(b: Builder, x: Value, other: Value) -> Value:
+    return b("trunc", x / other) if x.dtype.is_floating_point else b("truncdiv", x, other)
+
+
+def _remainder(b: Builder, x: Value, other: Value) -> Value:
+    if not x.dtype.is_floating_point:
+        return b("mod", x, other)
+    mod = b("fmod", x, other)
+    return b.where(mod.ne(0) & _differ_in_sign(other, mod), mod + other, mod)
+
+
+def _not_for_bool(kernel: str) -> Any:
+    def meta(x: Any, other: Any) -> TensorMeta:
+        dtype = rules.result_type((x, other))
+        if dtype == torch.bool:
+            raise NotImplementedError(f"\"{kernel}\" not implemented for 'Bool'")
+        return rules.elementwise((x, other), dtype)
+
+    return meta
+
+
+def _eager_div_trunc(x: Any, other: Any) -> torch.Tensor:
+    return torch.div(x, other, rounding_mode="trunc")
+
+
+_NONZERO = two(NUMERIC, fill="positive", number=3)
+_DIVISIONS = (
+    call(t(8, fill="special"), t(8, fill="special")), call(t(9), -2.0), call(t(9, dtype="int32", fill="integers"), -3),
+    call(t(64, dtype="float16"), 0.1), call(t(64), t(64)),
+)  # fmt: skip
+binary(
+    "div", lambda b, x, y: x / y, "int_to_float",
+    (*spelled("div", "tm", *_operators("truediv"), "torch.Tensor.__div__"), *spelled("divide", "tm"), *spelled("true_divide", "tm")),
+    two((*FLOATS, "int64", "int32", "uint8", "bool"), fill="positive", number=3),
+)  # fmt: skip
+binary(
+    "floor_divide", _floor_divide, "default", spelled("floor_divide", "tm", *_operators("floordiv")),
+    lambda: [*_NONZERO(), *_DIVISIONS], meta=_not_for_bool("div_floor_cpu"),
+)  # fmt: skip
+binary("div_trunc", _div_trunc, "default", (), lambda: [*_NONZERO(), *_DIVISIONS], _eager_div_trunc, _not_for_bool("div_trunc_cpu"))
+binary(
+    "remainder", _remainder, "default", spelled("remainder", "tm", *_operators("mod")),
+    lambda: [*_NONZERO(), *_DIVISIONS], meta=_not_for_bool("remainder_cpu"),
+)  # fmt: skip
+binary("fmod", lambda b, x, y: b("fmod", x, y), "default", spelled("fmod"), lambda: [*_NONZERO(), *_DIVISIONS],
+       meta=_not_for_bool("fmod_cpu"))  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------------------- pow
+
+
+def _pow_meta(x: Any, exponent: Any) -> TensorMeta:
+    dtype = rules.result_type((x, exponent))
+    if not dtype.is_floating_point and isinstance(exponent, int) and exponent < 0:
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
+    return rules.elementwise((x, exponent), dtype)
+
+
+def _integer_power(b: Builder, x: Value, exponent: int) -> Value:
+    """By squaring; wraps as the dtype does."""
+    result: Value | None = None
+    while exponent:
+        if exponent & 1:
+            result = x if result is None else result * x
+        exponent >>= 1
+        if exponent:
+            x = x * x
+    return b.const(1, x.dtype) if result is None else result
+
+
+def _pow_scalar(b: Builder, x: Value, exponent: Number) -> Value:
+    """Small exponents go by multiplication and square root, as ATen's ``pow_tensor_scalar_optimized_kernel``."""
+    if x.dtype == torch.bool:
+        return x if exponent else x | True
+    if not x.dtype.is_floating_point:
+        return _integer_power(b, x, int(exponent))
+    if exponent in (1, 2, 3):
+        return _integer_power(b, x, int(exponent))
+    if exponent == 0:
+        return b.const(1.0, x.dtype)
+    if exponent == 0.5:
+        return b("sqrt", x)
+    if exponent == -0.5:
+        return b("rsqrt", x)
+    if exponent == -1:
+        return b("reciprocal", x)
+    if exponent == -2:
+        return b("reciprocal", x * x)
+    return b("pow", x, b.const(float(exponent), x.dtype))
+
+
+_POWERS = (0, 1, 2, 3, 4, 0.5, -0.5, -1.0, -2.0, 2.5, 1.0)
+declare(
+    "pow_scalar(Tensor self, Scalar exponent) -> Tensor", _pow_meta, Pointwise(_pow_scalar), torch.pow, (),
+    lambda: [
+        *(call(t(4, 5, dtype=d, fill="positive"), p) for d in FLOATS for p in _POWERS),
+        *(call(t(9, dtype=d, fill="integers"), p) for d in INTS for p in (0, 1, 2, 5)),
+        call(t(6, 4, layout="transposed"), 2), call(t(), 3), call(t(0), 2), call(t(9, fill="special"), 2.5), call(t(9, dtype="int32"), 2.5),
+    ],
+    doc="The exponent is a number: pow by multiplication where that is exact.",
+)  # fmt: skip
+declare(
+    "pow(Tensor self, Tensor exponent) -> Tensor", _pow_meta, Pointwise(lambda b, x, exponent: b("pow", x, exponent)), torch.pow,
+    (*spelled("pow", "tm", *_operators("pow")),),
+    lambda: [*two(FLOATS, fill="positive", number=None)(), call(2.0, t(4)), call(2, t(4, dtype="int32", fill="positive"))],
+)  # fmt: skip
+declare(
+    "pow_integers(Tensor self, Tensor exponent) -> Tensor", _pow_meta, Extern(), torch.pow, (),
+    lambda: [call(t(9, dtype=d, fill="integers"), t(9, dtype=d, fill="positive")) for d in INTS],
+    doc="Integer powers by a tensor: left to torch, no scalar op has them.",
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------- signs, parts, extremes
+
+
+def _neg_meta(x: TensorMeta) -> TensorMeta:
+    if x.dtype == torch.bool:
+        raise RuntimeError(
+            "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, use the `~` or "
+            "`logical_not()` operator instead."
+        )
+    return rules.like(x)
+
+
+def _sign(b: Builder, x: Value) -> Value:
+    if x.dtype == torch.bool:
+        return x
+    zero = b.const(0, x.dtype)
+    return b.where(x > 0, b.const(1, x.dtype), b.where(x < 0, -1, zero) if x.dtype != torch.uint8 else zero)
+
+
+def _extreme(word: str) -> Any:
+    """minimum, maximum, fmin, fmax; bools and integers have no NaN."""
+    whole = {"fmin": "minimum", "fmax": "maximum"}.get(word, word)
+
+    def formula(b: Builder, x: Value, other: Value) -> Value:
+        if x.dtype == torch.bool:
+            return x & other if whole == "minimum" else x | other
+        return b(word if x.dtype.is_floating_point else whole, x, other)
+
+    return formula
+
+
+unary("neg", lambda b, x: -x, "default", (*spelled("neg", "tm", "operator.neg", "torch.Tensor.__neg__"), *spelled("negative")),
+      one(NUMERIC), meta=_neg_meta)  # fmt: skip
+unary("abs", lambda b, x: x if x.dtype in (torch.bool, torch.uint8) else b("abs", x), "default",
+      (*spelled("abs", "tm", "operator.abs", "builtins.abs", "torch.Tensor.__abs__"), *spelled("absolute")), one(NUMERIC))  # fmt: skip
+unary("sign", _sign, "default", (*spelled("sign"), *spelled("sgn")), one(ANY))
+unary("square", lambda b, x: x * x if x.dtype != torch.bool else x, "default", spelled("square"), one(NUMERIC))
+unary("positive", lambda b, x: x, "default", (), one(NUMERIC), eager=torch.clone)
+for _name in ("minimum", "maximum"):
+    binary(_name, _extreme(_name), "default", spelled(_name), two(ANY, number=None))
+for _name in ("fmin", "fmax"):
+    binary(_name, _extreme(_name), "default", spelled(_name), two(ANY, number=None))
+
+
+# ---------------------------------------------------------------------------------------------- lerp, addcmul, addcdiv
+
+
+def _one_dtype(name: str) -> Any:
+    def meta(x: TensorMeta, end: TensorMeta, weight: Any) -> TensorMeta:
+        for what, other in (("end", end), ("weight", weight)):
+            if isinstance(other, TensorMeta) and other.dtype != x.dtype and not (what == "weight" and not other.shape):
+                raise RuntimeError(
+                    f"expected dtype {_c_name(x.dtype)} for `{what}` but got dtype {_c_name(other.dtype)}"
+                )
+        return rules.elementwise((x, end, weight), x.dtype)
+
+    return meta
+
+
+def _c_name(dtype: torch.dtype) -> str:
+    return {torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}.get(
+        dtype, str(dtype).removeprefix("torch.")
+    )
+
+
+def _lerp(b: Builder, x: Value, end: Value, weight: Value) -> Value:
+    near = b("abs", weight) < 0.5
+    return b.where(near, x + weight * (end - x), end - (end - x) * (1 - weight))
+
+
+def _addcmul(b: Builder, x: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
+    if x.dtype == torch.bool:
+        return x | (tensor1 & tensor2) if value else x
+    return x + _scaled(b, tensor1, value) * tensor2
+
+
+def _addcdiv(b: Builder, x: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
+    return x + _scaled(b, tensor1, value) / tensor2
+
+
+def _addcmul_meta(x: TensorMeta, tensor1: Any, tensor2: Any, value: Any = 1) -> TensorMeta:
+    return rules.pointwise_default(x, tensor1, tensor2)
+
+
+def _addcdiv_meta(x: TensorMeta, tensor1: Any, tensor2: Any, value: Any = 1) -> TensorMeta:
+    if not any(o.dtype.is_floating_point for o in rules.tensors_of((tensor1, tensor2))):
+        raise RuntimeError("Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform a "
+                           "true division of tensor1 and tensor2. The historic addcdiv behavior can be implemented as (input + "
+                           "value * torch.trunc(tensor1 / tensor2)).to(input.dtype) for integer inputs and as (input + value * "
+                           "tensor1 / tensor2) for float inputs. The future addcdiv behavior is just the latter implementation: "
+                           "(input + value * tensor1 / tensor2), for all dtypes.")
+    return rules.pointwise_default(x, tensor1, tensor2)
+
+
+declare(
+    "lerp(Tensor self, Tensor end, Tensor weight) -> Tensor", _one_dtype("lerp"), Pointwise(_lerp), torch.lerp, spelled("lerp"),
+    lambda: [*(call(t(4, 5, dtype=d), t(4, 5, dtype=d), 0.3) for d in FLOATS), call(t(4, 5), t(5), t(4, 1)), call(t(3), t(3), 0.7)],
+)  # fmt: skip
+declare(
+    "addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", _addcmul_meta, Pointwise(_addcmul),
+    lambda x, a, b, value=1: torch.addcmul(x, a, b, value=value), spelled("addcmul"),
+    lambda: [*(call(t(4, 5, dtype=d), t(4, 1, dtype=d), t(5, dtype=d), value=0.5) for d in FLOATS),
+             call(t(4, dtype="int32"), t(4, dtype="int32"), t(4, dtype="int32"))],
+)  # fmt: skip
+declare(
+    "addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", _addcdiv_meta, Pointwise(_addcdiv),
+    lambda x, a, b, value=1: torch.addcdiv(x, a, b, value=value), spelled("addcdiv"),
+    lambda: [call(t(4, 5, dtype=d), t(4, 1, dtype=d), t(5, dtype=d, fill="positive"), value=0.5) for d in FLOATS],
+)  # fmt: skip

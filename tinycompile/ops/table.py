@@ -1,0 +1,227 @@
+"""Which record a torch callable means: ``bind(torch.add, (x, 2), {})`` gives the record and its arguments in schema order.
+
+Most callables name their record (``Op.functions``) and are bound by its schema. :mod:`~tinycompile.ops.spellings` holds the rest:
+callables with other parameters than the schema, and families in which the arguments choose the record.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.dispatch.schema import Schema
+from tinycompile.ops.meta_rules import SUPPORTED
+from tinycompile.ops.record import OPS, BoundCall, Op
+
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+Binder = Callable[[Args, dict[str, Any]], "BoundCall | None"]
+
+_ROOTS: dict[str, Any] = {"torch": torch, "operator": operator, "builtins": builtins}
+_PYTHON_DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool}
+_KEYWORDS = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self"}  # torch's other names for arguments
+_FACTORY = {"layout": (None, torch.strided), "pin_memory": (None, False), "requires_grad": (None, False)}  # the values that change nothing
+INPLACE_OPERATORS = frozenset(f"i{n}" for n in (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"))  # fmt: skip
+
+_BINDERS: dict[Any, Binder] = {}
+_METHODS: dict[str, Any] = {}  # torch.Tensor's attributes, by name
+
+
+# ---------------------------------------------------------------------------------------------------------------- public
+
+
+def bind(fn: Any, args: Sequence[Any], kwargs: Kwargs | None = None) -> BoundCall | None:
+    """The record that a call of ``fn`` means, or None: then the call stays torch's own.
+
+    Tensors may be torch's, ours, fakes or TensorMetas."""
+    try:
+        binder = _BINDERS.get(fn)
+    except TypeError:  # an unhashable callable is none of torch's
+        return None
+    if binder is None or not _understood(args) or (kwargs and not _understood(kwargs.values())):
+        return None
+    return binder(tuple(args), dict(kwargs) if kwargs else {})
+
+
+def bind_method(name: str, args: Sequence[Any], kwargs: Kwargs | None = None) -> BoundCall | None:
+    """``bind`` for ``torch.Tensor.<name>``; ``args[0]`` is the tensor."""
+    fn = _METHODS.get(name)
+    if fn is None:
+        fn = _METHODS[name] = getattr(torch.Tensor, name, None)
+    return None if fn is None else bind(fn, args, kwargs)
+
+
+def bind_attribute(name: str, x: Any = None) -> Any:
+    """The record call that reading ``x.<name>`` means (T, mT, H, mH); without ``x``: whether it is one (its binder or None)."""
+    binder = _ATTRIBUTES.get(name)
+    return binder if x is None or binder is None else binder((x,), {})
+
+
+def known(fn: Any) -> bool:
+    """Whether some call of ``fn`` has a record."""
+    try:
+        return fn in _BINDERS
+    except TypeError:
+        return False
+
+
+def resolve(dotted: str) -> Any:
+    """The object that a dotted name names, or None where this torch has none."""
+    parts = dotted.split(".")
+    found = _ROOTS[parts[0]]
+    for part in parts[1:]:
+        found = getattr(found, part, None)
+        if found is None:
+            return None
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- one record
+
+
+def is_tensor(value: Any) -> bool:
+    """A tensor of any kind: what has a dtype and a shape."""
+    return isinstance(value, torch.Tensor) or (hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "device"))
+
+
+_SIMPLE = frozenset((int, float, bool, str, type(None), torch.dtype, slice))
+
+
+def _understood(values: Any) -> bool:
+    """Whether every tensor is a strided one of a dtype that records know; complex, quantised and sparse ones are torch's."""
+    for value in values:
+        kind = type(value)
+        if kind in _SIMPLE:
+            continue
+        if kind in (tuple, list):
+            if not _understood(value):
+                return False
+        elif kind is complex or (getattr(value, "dtype", None) is not None and is_tensor(value) and not _plain(value)):
+            return False
+    return True
+
+
+def _plain(x: Any) -> bool:
+    return x.dtype in SUPPORTED and getattr(x, "layout", torch.strided) == torch.strided
+
+
+class SchemaBinder:
+    """Binds a call by the record's schema: renames keywords, makes tuples of lists, sets aside ``out`` and ``inplace``."""
+
+    __slots__ = ("fixes", "inplace", "needs_tensor", "op", "varargs")
+
+    def __init__(self, op: Op, inplace: bool = False, varargs: bool = False) -> None:
+        self.op, self.inplace = op, inplace
+        self.varargs = _first_list(op.schema) if varargs else None
+        self.fixes = tuple((i, _FIXES[kind]) for i, a in enumerate(op.schema.args) if (kind := _kind(a.base, a.is_list)) in _FIXES)
+        self.needs_tensor = op.schema.args[0].base == "Tensor"
+
+    def __call__(self, args: Args, kwargs: dict[str, Any]) -> BoundCall | None:
+        if self.varargs is not None and len(args) > self.varargs and not isinstance(args[self.varargs], (tuple, list)):
+            args = (*args[: self.varargs], args[self.varargs :])
+        out = None
+        inplace = self.inplace
+        if kwargs:
+            out = kwargs.pop("out", None)
+            inplace = bool(kwargs.pop("inplace", False)) or inplace
+            kwargs = self._renamed(kwargs)
+        try:
+            values = self.op.schema.bind(args, kwargs)
+        except TypeError:  # another overload, or a wrong call: torch's own to judge
+            return None
+        if self.fixes:
+            fixed = list(values)
+            for i, fix in self.fixes:
+                fixed[i] = fix(fixed[i])
+            values = tuple(fixed)
+        if self.needs_tensor and not _has_tensor(values):
+            return None
+        if inplace and not is_tensor(values[0]):
+            inplace = False
+        return BoundCall(self.op, values, inplace, out)
+
+    def _renamed(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        positions = self.op.schema.positions
+        renamed: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            if name not in positions:
+                if name in _FACTORY and value in _FACTORY[name]:
+                    continue
+                name = _KEYWORDS.get(name, name)
+            renamed[name] = value
+        return renamed
+
+
+def _has_tensor(values: Args) -> bool:
+    for value in values:
+        if type(value) is tuple:
+            if _has_tensor(value):
+                return True
+        elif type(value) not in _SIMPLE and is_tensor(value):
+            return True
+    return False
+
+
+def _first_list(schema: Schema) -> int | None:
+    return next((i for i, a in enumerate(schema.args) if a.is_list and a.base in ("int", "SymInt")), None)
+
+
+def _kind(base: str, is_list: bool) -> str:
+    if is_list:
+        return "tensors" if base == "Tensor" else "numbers"
+    return base
+
+
+def _numbers(value: Any) -> Any:
+    return value if value is None else tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _tensors(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _dtype(value: Any) -> Any:
+    return _PYTHON_DTYPES.get(value, value) if isinstance(value, type) else value
+
+
+_FIXES: dict[str, Callable[[Any], Any]] = {"numbers": _numbers, "tensors": _tensors, "ScalarType": _dtype}
+
+
+def call_of(name: str, *args: Any, **kwargs: Any) -> BoundCall | None:
+    """Bind straight to a record by its name."""
+    return SchemaBinder(OPS[name])(args, kwargs)
+
+
+# --------------------------------------------------------------------------------------------------------- building it
+
+# Records whose list of sizes or dims may be given as separate arguments, by method and by function.
+VARARGS = frozenset((
+    "view", "reshape", "permute", "expand", "repeat", "flip", "empty"))  # fmt: skip
+_ATTRIBUTES: dict[str, Binder] = {}
+
+
+def add(fn: Any, binder: Binder) -> None:
+    """Make ``bind`` use ``binder`` for a callable (a dotted name, or the object); the last one wins."""
+    found = resolve(fn) if isinstance(fn, str) else fn
+    if found is not None:
+        _BINDERS[found] = binder
+
+
+def add_attribute(name: str, binder: Binder) -> None:
+    """Make reading ``tensor.<name>`` an op."""
+    _ATTRIBUTES[name] = binder
+
+
+def add_record(op: Op) -> None:
+    """Every spelling in ``op.functions``, with the in-place twin of each (a trailing underscore)."""
+    for dotted in op.functions:
+        last = dotted.rsplit(".", 1)[1]
+        inplace = last.strip("_") in INPLACE_OPERATORS
+        add(dotted, SchemaBinder(op, inplace, op.name in VARARGS))
+        if not last.endswith("_") and not dotted.startswith(("operator.", "builtins.")):
+            add(f"{dotted}_", SchemaBinder(op, True, op.name in VARARGS))
