@@ -23,13 +23,16 @@ SIBLING_SHARE = 0.15  # siblings fuse when this share of the smaller one's traff
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What depends on the target. ``launch_bytes``: traffic that takes as long as starting a kernel. ``lanes``: parallel points
-    that one program or thread takes at once along a contiguous axis. ``enough``: programs below which a reduction is split."""
+    that one program or thread takes at once along a contiguous axis. A reduction is split when it has fewer programs than
+    ``enough``, at least ``least_work`` points and rows of ``least_row``; into ``wanted`` programs of at least ``least_chunk``."""
 
     launch_bytes: int
     lanes: int
     enough: int
     wanted: int
     least_work: int
+    least_row: int = 1024
+    least_chunk: int = 4096
 
     @classmethod
     def of(cls, target: Target) -> Limits:
@@ -118,7 +121,7 @@ class Cost:
     def starved(self, axes: Mapping[str, Dim], reduction: Iterable[str], accesses: Iterable[Access]) -> bool:
         """Whether a reduction has too few parallel points for the target and enough work for that to matter."""
         reduced = set(reduction)
-        if not reduced or self.points(axes) < self.limits.least_work or self.points(axes, reduced) < 1024:
+        if not reduced or self.points(axes) < self.limits.least_work or self.points(axes, reduced) < self.limits.least_row:
             return False
         return self.programs(axes, reduced, accesses) < self.limits.enough
 

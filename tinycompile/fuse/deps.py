@@ -11,6 +11,8 @@ import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
+from tinycompile.ir.effects import is_pure, written
+from tinycompile.ir.graph import Node, Ref
 from tinycompile.ir.loops import Const, ExternCall, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store, TensorView
 from tinycompile.ops.scalar import SCALAR_OPS
 
@@ -180,15 +182,34 @@ def reads_of(step: Step) -> frozenset[str]:
     return frozenset(s.buffer for s in step.body if isinstance(s, Load))
 
 
+def _refs(arg: Any) -> Any:
+    if isinstance(arg, TensorView):
+        return Ref(arg.buffer)
+    return tuple(map(_refs, arg)) if isinstance(arg, (tuple, list)) else arg
+
+
+def _node(call: ExternCall) -> Node:
+    kwargs = tuple((k, _refs(v)) for k, v in call.kwargs)
+    return Node(call.name, call.kind, call.target, _refs(call.args), kwargs)
+
+
+def changed_by(call: ExternCall) -> list[str]:
+    """The buffers that a library call changes in place."""
+    return [ref.name for ref in written(_node(call))]
+
+
 def writes_of(step: Step) -> frozenset[str]:
-    """The buffers that a step writes or makes."""
+    """The buffers that a step writes, makes, or changes in place."""
     if isinstance(step, ExternCall):
-        return frozenset(o for o in step.outputs if o is not None)
+        return frozenset([*(o for o in step.outputs if o is not None), *changed_by(step)])
     return frozenset(s.buffer for s in step.body if isinstance(s, Store))
 
 
 def predecessors(steps: Sequence[Step]) -> list[set[int]]:
-    """For each step the earlier ones that must run before it: it reads what they write, or overwrites what they touch."""
+    """For each step the earlier ones that must run before it: it reads what they write, or overwrites what they touch.
+
+    Calls that draw random numbers, or of which nothing is known, stay in order among themselves."""
+    impure: int | None = None
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     before: list[set[int]] = []
@@ -200,6 +221,9 @@ def predecessors(steps: Sequence[Step]) -> list[set[int]]:
         for name in writes:
             needs.update(writers.get(name, ()))
             needs.update(readers.get(name, ()))
+        if isinstance(step, ExternCall) and not is_pure(_node(step)):
+            needs.update(() if impure is None else (impure,))
+            impure = i
         needs.discard(i)
         before.append(needs)
         for name in reads:

@@ -96,7 +96,7 @@ class _Chooser:
         evaluated = sum(self.evaluations(c, points) for c, points in uses.sinks.items())
         extra_reads = max(0, read - written) // max(own, 1)
         several = len(uses.sinks) > 1
-        cheap = facts.weight <= CHEAP_WEIGHT and read <= written
+        cheap = facts.weight <= CHEAP_WEIGHT and read <= written + written // 8  # something broadcast may come with it
         readers = self.readers[buffer]
         if several and not constant and not cheap:
             return  # grouping shares the value among its readers where it can

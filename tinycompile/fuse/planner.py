@@ -44,7 +44,7 @@ def plan(loops: Loops, target: Target) -> Plan:
         nest = coalesce(grouping.weave_group(node, grouped.vanish, cost, sizes), cost)
         if any(isinstance(s, Store) for s in nest.body) and not _empty(nest):
             final.extend(_split(nest, cost, buffers, decisions))
-    named = _Names({*buffers, *loops.inputs, *sizes})
+    named = _Names({*buffers, *loops.inputs, *sizes}, {o: i for i, s in enumerate(loops.steps) for o in s.origins})
     why = _reasons(decisions)
     kernels = [_kernel(named.of(s), cost, why) if isinstance(s, Nest) else s for s in final]
     return Plan(
@@ -83,13 +83,15 @@ def _split(nest: Nest, cost: Cost, buffers: dict[str, Buffer], decisions: list[D
 
 
 class _Names:
-    """Kernel names: what the kernel computes, unique, valid, at most 48 characters."""
+    """Kernel names: what the kernel computes, in program order, unique, valid, at most 48 characters."""
 
-    def __init__(self, taken: set[str]) -> None:
-        self.taken = taken
+    def __init__(self, taken: set[str], order: dict[str, int]) -> None:
+        self.taken, self.order = taken, order
 
     def of(self, nest: Nest) -> Nest:
-        stems = dict.fromkeys(re.sub(r"(_\d+)+$", "", re.sub(r"\W", "_", o)) or "nest" for o in nest.origins or (nest.name,))
+        """The nest with its name, and its origins in program order."""
+        origins = tuple(sorted(nest.origins, key=lambda o: self.order.get(o, 0)))
+        stems = dict.fromkeys(re.sub(r"(_\d+)+$", "", re.sub(r"\W", "_", o)) or "nest" for o in origins or (nest.name,))
         tail = "_partial" if nest.name.endswith("_partial") else ""
         base = "fused_" + "_".join(stems) if len(stems) > 1 else f"{next(iter(stems))}_kernel"
         base = base[: NAME_LENGTH - 4 - len(tail)].rstrip("_") + tail
@@ -98,7 +100,7 @@ class _Names:
             n += 1
             name = f"{base}_{n}"
         self.taken.add(name)
-        return replace(nest, name=name)
+        return replace(nest, name=name, origins=origins)
 
 
 def _reasons(decisions: Sequence[Decision]) -> dict[str, list[str]]:

@@ -22,8 +22,6 @@ from tinycompile.fuse.deps import analyse, defined, statement_axes, used_values
 from tinycompile.fuse.weave import Weaver, emit_condition, with_dims, without_dead
 from tinycompile.ir.loops import Axis, Buffer, Const, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
 
-LEAST_CHUNK = 512  # points of a row that one program reduces at least
-
 
 @dataclass(frozen=True, slots=True)
 class Split:
@@ -56,7 +54,8 @@ def choose(nest: Nest, cost: Cost) -> Split | None:
     if cost.size(axis.extent) * 2 < wanted:
         axis = max((a for a in nest.axes if a.kind == "reduction"), key=lambda a: cost.size(a.extent))
     extent = cost.size(axis.extent)
-    wanted = min(wanted, max(cost.points(facts.axes, facts.reduction) // LEAST_CHUNK, 2), extent)
+    lanes = cost.limits.lanes if fastest_is_parallel(nest, accesses, cost) else 1
+    wanted = min(wanted, max(cost.points(facts.axes, facts.reduction) * lanes // cost.limits.least_chunk, 2), extent)
     if wanted < 2:
         return None
     even = _divisor_near(axis.extent, wanted)
@@ -65,7 +64,8 @@ def choose(nest: Nest, cost: Cost) -> Split | None:
     full_stores = any(a.axes & facts.reduction for a in facts.stores)
     if facts.divides or full_stores:  # neither may happen at points beyond the end
         return None
-    chunk = ex.ceildiv(axis.extent, wanted)
+    align = next(a for a in (1024, 64, 16, 1) if a == 1 or extent >= 8 * a * wanted)  # chunks begin at aligned addresses
+    chunk = ex.ceildiv(axis.extent, wanted * align) * align
     return Split(axis, math.ceil(extent / chunk) if isinstance(chunk, int) else wanted, chunk, False)
 
 

@@ -6,6 +6,7 @@ every one of its axes becomes; what is inlined, and which buffers vanish, was de
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,6 +63,7 @@ class Weaver:
         self._made: dict[tuple[Any, ...], str] = {}
         self._stored: dict[str, tuple[tuple[Dim, ...], str]] = {}
         self._writes: dict[str, int] = {}
+        self._serial: dict[str, int] = {}
 
     def add(self, nest: Nest, dims: Mapping[str, Dim]) -> None:
         """Append a nest whose axes are the given expressions over this nest's axes."""
@@ -91,6 +93,11 @@ class Weaver:
     def _load(self, frame: _Frame, s: Load) -> _Frame | None:
         index = tuple(self._dim(frame, d) for d in s.index)
         own = tuple(m for m in (self._dim(frame, d) for d in s.mask) if not ex.at_least(m, 0))
+        if any(ex.at_least(-m, 1) for m in own):  # never read
+            half = s.dtype in HALF
+            frame.wide.update((s.name,) if half else ())
+            frame.values[s.name] = self._emit(Const(s.name, torch.float32 if half else s.dtype, s.other, s.origin))
+            return None
         mask = tuple(dict.fromkeys((*own, *frame.mask)))
         if s.buffer in self.producers:
             key = (s.buffer, index, mask)
@@ -239,12 +246,16 @@ class Weaver:
         return self._emit_many(s)
 
     def _fresh(self, base: str) -> str:
-        name, n = base, 1
-        while name in self._taken:
+        if base not in self._taken:
+            self._taken.add(base)
+            return base
+        stem = re.sub(r"_\d+$", "", base)
+        n = self._serial.get(stem, 1) + 1
+        while f"{stem}_{n}" in self._taken:
             n += 1
-            name = f"{base}_{n}"
-        self._taken.add(name)
-        return name
+        self._serial[stem] = n
+        self._taken.add(f"{stem}_{n}")
+        return f"{stem}_{n}"
 
 
 def _key(s: Load | Const | Index | Scalar, version: int) -> tuple[Any, ...]:

@@ -104,7 +104,7 @@ class _PlanCheck:
         self.written |= writes
 
     def extern(self, call: ExternCall) -> None:
-        self.unique(call.name)
+        self.unique(call.name, buffers_too=False)
         for view in _views((call.args, tuple(v for _, v in call.kwargs))):
             self.buffer(view.buffer, call.name)
             self.readable(view.buffer, call.name)
@@ -123,8 +123,8 @@ class _PlanCheck:
         if name not in self.written and not self.empty(name):
             raise VerifyError(f"{step}: {name} is read before it is written")
 
-    def unique(self, name: str) -> None:
-        if name in self.names or name in self.buffers:
+    def unique(self, name: str, buffers_too: bool = True) -> None:
+        if name in self.names or (buffers_too and name in self.buffers):
             raise VerifyError(f"{self.plan.name}: the name {name} is taken")
         self.names.add(name)
 
