@@ -7,6 +7,7 @@ files in the package's root see everything.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,7 @@ def allowed(folder: str) -> set[str]:
     return {*LAYERS, folder}
 
 
+@functools.cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
