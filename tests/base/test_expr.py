@@ -13,7 +13,7 @@ from tinycompile.base import expr as ex
 pytestmark = pytest.mark.pure
 hypothesis = pytest.importorskip("hypothesis")
 st = pytest.importorskip("hypothesis.strategies")
-check = hypothesis.settings(max_examples=300, deadline=None, derandomize=True)
+check = hypothesis.settings(max_examples=150, deadline=None, derandomize=True)
 
 N, M = ex.sym("n", 2), ex.sym("m", 2)
 I, J, K = ex.sym("i", 0, 5), ex.sym("j", 0, N), ex.sym("k", -3, 4)

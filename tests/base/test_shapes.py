@@ -15,7 +15,7 @@ from tinycompile.base.errors import InternalError
 pytestmark = pytest.mark.pure
 hypothesis = pytest.importorskip("hypothesis")
 st = pytest.importorskip("hypothesis.strategies")
-check = hypothesis.settings(max_examples=300, deadline=None, derandomize=True)
+check = hypothesis.settings(max_examples=150, deadline=None, derandomize=True)
 
 sizes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 

@@ -27,6 +27,11 @@ _COPIES_DATA = frozenset({"to", "to_device", "copy_"})
 _DEVICES_MAY_DIFFER = frozenset({"copy_", "copy", "to_device", "index", "index_put"})
 
 
+def is_same(op: Op) -> bool:
+    """Whether the result is the argument itself, the same object (``contiguous`` on a contiguous tensor binds to it)."""
+    return op.name == "identity"
+
+
 def is_view(op: Op) -> bool:
     """Whether the results always alias the first argument."""
     aliases = {r.alias for r in op.schema.returns}
@@ -54,6 +59,8 @@ def named_results(op: Op, items: Sequence[Any]) -> Any:
 def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     """CPU and CUDA. Called with torch tensors alone it returns torch tensors."""
     op = OPS[op_name]
+    if is_same(op):
+        return args[0]
     if op in _VIEWS and isinstance(args[0], Tensor):
         return view_of(args[0], op.meta(args[0].meta, *args[1:]))  # type: ignore[arg-type]
     inputs = tuple(dispatcher.tensors_in(args))
@@ -66,6 +73,8 @@ def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
 def run_meta(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     """The meta device. A factory that names another device (``zeros_like(x, device="cpu")``) makes real data there."""
     op = OPS[op_name]
+    if is_same(op):
+        return args[0]
     metas = op.meta(*(meta_of(a) for a in args))
     if op in _VIEWS and isinstance(args[0], Tensor):
         return view_of(args[0], metas)  # type: ignore[arg-type]

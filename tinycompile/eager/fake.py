@@ -21,7 +21,7 @@ from tinycompile.base.expr import Expr
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet, backend_key
-from tinycompile.eager.backends import meta_of, named_results
+from tinycompile.eager.backends import is_same, meta_of, named_results
 from tinycompile.eager.tensor import Tensor
 from tinycompile.ops.record import OPS, BoundCall, Metas, Op
 
@@ -80,10 +80,8 @@ class FakeTensor(Tensor):
 
     @classmethod
     def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The new value is recorded, then a ``copy_`` into the tensor that is written."""
-        target = bound.args[0] if bound.inplace else bound.out
-        value = dispatcher.call_bound(bound.op.name, bound.args)
-        return dispatcher.call("copy_", target, value)
+        """Fakes never change: whoever traces turns writes into new values first."""
+        raise InternalError(f"{path_of(fn)} writes to the fake tensor {args[0]!r}; writes must be made functional before they are traced")
 
     def __repr__(self) -> str:
         return f"FakeTensor({self.ref}: {self.meta})"
@@ -123,6 +121,8 @@ def _recorder(args: Sequence[Any]) -> Recorder:
 def trace(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     """Tracing's fallback: metadata by the op's rule, a note to the recorder, fake results."""
     op = OPS[op_name]
+    if is_same(op):
+        return args[0]
     recorder = _recorder(args)
     metas = op.meta(*(meta_of(a) for a in args))
     refs = recorder.record(op, args, metas)

@@ -5,7 +5,7 @@ Masks and index tensors are torch's to handle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from tinycompile.base.expr import Expr
@@ -26,7 +26,12 @@ def basic_view(tensor: Any, index: Any) -> Any:
         _refuse_scalar(index)
     result = tensor
     dim = 0  # of the result so far
-    for place, part in enumerate(_written_out(index, tensor.ndim)):
+    parts = index if isinstance(index, tuple) else (index,)
+    skipped = _skipped(parts, tensor.ndim)
+    for place, part in enumerate(parts):  # torch's errors name the place in the index as the dimension
+        if part is ...:
+            dim += skipped
+            continue
         if part is None:
             result = dispatcher.call("unsqueeze", result, dim)
         elif isinstance(part, slice):
@@ -49,17 +54,12 @@ def _refuse_scalar(index: Any) -> None:
         )
 
 
-def _written_out(index: Any, rank: int) -> Iterator[Any]:
-    """The parts, with full slices for Ellipsis."""
-    parts = index if isinstance(index, tuple) else (index,)
+def _skipped(parts: Sequence[Any], rank: int) -> int:
+    """How many dims an Ellipsis stands for."""
     named = sum(part is not None and part is not ... for part in parts)
     if named > rank:
         raise IndexError(f"too many indices for tensor of dimension {rank}")
-    for part in parts:
-        if part is ...:
-            yield from (slice(None),) * (rank - named)
-        else:
-            yield part
+    return rank - named
 
 
 def _sliced(tensor: Any, dim: int, part: slice) -> Any:
@@ -71,6 +71,6 @@ def _sliced(tensor: Any, dim: int, part: slice) -> Any:
     return dispatcher.call("slice", tensor, dim, part.start, part.stop, step)
 
 
-def _check_bounds(index: Any, dim: int, size: Any) -> None:
+def _check_bounds(index: Any, place: int, size: Any) -> None:
     if isinstance(index, int) and isinstance(size, int) and not -size <= index < size:
-        raise IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}")
+        raise IndexError(f"index {index} is out of bounds for dimension {place} with size {size}")

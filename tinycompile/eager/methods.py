@@ -86,7 +86,7 @@ def _attribute(name: str) -> property:
     getter = getattr(torch.Tensor, name).__get__
 
     def read(self: Any) -> Any:
-        return self._run(table.bind_attribute(name), getter, (self,), {})
+        return self._run(table.bind_attribute(name, self), getter, (self,), {})
 
     return property(read, doc=f"As ``torch.Tensor.{name}``.")
 

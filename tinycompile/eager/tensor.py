@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from tinycompile.base import shapes
 from tinycompile.base.device import Device
-from tinycompile.base.errors import DataDependentError
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import Shape
 from tinycompile.dispatch import dispatcher
@@ -233,8 +233,6 @@ class Tensor(TensorMethods):
 
     def item(self) -> Any:
         """The one element as a Python number."""
-        if self.is_meta:
-            raise DataDependentError("Tensor.item() cannot be called on meta tensors")
         return self.torch().item()
 
     def tolist(self) -> Any:
@@ -242,16 +240,16 @@ class Tensor(TensorMethods):
         return self.torch().tolist()
 
     def __bool__(self) -> bool:
-        return bool(self.torch()) if not self.is_meta else bool(self.item())
+        return bool(self.torch())
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self.torch())
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self.torch())
 
     def __complex__(self) -> complex:
-        return complex(self.item())
+        return complex(self.torch())
 
     def __index__(self) -> int:
         return self.torch().__index__()
@@ -277,10 +275,9 @@ class Tensor(TensorMethods):
 
 
 def _dim(dim: int, rank: int) -> int:
-    span = max(rank, 1)
-    if not rank or not -span <= dim < span:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], but got {dim})")
-    return dim % span
+    if not rank:
+        raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
+    return shapes.normalize_dim(dim, rank)
 
 
 def _extent(meta: TensorMeta) -> Any:
