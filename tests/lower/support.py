@@ -44,7 +44,8 @@ def make_tensor(spec: TensorSpec) -> torch.Tensor:
 def fill(shape: Sequence[int], dtype: torch.dtype, kind: str) -> torch.Tensor:
     """Data of one of TensorSpec's kinds."""
     if kind.startswith("index:"):
-        return torch.randint(0, int(kind[6:]), tuple(shape)).to(dtype)
+        stop = int(kind[6:])
+        return torch.randint(min(0, stop), max(0, stop), tuple(shape)).to(dtype)
     if dtype is torch.bool:
         return torch.rand(tuple(shape)) < 0.5
     if kind == "positive":

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tinycompile.ops  # noqa: F401  (fills OPS)
-from tests.lower.support import assert_contract, bind_sample, graph_of_call, run_eager, to_double
+from tests.lower.support import assert_contract, assert_same_form, bind_sample, graph_of_call, run_eager, to_double
 from tinycompile.ir.effects import is_random
 from tinycompile.ir.loops_reference import run_loops
 from tinycompile.ir.loops_text import print_loops
@@ -18,7 +18,9 @@ from tinycompile.lower.lowering import lower
 from tinycompile.ops.record import OPS, Op, Sample
 from tinycompile.passes.pipeline import optimize
 
-pytestmark = pytest.mark.pure
+pytestmark = [pytest.mark.pure, pytest.mark.filterwarnings("ignore:.*degrees of freedom")]
+
+UNDEFINED = frozenset({"empty", "empty_like", "new_empty", "empty_strided"})  # memory as it comes
 
 
 def _judged(op: Op, args: tuple[Any, ...], want: list[Any]) -> list[Any]:
@@ -42,7 +44,9 @@ def _check(op: Op, sample: Sample) -> None:
     verify_loops(loops)
     ast.parse(print_loops(loops))
     got = run_loops(loops, inputs)
-    if any(is_random(n) for n in graph.nodes):
+    if any(is_random(n) for n in graph.nodes) or op.name in UNDEFINED:
+        for g, w in zip(got, want, strict=True):
+            assert_same_form(g, w)
         return
     for g, w, e in zip(got, want, _judged(op, args, want), strict=True):
         assert_contract(g, w, e, op.ulp)

@@ -136,7 +136,12 @@ def test_reduction_over_nothing_and_over_one() -> None:
     g = GraphMaker()
     empty, one = g.input(torch.randn(3, 0)), g.input(torch.randn(3, 1))
     results = [g.call("sum", empty, (1,)), g.call("prod", empty, 1), g.call("any", empty, (1,))]
-    results += [g.call("amax", one, (1,)), g.call("argmax", one, 1), g.call("cumsum", one, 1), g.call("var", one, (1,), correction=0)]
+    results += [
+        g.call("amax", one, (1,)),
+        g.call("argmax", one, 1),
+        g.call("cumsum", one, 1),
+        g.call("var", one, (1,), correction=0),
+    ]
     loops = lower(g.graph(*results))
     assert not any(isinstance(s, Reduce) for n in loops.steps if isinstance(n, Nest) for s in n.body)
     for got, ref in zip(run_lowered(g.graph(*results), g.inputs, passes=False), results, strict=True):

@@ -124,9 +124,9 @@ def test_a_composite_with_other_strides_than_its_rule_stays_a_call(composite: An
 
 
 def test_composites_of_composites(composite: Any) -> None:
-    inner = composite("inner(Tensor self) -> Tensor", lambda x: ops.exp(ops.neg(x)), eager=lambda x: torch.exp(-x))
+    inner = composite("wrapped(Tensor self) -> Tensor", lambda x: ops.exp(ops.neg(x)), eager=lambda x: torch.exp(-x))
     outer = composite(
-        "outer(Tensor self) -> Tensor", lambda x: getattr(ops, inner)(ops.abs(x)), eager=lambda x: torch.exp(-x.abs())
+        "wrapping(Tensor self) -> Tensor", lambda x: getattr(ops, inner)(ops.abs(x)), eager=lambda x: torch.exp(-x.abs())
     )
     g = GraphMaker()
     y = g.call(outer, g.input(torch.randn(3)), name="y")
