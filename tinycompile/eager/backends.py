@@ -51,7 +51,7 @@ def meta_of(value: Any) -> Any:
 
 def named_results(op: Op, items: Sequence[Any]) -> Any:
     """Several results as torch returns them: ``torch.return_types.max(values=..., indices=...)``, or a tuple."""
-    kind = getattr(torch.return_types, op.name, None)
+    kind = getattr(torch.return_types, op.name.removesuffix("_dim"), None)
     named = all(r.name for r in op.schema.returns) and len(op.schema.returns) == len(items) > 1
     return kind(items) if kind is not None and named else tuple(items)
 
@@ -67,7 +67,8 @@ def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     result = op.eager(*(unwrap(a) for a in args))
     if inputs and not any(isinstance(t, Tensor) for t in inputs):
         return result
-    return wrap(result, inputs)
+    wrapped = wrap(result, inputs)
+    return named_results(op, wrapped) if type(wrapped) is tuple else wrapped
 
 
 def run_meta(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:

@@ -14,13 +14,13 @@ from tinycompile.base.device import Device
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.fake import FakeTensor
-from tinycompile.eager.tensor import Tensor, from_torch, unwrap
+from tinycompile.eager.tensor import Tensor, from_torch, unwrap, wrap
 
 
 def _make(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Tensor:
     """Through the record that torch's factory has, else as it is; under tracing the result is a FakeTensor."""
     kind = FakeTensor if Key.TRACING in dispatcher.included() else Tensor
-    return kind.__torch_function__(fn, (), args, {k: _option(v) for k, v in options.items()})
+    return wrap(kind.__torch_function__(fn, (), args, {k: _option(v) for k, v in options.items()}))
 
 
 def _option(value: Any) -> Any:

@@ -73,6 +73,13 @@ class FakeTensor(Tensor):
     def __bool__(self) -> bool:
         return bool(self.torch())
 
+    def _read(self, name: str) -> Any:
+        """What torch says of a plain tensor without data: no layout of its own, no gradient."""
+        found = getattr(torch.empty(0, dtype=self.dtype, device="meta"), name)
+        if isinstance(found, torch.Tensor):
+            raise DataDependentError(f"{name} of the fake tensor {self.ref} is not known while tracing")
+        return found
+
     @classmethod
     def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         recorder = _recorder((args, tuple(kwargs.values())))

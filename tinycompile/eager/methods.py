@@ -37,6 +37,10 @@ class TensorMethods:
     def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         raise NotImplementedError
 
+    def _read(self, name: str) -> Any:
+        """An attribute of torch's that is no op and not one of ours (``is_nested``, ``grad``)."""
+        raise NotImplementedError
+
     @classmethod
     def _run(cls, bound: BoundCall | None, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Dispatch a bound call; ``fn`` with the user's arguments is torch's spelling of it."""
@@ -91,6 +95,13 @@ def _attribute(name: str) -> property:
     return property(read, doc=f"As ``torch.Tensor.{name}``.")
 
 
+def _plain_attribute(name: str) -> property:
+    def read(self: Any) -> Any:
+        return self._read(name)
+
+    return property(read, doc=f"As ``torch.Tensor.{name}``.")
+
+
 def _install() -> None:
     """Give ``TensorMethods`` every operator, and every public method and property of torch's that it does not define itself."""
     for short in OPERATORS:
@@ -98,8 +109,9 @@ def _install() -> None:
     for name in ATTRIBUTES:
         setattr(TensorMethods, name, _attribute(name))
     for name in dir(torch.Tensor):
-        if not name.startswith("_") and name not in TensorMethods.__dict__ and callable(getattr(torch.Tensor, name)):
-            setattr(TensorMethods, name, _method(name))
+        if not name.startswith("_") and name not in TensorMethods.__dict__:
+            found = getattr(torch.Tensor, name)
+            setattr(TensorMethods, name, _method(name) if callable(found) else _plain_attribute(name))
     TensorMethods.__hash__ = object.__hash__  # type: ignore[method-assign]  # tensors hash by identity, though == is elementwise
 
 

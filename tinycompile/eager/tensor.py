@@ -115,6 +115,11 @@ class Tensor(TensorMethods):
         return self.device.type == "cuda"
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether it is in the host's memory."""
+        return self.device.type == "cpu"
+
+    @property
     def is_meta(self) -> bool:
         """Whether it has no data."""
         return self.device.type == "meta"
@@ -190,6 +195,9 @@ class Tensor(TensorMethods):
             base = self._base if self._base is not None else _raw(self.storage, meta)
             self._handle = base.as_strided(meta.shape, meta.strides, meta.offset)
         return self._handle
+
+    def _read(self, name: str) -> Any:
+        return wrap(getattr(self.torch(), name), (self,))
 
     @classmethod
     def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
