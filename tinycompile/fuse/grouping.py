@@ -118,7 +118,7 @@ class _Grouping:
                 heapq.heappush(self.heap, (-saved, b - a, a, b, self.age[a], self.age[b]))
 
     def saved(self, a: Group, b: Group) -> int:
-        """Bytes of traffic that one kernel instead of two would save."""
+        """How much one kernel instead of two is worth: the bytes of traffic that it saves."""
         total = shared_reads(a, b, self.cost)
         inside = {m.position for g in (a, b) for m in g.members}
         for one, other in ((a, b), (b, a)):
@@ -127,7 +127,12 @@ class _Grouping:
                 gone = name not in self.kept and name not in self.mutable and set(self.readers[name]) <= inside
                 total += size + (self.cost.bytes_of(name, one.stores[name], one.axes) if gone else 0)
                 total += 1  # even an empty buffer is worth a launch
-        return total
+        return total // 2 if self.serialises(a, b) or self.serialises(b, a) else total
+
+    def serialises(self, a: Group, b: Group) -> bool:
+        """Whether pointwise work would move to a reduction of few rows: legal, but any other home is better."""
+        few = self.cost.limits.enough
+        return bool(b.reduction) and not a.reduction and self.cost.points(b.axes, b.parallel) < few < self.cost.points(a.axes)
 
     def between(self, a: Group, b: Group) -> tuple[str, str, str]:
         """The two nests that the pair is about, earlier first, and the buffer that joins them."""

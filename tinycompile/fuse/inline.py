@@ -47,6 +47,7 @@ class _Chooser:
                 self.readers.setdefault(name, []).append(i)
             for name in writes_of(step):
                 self.writers.setdefault(name, []).append(i)
+        self.rows = self.row_results()
         self.uses: dict[int, _Uses] = {}  # of inlined steps
         self.sizes = [len(s.body) if isinstance(s, Nest) else 0 for s in steps]
         self.result = Inlined()
@@ -57,6 +58,18 @@ class _Chooser:
             if isinstance(step, Nest) and facts is not None:
                 self.consider(i, step, facts)
         return self.result
+
+    def row_results(self) -> set[str]:
+        """Buffers with one value for each row of some reduction, computed from that reduction's results."""
+        found: set[str] = set()
+        for facts in self.facts:
+            if facts is None:
+                continue
+            if facts.reduction:
+                found.update(a.buffer for a in facts.stores if not a.axes & facts.reduction)
+            elif any(a.buffer in found and len(a.axes) == len(facts.axes) for a in facts.loads):
+                found.update(a.buffer for a in facts.stores)
+        return found
 
     def consider(self, i: int, nest: Nest, facts: Facts) -> None:
         axes = invertible(facts) if facts.pointwise and len(facts.stores) == 1 else None
@@ -79,6 +92,9 @@ class _Chooser:
             self.refuse(nest, readers, "masked-division", "its integer division would run on points that a mask excludes")
         elif any(self.device(c) != self.cost.buffers[buffer].meta.device for c in uses.sinks):
             self.refuse(nest, readers, "devices-differ", "its reader is on another device")
+        elif buffer in self.rows and any(self.reduced_there(c, points) for c, points in uses.sinks.items()):
+            why = "it belongs to the rows of the reduction before it, which the next one reduces over"
+            self.refuse(nest, readers, "rows-of-a-reduction", why)
         elif any(self.sizes[c] + len(points) * len(nest.body) > MAX_STATEMENTS for c, points in uses.sinks.items()):
             self.refuse(nest, readers, "too-long", f"the kernel would pass {MAX_STATEMENTS} statements")
         else:
@@ -135,6 +151,12 @@ class _Chooser:
         if any(len(points) > MAX_INSTANCES for points in sinks.values()):
             return None
         return _Uses(sinks, masked)
+
+    def reduced_there(self, sink: int, points: set[Point]) -> bool:
+        """Whether the sink reduces over the producer's own axes."""
+        facts = self.facts[sink]
+        assert facts is not None
+        return any(names_in(d) & facts.reduction for point in points for d in point)
 
     def evaluations(self, sink: int, points: set[Point]) -> int:
         facts = self.facts[sink]

@@ -91,16 +91,27 @@ class _Names:
     def of(self, nest: Nest) -> Nest:
         """The nest with its name, and its origins in program order."""
         origins = tuple(sorted(nest.origins, key=lambda o: self.order.get(o, 0)))
-        stems = dict.fromkeys(re.sub(r"(_\d+)+$", "", re.sub(r"\W", "_", o)) or "nest" for o in origins or (nest.name,))
         tail = "_partial" if nest.name.endswith("_partial") else ""
-        base = "fused_" + "_".join(stems) if len(stems) > 1 else f"{next(iter(stems))}_kernel"
-        base = base[: NAME_LENGTH - 4 - len(tail)].rstrip("_") + tail
+        base = _phrase(origins or (nest.name,), NAME_LENGTH - 4 - len(tail)) + tail
         name, n = base, 1
         while name in self.taken:
             n += 1
             name = f"{base}_{n}"
         self.taken.add(name)
         return replace(nest, name=name, origins=origins)
+
+
+def _phrase(origins: Sequence[str], length: int) -> str:
+    """``fused_softmax_sub_exp`` from names such as ``softmax_sub_1``: each word once, as many as fit."""
+    words = dict.fromkeys(w for o in origins for w in re.split(r"\W|_", o) if w and not w.isdigit())
+    if len(origins) == 1:
+        return f"{'_'.join(words) or 'nest'}_kernel"[:length].rstrip("_")
+    phrase = "fused"
+    for word in words:
+        if len(phrase) + 1 + len(word) > length:
+            break
+        phrase += f"_{word}"
+    return phrase
 
 
 def _reasons(decisions: Sequence[Decision]) -> dict[str, list[str]]:
