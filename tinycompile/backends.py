@@ -102,7 +102,7 @@ def _cpp(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledG
 
 def _eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
     artifacts["1_graph.py"] = print_graph(graph)
-    return CompiledGraph(graph, None, graph_device(graph), GraphModule(graph), None, {}, artifacts)
+    return CompiledGraph(graph, None, graph_device(graph), GraphModule(graph), None, artifacts)
 
 
 def _aot_eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
@@ -114,7 +114,7 @@ def _call_user_backend(fn: Callable[..., Any], graph: Graph, inputs: Sequence[An
     call = fn(GraphModule(graph), list(inputs))
     if not callable(call):
         raise BackendError(f"backend {fn!r} returned {call!r}, which is not callable")
-    return CompiledGraph(graph, None, graph_device(graph), call, None, {}, artifacts)
+    return CompiledGraph(graph, None, graph_device(graph), call, None, artifacts)
 
 
 _REGISTERED.update(triton=_triton, cpp=_cpp, eager=_eager, aot_eager=_aot_eager)

@@ -58,7 +58,6 @@ class CompiledGraph:
     device: Device | None
     call: Callable[..., tuple[Any, ...]]
     source: Source | None
-    launchers: dict[str, Any]
     artifacts: Artifacts
     plan: Plan | None = None
     times: dict[str, float] = field(default_factory=dict)
@@ -78,22 +77,22 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
     if entry is not None:
         with _timed(times, "load"):
             source = load_source(entry.text("source.json"))
-            call, launchers, _ = build(source, target, device, entry)
+            call, _ = build(source, target, device, entry)
         for name in sorted(entry.files):
             if name[0] in "456":
                 artifacts.lazy(name, functools.partial(entry.text, name))
         log("cache", f"disk hit {key[:12]} for {graph.name}")
-        return CompiledGraph(graph, target, device, call, source, launchers, artifacts, None, times, from_disk=True)
+        return CompiledGraph(graph, target, device, call, source, artifacts, None, times, from_disk=True)
     if disk and "cache" in config.log:
         log("cache", f"disk miss {key[:12]} for {graph.name}: {disk.why_missed(parts)}")
     the_plan, source = generate(graph, target, artifacts, times)
     with _timed(times, "build"):
-        call, launchers, binaries = build(source, target, device)
+        call, binaries = build(source, target, device)
     if disk:
         with _timed(times, "store"):
             texts = {name: artifacts[name] for name in artifacts if name[0] in "456"}
             disk.put(key, {"source.json": dump_source(source), **texts, **binaries}, parts)
-    return CompiledGraph(graph, target, device, call, source, launchers, artifacts, the_plan, times)
+    return CompiledGraph(graph, target, device, call, source, artifacts, the_plan, times)
 
 
 def generate(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, float]) -> tuple[Plan, Source]:

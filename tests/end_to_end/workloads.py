@@ -76,7 +76,7 @@ def mlp(x, w1, b1, w2, b2):
 
 def attention_by_hand(q, k, v):
     scores = (q @ k.transpose(-1, -2)) * 0.125
-    mask = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
+    mask = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).to(q.device).tril()
     scores = scores.masked_fill(~mask, float("-inf"))
     return torch.softmax(scores, -1) @ v
 

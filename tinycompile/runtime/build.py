@@ -13,34 +13,80 @@ from typing import Any
 import torch
 
 from tinycompile.base import torch_private
+from tinycompile.base.config import config
 from tinycompile.base.device import Device
 from tinycompile.base.errors import BackendError
 from tinycompile.base.target import Target
 from tinycompile.ir.source import Source
 from tinycompile.ops.record import OPS
-from tinycompile.runtime import cpp_build, interpreter_worker, triton_build
+from tinycompile.runtime import cpp_build, interpreter_worker, triton_build, triton_restore
 from tinycompile.runtime.cache import Entry
 
 Call = Callable[..., tuple[Any, ...]]
+Launcher = Callable[..., Any]
+LIBRARY = "kernels.so"
 
 
-def build(source: Source, target: Target, device: Device, entry: Entry | None = None) -> tuple[Call, dict[str, Any], dict[str, bytes]]:
-    """Returns the callable, its launchers by kernel name, and the binaries made (by file name) for the disk cache.
+def build(source: Source, target: Target, device: Device, entry: Entry | None = None) -> tuple[Call, dict[str, bytes]]:
+    """The callable, and the binaries made (by file name) for the disk cache.
 
-    ``entry``: a disk cache entry with binaries of an earlier build of the same source. Raises BackendError when code doesn't build.
+    ``entry``: a disk cache entry with the binaries of an earlier build of the same source. Raises BackendError when code doesn't build.
     """
-    launchers, binaries = _launchers(source, target, device, entry)
+    if target.language == "cpp":
+        launchers, binaries = _build_cpp(source, target, entry)
+    elif device.type == "cpu":
+        launchers, binaries = {k.name: interpreter_worker.interpreted(k) for k in source.kernels}, {}
+    else:
+        launchers, binaries = _build_triton(source, max(device.index, 0), entry)
     namespace: dict[str, Any] = {
         "torch": torch,
-        "empty": functools.partial(_empty, device.torch()) if device.type != "cpu" else torch_private.empty_strided_cpu,
-        "stream": _stream(device),
+        "empty": torch_private.empty_strided_cpu if device.type == "cpu" else torch_private.empty_strided_cuda,
+        "stream": functools.partial(torch_private.raw_stream, max(device.index, 0)) if device.type == "cuda" else _no_stream,
         "as_strided": torch.as_strided,
         "restride": restride,
         **launchers,
         **{name: resolve(kind, path) for name, kind, path in source.externs},
     }
     exec(compile(source.wrapper, f"<tinycompile {source.name} wrapper>", "exec"), namespace)
-    return namespace["call"], launchers, binaries
+    call: Call = namespace["call"]
+    if device.type == "cuda" and torch.cuda.device_count() > 1:
+        call = _on_device(call, max(device.index, 0))
+    return call, binaries
+
+
+def _no_stream() -> int:
+    return 0
+
+
+def _on_device(call: Call, index: int) -> Call:
+    """Several cards: allocations and launches go to the current device, so make it the graph's."""
+
+    def switched(*inputs: Any) -> tuple[Any, ...]:
+        with torch.cuda.device(index):
+            return call(*inputs)
+
+    return switched
+
+
+def _build_cpp(source: Source, target: Target, entry: Entry | None) -> tuple[dict[str, Launcher], dict[str, bytes]]:
+    if not source.kernels:
+        return {}, {}
+    binaries: dict[str, bytes] = {}
+    if entry is not None:
+        path = entry.path(LIBRARY)
+    else:
+        path = cpp_build.compile_cpp("\n\n".join([source.prelude, *(k.text for k in source.kernels)]), target)
+        binaries[LIBRARY] = path.read_bytes()
+    library = cpp_build.load(path)
+    return {k.name: cpp_build.launcher(k, library) for k in source.kernels}, binaries
+
+
+def _build_triton(source: Source, index: int, entry: Entry | None) -> tuple[dict[str, Launcher], dict[str, bytes]]:
+    if entry is not None:
+        return {k.name: triton_restore.restore(k, entry.folder, index, config.max_autotune) for k in source.kernels}, {}
+    built = triton_build.compile_kernels(source.kernels, index, autotune=config.max_autotune)
+    binaries = {name: data for k, made in zip(source.kernels, built, strict=True) for name, data in triton_restore.binaries(k, made).items()}
+    return {k.name: made for k, made in zip(source.kernels, built, strict=True)}, binaries
 
 
 def resolve(kind: str, target: str) -> Callable[..., Any]:
