@@ -32,7 +32,6 @@ def points() -> list[dict[str, int]]:
 POINTS = points()[::3]  # a step that is coprime to the sizes, so no corner is missed throughout
 
 
-
 @dataclass(frozen=True)
 class Term:
     """An expression beside the Python text that says what it means."""

@@ -43,7 +43,14 @@ def test_a_wrong_channel_in_the_environment_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("on_error", "ignore"), ("recompile_limit", 0), ("recompile_limit", True), ("log", "graph"), ("log", {"x"}), ("disk_cache", 1)],
+    [
+        ("on_error", "ignore"),
+        ("recompile_limit", 0),
+        ("recompile_limit", True),
+        ("log", "graph"),
+        ("log", {"x"}),
+        ("disk_cache", 1),
+    ],
 )
 def test_a_wrong_value_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"config.{name} can't be"):

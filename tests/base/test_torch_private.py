@@ -24,7 +24,14 @@ def test_raw_keys_tell_apart_what_torch_dispatches_apart(keys: Callable[[torch.T
     plain = torch.ones(2, dtype=torch.complex64)
     with torch.inference_mode():
         inference = torch.ones(2)
-    different = [torch.ones(2), torch.ones(2, device="meta"), plain.conj(), plain.conj().imag, torch.ones(2).to_sparse(), inference]
+    different = [
+        torch.ones(2),
+        torch.ones(2, device="meta"),
+        plain.conj(),
+        plain.conj().imag,
+        torch.ones(2).to_sparse(),
+        inference,
+    ]
     assert len({keys(t) for t in different}) == len(different)
     assert keys(torch.ones(3)) == keys(torch.zeros(2, 2).t())
 

@@ -170,7 +170,11 @@ def test_guards_belong_to_a_thread_and_start_empty_in_any() -> None:
     ("first", "second", "message"),
     [
         ("cuda:0", "cpu", "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"),
-        ("cuda:0", "cuda:1", "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1!"),
+        (
+            "cuda:0",
+            "cuda:1",
+            "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1!",
+        ),
         ("cpu", "meta", "Tensor on device meta is not on the expected device cpu!"),
     ],
 )
@@ -203,7 +207,12 @@ def test_table_and_resolve(batched: list[str]) -> None:
     text = dispatcher.table(A)
     rows = {line.split()[0]: line.split()[1] for line in text.splitlines()[1:]}
     assert text.startswith(f"{A}(Tensor self") and list(rows) == [key.name for key in sorted(Key, reverse=True)]
-    assert (rows["AUTOGRAD"], rows["BATCHED"], rows["AUTOCAST"], rows["PRIVATEUSE1"]) == ("kernel", "fallback", "fall", "composite")
+    assert (rows["AUTOGRAD"], rows["BATCHED"], rows["AUTOCAST"], rows["PRIVATEUSE1"]) == (
+        "kernel",
+        "fallback",
+        "fall",
+        "composite",
+    )
     choice = dispatcher.resolve(A, KeySet.of(Key.AUTOGRAD, Key.CPU))
     assert (choice.key, choice.kind, choice.fn) == (Key.AUTOGRAD, "kernel", own)
     assert "AUTOGRAD kernel" in str(choice)

@@ -126,7 +126,9 @@ def test_real_tensors_can_meet_fakes() -> None:
     assert isinstance(y, FakeTensor) and isinstance(z, FakeTensor) and y.shape == z.shape == (2, 3)
 
 
-@pytest.mark.parametrize("read", [bool, int, float, lambda t: t.item(), lambda t: t.tolist(), lambda t: t.torch(), lambda t: t.storage], ids=repr)
+@pytest.mark.parametrize(
+    "read", [bool, int, float, lambda t: t.item(), lambda t: t.tolist(), lambda t: t.torch(), lambda t: t.storage], ids=repr
+)
 def test_a_fake_has_no_value(read: Any) -> None:
     with pytest.raises(DataDependentError):
         read(Notes().input())
@@ -139,7 +141,9 @@ def test_a_fake_is_never_written() -> None:
 
 def test_errors_of_the_shape_rules_are_torchs() -> None:
     x = Notes().input(2, 3)
-    with pytest.raises(RuntimeError, match=r"The size of tensor a \(3\) must match the size of tensor b \(4\) at non-singleton dimension 1"):
+    with pytest.raises(
+        RuntimeError, match=r"The size of tensor a \(3\) must match the size of tensor b \(4\) at non-singleton dimension 1"
+    ):
         x + Notes().input(2, 4)
     with pytest.raises(RuntimeError, match="view size is not compatible"):
         x.t().view(6)
@@ -186,7 +190,9 @@ def test_extern_metadata_keeps_the_device_and_takes_hints() -> None:
     assert [m.shape for m in made] == [(6, 2)] * 2 and {str(m.device) for m in made} == {"cuda:1"}
 
 
-@pytest.mark.parametrize("path", ["torch.fft.rfft", "torch.sort", "torch.nn.functional.interpolate", "torch.linalg.qr", "torch.Tensor.topk"])
+@pytest.mark.parametrize(
+    "path", ["torch.fft.rfft", "torch.sort", "torch.nn.functional.interpolate", "torch.linalg.qr", "torch.Tensor.topk"]
+)
 def test_paths_lead_back_to_the_function(path: str) -> None:
     found: Any = torch
     for part in path.split(".")[1:]:

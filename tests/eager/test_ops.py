@@ -146,7 +146,9 @@ def test_torch_functions(name: str) -> None:
 
 MODULES: dict[str, Any] = {
     "mlp": lambda: torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)),
-    "conv": lambda: torch.nn.Sequential(torch.nn.Conv1d(3, 5, 2), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.MaxPool1d(2)),
+    "conv": lambda: torch.nn.Sequential(
+        torch.nn.Conv1d(3, 5, 2), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.MaxPool1d(2)
+    ),
     "attention": lambda: torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
     "lstm": lambda: torch.nn.LSTM(4, 3, batch_first=True),
     "dropout in eval": lambda: torch.nn.Dropout(0.5),
@@ -220,7 +222,10 @@ def test_factories_take_our_device_and_our_tensors() -> None:
 def test_meta_gives_what_cpu_gives_without_data(name: str) -> None:
     ours, theirs = pair(2, 3, 4)
     got, expected = FUNCTIONS[name](ours.to("meta")), FUNCTIONS[name](theirs)
-    for a, b in zip(_flat(tuple(got) if isinstance(got, tuple) else got), _flat(tuple(expected) if isinstance(expected, tuple) else expected)):
+    for a, b in zip(
+        _flat(tuple(got) if isinstance(got, tuple) else got),
+        _flat(tuple(expected) if isinstance(expected, tuple) else expected),
+    ):
         assert a.is_meta and (tuple(a.shape), tuple(a.strides), a.dtype) == (tuple(b.shape), b.stride(), b.dtype)
 
 

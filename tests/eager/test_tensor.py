@@ -203,7 +203,7 @@ def test_bad_indices_of_a_scalar_fail_as_torchs_do(index: Any) -> None:
         lambda t: t.layout, lambda t: t.is_meta, lambda t: len(t), lambda t: t.tolist(), lambda t: t.shape, lambda t: t.stride(),
         lambda t: t.is_contiguous(memory_format=torch.channels_last), lambda t: [r.tolist() for r in t], lambda t: 3.0 in t,
         lambda t: repr(t), lambda t: str(t), lambda t: f"{t[0, 0]:.2f}", lambda t: t.nelement(), lambda t: t[0, 0].item(),
-        lambda t: float(t[1, 1]), lambda t: int(t[1, 1]), lambda t: bool(t[0, 0]), lambda t: complex(t[1, 1]), lambda t: t == None,
+        lambda t: float(t[1, 1]), lambda t: int(t[1, 1]), lambda t: bool(t[0, 0]), lambda t: complex(t[1, 1]), lambda t: t is None,
         lambda t: list(range(50))[t.long()[0, 1]], lambda t: t.numpy().tolist(), lambda t: np.asarray(t).tolist(),
     ],
 )  # fmt: skip
@@ -214,7 +214,9 @@ def test_reads_as_torch(read: Any) -> None:
         assert got == expected and type(got) is type(expected)
 
 
-@pytest.mark.parametrize("fn", [bool, int, float, len, iter, lambda t: t.item(), lambda t: t.size(3), lambda t: t + "x", lambda t: t + None])
+@pytest.mark.parametrize(
+    "fn", [bool, int, float, len, iter, lambda t: t.item(), lambda t: t.size(3), lambda t: t + "x", lambda t: t + None]
+)
 @pytest.mark.parametrize("shape", [(), (2,), (2, 2)], ids=str)
 def test_misuse_fails_as_torchs_does(fn: Any, shape: tuple[int, ...]) -> None:
     ours, theirs = pair(*shape)

@@ -246,7 +246,7 @@ def _factors(num: Dim, den: Dim) -> list[Dim]:
 
 
 def _peel(num: Dim, den: Dim) -> tuple[Dim, Dim, Dim, Dim] | None:
-    """``(factor, den / factor, quotient, rest)`` with ``num == quotient * factor + rest`` and ``0 <= rest < factor``, or None."""
+    """``(factor, den / factor, quotient, rest)`` with ``num == quotient*factor + rest``, ``0 <= rest < factor``; or None."""
     for factor in _factors(num, den):
         quotient, rest = _split(num, factor)
         if rest == 0 or _within(rest, factor):

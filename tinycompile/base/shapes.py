@@ -176,7 +176,8 @@ def broadcast_shapes(*shapes: Sequence[Dim]) -> Shape:
                 result[i] = size
             elif not same(have, size):
                 raise RuntimeError(
-                    f"The size of tensor a ({have}) must match the size of tensor b ({size}) at non-singleton dimension {rank + i}"
+                    f"The size of tensor a ({have}) must match the size of tensor b ({size}) "
+                    f"at non-singleton dimension {rank + i}"
                 )
     return tuple(result)
 
@@ -209,8 +210,10 @@ def infer_size(shape: Sequence[Dim], count: Dim) -> Shape:
     if holes:
         empty = isinstance(rest, int) and rest == 0
         if empty and isinstance(count, int) and count == 0:
-            raise RuntimeError(f"cannot reshape tensor of 0 elements into shape {shown} because the unspecified dimension size "
-                               "-1 can be any value and is ambiguous")
+            raise RuntimeError(
+                f"cannot reshape tensor of 0 elements into shape {shown} because the unspecified dimension size "
+                "-1 can be any value and is ambiguous"
+            )
         if empty or not same(ex.mod(count, rest), 0):
             raise RuntimeError(f"shape '{shown}' is invalid for input of size {count}")
         return tuple(ex.floordiv(count, rest) if i in holes else s for i, s in enumerate(shape))

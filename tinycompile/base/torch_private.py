@@ -68,7 +68,9 @@ def ordinary_mode_public() -> bool:
 # --- allocation --------------------------------------------------------------------------------------------------------------
 
 
-def empty_strided_public(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def empty_strided_public(
+    shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
     """An uninitialised tensor, by torch's public function."""
     return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
 

@@ -252,7 +252,7 @@ def _check_devices(tensors: Sequence[Any]) -> None:
 class _Guard:
     """Changes this thread's sets for a ``with`` block. One object may be entered again inside itself and in several threads."""
 
-    __slots__ = ("_mask", "_name", "_before")
+    __slots__ = ("_before", "_mask", "_name")
 
     def __init__(self, name: str, keys: int | Key) -> None:
         self._name = name

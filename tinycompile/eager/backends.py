@@ -44,7 +44,7 @@ def meta_of(value: Any) -> Any:
         return value.meta
     if isinstance(value, torch.Tensor):
         device = Device.of(value.device)
-        return TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, value.storage_offset())
+        return TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, int(value.storage_offset()))
     kind = type(value)
     return kind(meta_of(v) for v in value) if kind is tuple or kind is list else value
 

@@ -1,6 +1,6 @@
 """Tensors from nothing, from Python values, and from other libraries.
 
-Arguments are torch's. What has an op record is dispatched (so it is traced under ``tracing``); the rest runs as torch's function.
+Arguments are torch's. What has an op record is dispatched, so it is traced under ``tracing``; the rest is torch's function.
 """
 
 from __future__ import annotations

@@ -88,7 +88,9 @@ class FakeTensor(Tensor):
     @classmethod
     def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Fakes never change: whoever traces turns writes into new values first."""
-        raise InternalError(f"{path_of(fn)} writes to the fake tensor {args[0]!r}; writes must be made functional before they are traced")
+        raise InternalError(
+            f"{path_of(fn)} writes to the fake tensor {args[0]!r}: a write must be made functional before tracing"
+        )
 
     def __repr__(self) -> str:
         return f"FakeTensor({self.ref}: {self.meta})"
@@ -170,9 +172,9 @@ def path_of(fn: Callable[..., Any]) -> str:
 def fake_extern_meta(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The results' metadata of a torch function that has no record, by running it on torch's meta tensors.
 
-    TensorMeta for each tensor result, in tuples as ``fn`` returns them; other results are as they are. Symbolic sizes count with
-    their hints. Strides are those of torch's meta kernels, which for some library ops differ from the real ones: check at run time.
-    Raises what ``fn`` raises, NotImplementedError where torch has no meta kernel."""
+    TensorMeta for each tensor result, in tuples as ``fn`` returns them; other results are as they are. Symbolic sizes count
+    with their hints. Strides are those of torch's meta kernels, which for some library ops differ from the real ones: check
+    at run time. Raises what ``fn`` raises, NotImplementedError where torch has no meta kernel."""
     device = _result_device(args, kwargs)
     given = {k: "meta" if k == "device" and v is not None else _to_torch_meta(v) for k, v in kwargs.items()}
     with torch.no_grad():
@@ -215,7 +217,7 @@ def _to_torch_meta(value: Any) -> Any:
 
 def _from_torch_meta(value: Any, device: Device) -> Any:
     if isinstance(value, torch.Tensor):
-        return TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, value.storage_offset())
+        return TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, int(value.storage_offset()))
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         return tuple(_from_torch_meta(v, device) for v in value)
     return value

@@ -61,7 +61,7 @@ class Tensor(TensorMethods):
         if self._meta is None:
             handle = self._handle
             assert handle is not None
-            offset = handle.storage_offset()
+            offset = int(handle.storage_offset())
             self._meta = TensorMeta(tuple(handle.shape), handle.stride(), handle.dtype, self.device, offset)
         return self._meta
 
@@ -184,7 +184,8 @@ class Tensor(TensorMethods):
     def data_ptr(self) -> int:
         """The address of the first element; 0 on meta."""
         address = self.storage.data_ptr()
-        return address + self.meta.offset * self.dtype.itemsize if address else 0  # type: ignore[operator]
+        offset: Any = self.meta.offset
+        return address + offset * self.dtype.itemsize if address else 0
 
     # --- torch
 
@@ -193,7 +194,8 @@ class Tensor(TensorMethods):
         if self._handle is None:
             meta = self.meta
             base = self._base if self._base is not None else _raw(self.storage, meta)
-            self._handle = base.as_strided(meta.shape, meta.strides, meta.offset)
+            placed: Any = meta.shape, meta.strides, meta.offset  # no symbols: those are FakeTensor's
+            self._handle = base.as_strided(*placed)
         return self._handle
 
     def _read(self, name: str) -> Any:
