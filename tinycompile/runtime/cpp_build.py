@@ -143,6 +143,10 @@ def launcher(source: KernelSource, library: ctypes.CDLL) -> Launcher:
     return namespace[source.name]
 
 
+# The bits of a kernel's result (see prelude/base.h).
+_REASONS = {1: "an index is out of range", 2: "an integer is divided by zero", 4: "an angle is too large"}
+
+
 def _refuse(name: str, code: int) -> None:
-    reasons = [text for bit, text in ((1, "an index is out of range"), (2, "an integer is divided by zero")) if code & bit]
-    raise KernelError(f"kernel {name}: {' and '.join(reasons) or f'error code {code}'}")
+    reasons = [text for bit, text in _REASONS.items() if code & bit]
+    raise KernelError(f"kernel {name}: {' and '.join(reasons)}")

@@ -49,7 +49,8 @@ _INT = _COMPARE | {
 _BOOL = _COMPARE | {"and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} != {1}", "not": "!{0}"}
 
 # Ops that may set `fault`: a loop that uses one carries the flag.
-FAULTING = frozenset(("truncdiv", "floordiv", "mod", "fmod"))
+_INT_FAULTS = frozenset(("truncdiv", "floordiv", "mod", "fmod"))
+_FLOAT32_FAULTS = frozenset(("sin", "cos", "tan"))
 
 # Roughly how many additions an op costs on float32; ops not named cost 1. For thread counts and for what to keep.
 COST = {
@@ -61,6 +62,11 @@ COST = {
 }
 
 
+def op_may_fault(op: str, dtype: torch.dtype) -> bool:
+    """Whether an op on operands of ``dtype`` can ask for eager: divisions by zero, absurd angles."""
+    return op in _FLOAT32_FAULTS and dtype == torch.float32 or op in _INT_FAULTS and not dtype.is_floating_point
+
+
 def c_scalar(op: str, dtype: torch.dtype, args: Sequence[str], arg_dtypes: Sequence[torch.dtype]) -> str:
     """The C++ expression of a scalar op whose operands are simple names or literals."""
     if op == "cast":
@@ -69,7 +75,10 @@ def c_scalar(op: str, dtype: torch.dtype, args: Sequence[str], arg_dtypes: Seque
     if data in HALF and op != "where":
         raise BackendError(f"{op} on {data}: half values must be cast to float32 before arithmetic")
     table = _FLOAT if data.is_floating_point else _BOOL if data == torch.bool else _INT
-    template = table.get(op, f"tc::{op}({', '.join(f'{{{i}}}' for i in range(len(args)))})")
+    places = [f"{{{i}}}" for i in range(len(args))]
+    if op_may_fault(op, data) and op in _FLOAT32_FAULTS:
+        places.append("fault")
+    template = table.get(op, f"tc::{op}({', '.join(places)})")
     return template.format(*args, T=C_TYPES[data])
 
 

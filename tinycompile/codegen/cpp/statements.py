@@ -13,7 +13,7 @@ from tinycompile.base.expr import Dim
 from tinycompile.codegen.cpp.analysis import FlatNest, dtypes_of
 from tinycompile.codegen.cpp.indexing import c_dim
 from tinycompile.codegen.cpp.names import Names
-from tinycompile.codegen.cpp.scalars import C_TYPES, FAULTING, HALF, c_cast, c_const, c_scalar
+from tinycompile.codegen.cpp.scalars import C_TYPES, HALF, c_cast, c_const, c_scalar, op_may_fault
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.graph import Location
 from tinycompile.ir.loops import Const, Index, Load, Scalar, Statement, Store
@@ -144,7 +144,7 @@ def may_fault(s: Statement, dtypes: Mapping[str, torch.dtype]) -> bool:
     """Whether a statement can set ``fault``."""
     if isinstance(s, (Load, Store)):
         return len(s.index) > 1
-    return isinstance(s, Scalar) and s.op in FAULTING and not dtypes[s.args[0]].is_floating_point
+    return isinstance(s, Scalar) and op_may_fault(s.op, dtypes[s.args[-1]])
 
 
 def used_symbols(dims: Iterator[Dim]) -> Iterator[str]:

@@ -11,7 +11,7 @@ static inline int omp_get_num_threads() { return 1; }
 namespace tc {
 
 // What a kernel returns when torch itself must answer (usually with an error): the call is redone eagerly.
-enum { INDEX_OUT_OF_RANGE = 1, DIVISION_BY_ZERO = 2 };
+enum { INDEX_OUT_OF_RANGE = 1, DIVISION_BY_ZERO = 2, ARGUMENT_TOO_LARGE = 4 };
 
 constexpr float INF = __builtin_inff();
 
