@@ -180,11 +180,8 @@ class _Emitter:
         """Which tile this program works on."""
         tiles = [d for d in self.schedule.dims if d.role == "tile"]
         picked: list[TileDim] = [*self.schedule.scalars, *tiles]  # outermost first
-        if not picked:
-            return
-        if len(picked) == 1:
-            rest = "tl.program_id(0)"
-        else:
+        rest = "tl.program_id(0)"
+        if len(picked) > 1:
             self.out.line("program = tl.program_id(0)")
             rest = "program"
         for i, dim in enumerate(picked):
