@@ -21,6 +21,7 @@ from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.ops.calls import ops
 from tinycompile.ops.record import OPS, Decompose, Op, View, register
 from tinycompile.passes import pipeline
+from tinycompile.passes.constants import fold_constants
 from tinycompile.passes.cse import merge_equal
 from tinycompile.passes.dce import drop_dead
 from tinycompile.passes.decompose import decompose
@@ -41,7 +42,11 @@ def test_passes_in_order_and_observed() -> None:
     g = GraphMaker()
     seen: list[tuple[int, str]] = []
     optimize(g.graph(g.call("exp", g.input(torch.randn(3)))), observe=lambda i, name, graph: seen.append((i, name)))
-    assert seen == list(enumerate(name for name, _ in PASSES)) == [(0, "decompose"), (1, "fold"), (2, "cse"), (3, "dce")]
+    assert (
+        seen
+        == list(enumerate(name for name, _ in PASSES))
+        == [(0, "decompose"), (1, "fold"), (2, "constants"), (3, "cse"), (4, "dce")]
+    )
 
 
 def test_a_pass_that_breaks_the_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +200,37 @@ def test_a_clone_from_before_a_write_stays() -> None:
     y = g.call("mul", kept, 2)
     (got,) = run_lowered(g.graph(y), g.inputs)
     assert torch.equal(got, x * 2)
+
+
+# --- constants ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_arithmetic_on_constants_is_done_once(dtype: torch.dtype) -> None:
+    g = GraphMaker()
+    a = g.call("mul", g.call("full", (3, 4), 3, dtype=dtype), g.call("scalar_tensor", 0.7))
+    y = g.call("add", g.call("neg", a), g.call("full", (4,), -1.25))
+    graph = optimize(g.graph(y))
+    assert targets(graph) == ["full"] and graph.nodes[0].meta == g.metas[y.name]
+    assert torch.equal(run_graph(graph, [])[0], g.values[y.name]) and torch.equal(run_lowered(graph, [])[0], g.values[y.name])
+
+
+def test_what_is_not_constant_throughout_stays() -> None:
+    g = GraphMaker()
+    x, ones = g.input(torch.randn(3)), g.call("full", (3,), 1.0)
+    y = g.call("add", x, ones)
+    assert targets(fold_constants(g.graph(y, g.call("cumsum", ones, 0)))) == ["full", "add", "cumsum"]
+
+
+def test_a_constant_call_that_torch_refuses_stays() -> None:
+    meta = TensorMeta.contiguous((2,), torch.int64, Device("cpu"))
+    fill = OPS["full"].schema.bind(((2,), 0), {"dtype": torch.int64})
+    nodes = (
+        Node("a", "call", "full", fill, (), meta),
+        Node("y", "call", "remainder", (Ref("a"), Ref("a")), (), meta),
+        Node("output", "output", "", ((Ref("y"),),)),
+    )
+    assert targets(fold_constants(Graph("f", nodes))) == ["full", "remainder"]
 
 
 # --- merge equal, drop dead --------------------------------------------------------------------------------------------------

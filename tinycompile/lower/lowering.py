@@ -11,7 +11,7 @@ from typing import Any
 from tinycompile.base.errors import InternalError
 from tinycompile.base.expr import Expr, sym, symbols
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import ShapeEnv
+from tinycompile.base.shapes import ShapeEnv, current_env
 from tinycompile.ir.builder import dims_in
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ir.loops import Loops
@@ -29,7 +29,8 @@ def lower(graph: Graph) -> Loops:
 
     Raises InternalError for a graph that breaks its rules; run ``verify_graph`` for a better message."""
     program = Program(graph)
-    with ShapeEnv(dict(graph.hints)).active():
+    env = current_env() or ShapeEnv(dict(graph.hints))
+    with env.active():
         for node in graph.nodes[:-1]:
             program.values[node.name] = _lower_node(program, node)
         outputs = tuple(view_of(program, program.number(o)) for o in graph.output.args[0])
@@ -63,8 +64,10 @@ def _lower_node(program: Program, node: Node) -> Any:
 
 
 def _lower_placeholder(program: Program, node: Node) -> Any:
-    if node.meta is None:
+    if node.target == "size":
         return _size_symbol(program.graph, node.name)
+    if node.meta is None:
+        raise InternalError(f"the input {node.name} is a {node.target}: only sizes can be numeric inputs of generated code")
     program.metas[node.name] = node.meta
     program.roles[node.name] = "input"
     return TensorValue(node.meta, node.name)

@@ -116,9 +116,9 @@ class NestBuilder(Builder):
         self.body.append(ir.Store(buffer, coords, value.name, origin=self.origin))
 
     def finish(self, name: str) -> ir.Nest:
-        """The nest."""
+        """The nest, without statements that a formula made in vain."""
         axes = tuple(ir.Axis(a, n, "reduction" if a in self.reduced else "parallel") for a, n in self.axes.items())
-        return ir.Nest(name, axes, tuple(self.body), (self.origin,))
+        return ir.Nest(name, axes, _live(self.body), (self.origin,))
 
     def _once(self, key: tuple[Any, ...], hint: str, dtype: torch.dtype, make: Callable[[str], ir.Statement]) -> Value:
         made = self._made.get(key)
@@ -133,6 +133,29 @@ class NestBuilder(Builder):
         if isinstance(last, ir.Scalar) and last.name == value.name:
             value.name = name
             self.body[-1] = ir.Scalar(name, last.dtype, last.op, last.args, last.origin)
+
+
+def _live(body: list[ir.Statement]) -> tuple[ir.Statement, ...]:
+    """The statements that stores need."""
+    used: set[str] = set()
+    kept: list[ir.Statement] = []
+    for s in reversed(body):
+        if isinstance(s, ir.Store):
+            used.add(s.value)
+            dims: tuple[Dim, ...] = s.index
+        elif isinstance(s, (ir.Reduce, ir.Scan)):
+            if used.isdisjoint(s.names):
+                continue
+            used.update(s.args)
+            dims = ()
+        elif s.name not in used:
+            continue
+        else:
+            used.update(s.args if isinstance(s, ir.Scalar) else ())
+            dims = (*s.index, *s.mask) if isinstance(s, ir.Load) else (s.expr,) if isinstance(s, ir.Index) else ()
+        used.update(t.name for d in dims for t in ex.symbols(d))
+        kept.append(s)
+    return tuple(reversed(kept))
 
 
 _PARTS = {"welford": ("mean", "m2"), "online_softmax": ("max", "sum")}

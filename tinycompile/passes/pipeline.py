@@ -8,6 +8,7 @@ from tinycompile.base.config import config
 from tinycompile.base.errors import VerifyError
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.verify_graph import verify_graph
+from tinycompile.passes.constants import fold_constants
 from tinycompile.passes.cse import merge_equal
 from tinycompile.passes.dce import drop_dead
 from tinycompile.passes.decompose import decompose
@@ -18,6 +19,7 @@ Pass = Callable[[Graph], Graph]
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("decompose", decompose),
     ("fold", fold),
+    ("constants", fold_constants),
     ("cse", merge_equal),
     ("dce", drop_dead),
 )
