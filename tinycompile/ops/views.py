@@ -245,7 +245,7 @@ def _expand_meta(x: TensorMeta, size: Sequence[Dim], implicit: bool = False) -> 
                                f"{d}.  Target sizes: {list(size)}.  Tensor sizes: {list(x.shape)}")
         shape.append(want)
     strides = [x.strides[d - lead] if d >= lead and x.shape[d - lead] == shape[d] else 0 for d in range(len(shape))]
-    for d in range(lead - 1, -1, -1):  # ATen's inferExpandGeometry: a new leading 1 gets the stride that it would have when dense
+    for d in range(lead - 1 if x.rank else -1, -1, -1):  # ATen's inferExpandGeometry: a new leading 1 gets its dense stride; not of a 0-d
         strides[d] = shape[d + 1] * strides[d + 1] if rules.is_one(shape[d]) and d + 1 < len(shape) else (1 if rules.is_one(shape[d]) else 0)
     return _viewed(x, shape, strides)
 
