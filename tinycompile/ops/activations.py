@@ -134,6 +134,12 @@ def _log_sigmoid(b: Builder, x: Value) -> Value:
     return b("minimum", x, b.const(0.0, x.dtype)) - b("log1p", b("exp", -b("abs", x)))
 
 
+def _log_sigmoid_meta(x: TensorMeta) -> TensorMeta:
+    """The CPU kernel also writes a buffer for its backward, and lays both out row-major."""
+    found: TensorMeta = _float_only("log_sigmoid_cpu")(x)
+    return rules.fresh(x.shape, x.dtype, x.device) if x.device.type == "cpu" else found
+
+
 def _eager_gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
     return F.gelu(x, approximate=approximate)
 
@@ -156,8 +162,9 @@ _SMOOTH: tuple[tuple[str, Any, str, Any, str], ...] = (
     ("log_sigmoid", _log_sigmoid, "", F.logsigmoid, "log_sigmoid_cpu"),
 )
 for _name, _formula, _where, _eager, _kernel in _SMOOTH:
+    _meta = _log_sigmoid_meta if _name == "log_sigmoid" else _float_only(_kernel)
     _functions = ("torch.nn.functional.logsigmoid",) if _name == "log_sigmoid" else spelled(_name, _where)
-    unary(_name, _formula, "default", _functions, one(FLOATS), eager=_eager, meta=_float_only(_kernel), ulp=4.0)
+    unary(_name, _formula, "default", _functions, one(FLOATS), eager=_eager, meta=_meta, ulp=4.0)
 
 
 # ---------------------------------------------------------------------------------------------------- gates and learned

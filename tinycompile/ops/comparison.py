@@ -113,11 +113,7 @@ def _masked_fill_meta(x: TensorMeta, mask: TensorMeta, value: Any) -> TensorMeta
             raise RuntimeError("result type Float can't be cast to the desired output type Long")
     elif isinstance(value, float) and not x.dtype.is_floating_point and not float(value).is_integer():
         raise RuntimeError(f"value cannot be converted to type {rules.c_type(x.dtype)} without overflow")
-    shape = rules.shapes.broadcast_shapes(x.shape, mask.shape)
-    if shape == x.shape:  # torch clones, then fills in place
-        return TensorMeta(shape, rules.preserved_strides(x), x.dtype, x.device)
-    grown = TensorMeta(shape, rules.shapes.expand_strides(x.shape, x.strides, shape), x.dtype, x.device)
-    return TensorMeta(shape, rules.dense_strides(shape) if not rules.is_row_major(grown) else grown.strides, x.dtype, x.device)
+    return rules.fresh(rules.shapes.broadcast_shapes(x.shape, mask.shape), x.dtype, x.device)
 
 
 def _masked_fill(b: Builder, x: Value, mask: Value, value: Value) -> Value:

@@ -238,7 +238,7 @@ def _triangle_meta(name: str) -> Any:
     def meta(x: TensorMeta, diagonal: int = 0) -> TensorMeta:
         if x.rank < 2:
             raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
-        return TensorMeta(x.shape, rules.preserved_strides(x), x.dtype, x.device)
+        return rules.fresh(x.shape, x.dtype, x.device)
 
     return meta
 
@@ -297,8 +297,8 @@ def _check_cat(first: TensorMeta, x: TensorMeta, at: int, position: int) -> None
         raise RuntimeError(f"Tensors must have same number of dimensions: got {first.rank} and {x.rank}")
     for d in range(x.rank):
         if d != at and not shapes.same(first.shape[d], x.shape[d]):
-            raise RuntimeError(f"Sizes of tensors must match except in dimension {at}. Expected {first.shape[d]} in dimension {d} but got "
-                               f"{x.shape[d]} for tensor number {position} in the list")
+            raise RuntimeError(f"Sizes of tensors must match except in dimension {at}. Expected size {first.shape[d]} but got "
+                               f"size {x.shape[d]} for tensor number {position} in the list.")
 
 
 def _cat_strides(tensors: Sequence[TensorMeta], shape: Coords) -> Coords:
@@ -385,6 +385,8 @@ def _pad_meta(x: TensorMeta, pad: Sequence[Dim], mode: str = "constant", value: 
         _check_padding(x, d, before, after, mode)
         shape[d] = shape[d] + before + after
         if isinstance(shape[d], int) and shape[d] < 0:  # type: ignore[operator]
+            if all(isinstance(p, int) and p <= 0 for p in pad):
+                raise RuntimeError("narrow(): length must be non-negative.")
             raise RuntimeError(f"The input size {x.shape[d]}, plus negative padding {before} and {after} resulted in a negative output size, "
                                f"which is invalid. Check dimension {d} of your input.")
     return TensorMeta(tuple(shape), _pad_strides(x, tuple(shape), mode), x.dtype, x.device)

@@ -259,7 +259,8 @@ for _n in (1, 2, 3):
 
 def _attention_meta(query: TensorMeta, key: TensorMeta, value: TensorMeta, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
                     scale: float | None = None, enable_gqa: bool = False) -> TensorMeta:  # fmt: skip
-    """Fused kernels write [batch, length, heads, dim], so a 4-d result is that transposed; the plain one is row-major."""
+    """Flash kernels lay the result out as the query; CUDA's memory-efficient one (float32) writes [batch, length, heads, dim]; the
+    plain one is row-major."""
     shape = (*shapes.broadcast_shapes(query.shape[:-2], *(() if enable_gqa else (key.shape[:-2],))), query.shape[-2], value.shape[-1])
     if not (query.dtype == key.dtype == value.dtype):
         raise RuntimeError(f"Expected query, key, and value to have the same dtype, but got query.dtype: {rules.c_type(query.dtype)} "
@@ -267,7 +268,9 @@ def _attention_meta(query: TensorMeta, key: TensorMeta, value: TensorMeta, attn_
     fused = query.rank == key.rank == value.rank == 4 and _fuses(query, key, value, attn_mask, dropout_p, enable_gqa)
     if not fused:
         return rules.fresh(shape, query.dtype, query.device)
-    return TensorMeta(shape, rules.strides_in_order(shape, (3, 1, 2, 0)), query.dtype, query.device)
+    if query.device.type == "cuda" and query.dtype not in rules.HALVES:
+        return TensorMeta(shape, rules.strides_in_order(shape, (3, 1, 2, 0)), query.dtype, query.device)
+    return TensorMeta(shape, rules.preserved_strides(query), query.dtype, query.device)
 
 
 def _fuses(query: TensorMeta, key: TensorMeta, value: TensorMeta, mask: Any, dropout_p: float, enable_gqa: bool) -> bool:
@@ -289,5 +292,5 @@ declare("scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Te
         "float? scale=None, bool enable_gqa=False) -> Tensor", _attention_meta, Extern(), _eager_attention,
         spelled("scaled_dot_product_attention", "f"),
         lambda: [*(call(t(2, 3, 5, 8, dtype=d), t(2, 3, 7, 8, dtype=d), t(2, 3, 7, 8, dtype=d)) for d in FLOATS), call(t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), is_causal=True),
-                 call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 8), t(5, 7, dtype="bool")), call(t(3, 5, 8), t(3, 7, 8), t(3, 7, 8)), call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 4)),
+                 call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 8), t(5, 7, dtype="bool")), call(t(2, 3, 5, 8, layout="transposed"), t(2, 3, 7, 8), t(2, 3, 7, 8)), call(t(3, 5, 8), t(3, 7, 8), t(3, 7, 8)), call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 4)),
                  call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 8), scale=1 / math.sqrt(3))], ulp=16.0)  # fmt: skip

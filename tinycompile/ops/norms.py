@@ -28,7 +28,7 @@ def _scaled(y: Any, weight: Any, bias: Any) -> Any:
 # -------------------------------------------------------------------------------------------------------- layer, RMS
 
 
-def check_normalized(x: TensorMeta, normalized_shape: Sequence[Dim], weight: Any, bias: Any = None) -> None:
+def check_normalized(x: TensorMeta, normalized_shape: Sequence[Dim], weight: Any, bias: Any = None, between: str = ", ") -> None:
     """ATen's ``_check_layer_norm_inputs``."""
     n = len(normalized_shape)
     shape = tuple(normalized_shape)
@@ -40,8 +40,7 @@ def check_normalized(x: TensorMeta, normalized_shape: Sequence[Dim], weight: Any
             raise RuntimeError(f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(given.shape)} and "
                                f"normalized_shape = {list(shape)}")
     if x.rank < n or not _agree(x.shape[x.rank - n :], shape):
-        wanted = "".join(f", {s}" for s in shape)
-        raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*{wanted}], but got input of size{list(x.shape)}")
+        raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*{between}{', '.join(map(str, shape))}], but got input of size{list(x.shape)}")
 
 
 def _agree(a: Shape, b: Shape) -> bool:
@@ -66,8 +65,8 @@ def _layer_norm(x: Any, normalized_shape: Sequence[Dim], weight: Any = None, bia
 
 
 def _rms_norm_meta(x: TensorMeta, normalized_shape: Sequence[Dim], weight: Any = None, eps: float | None = None) -> TensorMeta:
-    check_normalized(x, normalized_shape, weight)
-    return rules.like(x)
+    check_normalized(x, normalized_shape, weight, between="")  # so torch words it
+    return rules.fresh(x.shape, x.dtype, x.device)
 
 
 def _rms_norm(x: Any, normalized_shape: Sequence[Dim], weight: Any = None, eps: float | None = None) -> Any:
@@ -75,7 +74,7 @@ def _rms_norm(x: Any, normalized_shape: Sequence[Dim], weight: Any = None, eps: 
     wide = widen(x)
     mean = ops.mean(ops.square(wide), _last_dims(len(normalized_shape)), True)
     scale = ops.rsqrt(ops.add(mean, torch.finfo(wide.dtype).eps if eps is None else eps))
-    return cast(_scaled(ops.mul(wide, scale), weight, None), x.dtype)
+    return row_major(cast(_scaled(ops.mul(wide, scale), weight, None), x.dtype))
 
 
 def _eager_layer_norm(x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> torch.Tensor:

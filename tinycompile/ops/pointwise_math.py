@@ -71,7 +71,7 @@ def _frac_meta(x: TensorMeta) -> TensorMeta:
     return rules.like(x)
 
 
-_ROUNDED: Samples = lambda: [*one((*FLOATS, *INTS))(), call(t(8, fill="special")), call(t(64, fill="halves"))]
+_ROUNDED: Samples = lambda: [*one((*FLOATS, *INTS))(), call(t(8, fill="special"))]
 for _name in ("floor", "ceil", "trunc"):
     unary(_name, _rounding(_name), "default", spelled(_name), _ROUNDED)
 unary("round", _rounding("round"), "default", spelled("round", "tms", "builtins.round"), _ROUNDED)

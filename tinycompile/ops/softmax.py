@@ -34,12 +34,15 @@ def _eager_stats(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]
     return top, torch.exp(x - top).sum(dim, keepdim=True)
 
 
-def _softmax_meta(x: TensorMeta, dim: int, dtype: torch.dtype | None = None) -> TensorMeta:
-    shapes.normalize_dim(dim, x.rank)
-    chosen = dtype or x.dtype
-    if not chosen.is_floating_point:
-        raise NotImplementedError(f"\"softmax_lastdim_kernel_impl\" not implemented for '{rules.type_name(chosen)}'")
-    return rules.fresh(x.shape, chosen, x.device)
+def _meta(name: str) -> Any:
+    def meta(x: TensorMeta, dim: int, dtype: torch.dtype | None = None) -> TensorMeta:
+        shapes.normalize_dim(dim, x.rank)
+        chosen = dtype or x.dtype
+        if not chosen.is_floating_point:
+            raise NotImplementedError(f"\"{name}_lastdim_kernel_impl\" not implemented for '{rules.type_name(chosen)}'")
+        return rules.fresh(x.shape, chosen, x.device)
+
+    return meta
 
 
 def shifted(x: Any, dim: int) -> tuple[Any, Any]:
@@ -76,7 +79,7 @@ def _calls() -> Any:
 declare("softmax_stats(Tensor self, int dim) -> (Tensor max, Tensor sum)", _stats_meta, Reduction("online_softmax", None, _stats), _eager_stats, (),
         lambda: [*(call(t(4, 5, dtype=d), 1) for d in ("float32", "float64")), call(t(3, 4, 5), 1)],
         doc="The maximum and the sum of exp(x - max) along a dim, kept as size 1.")  # fmt: skip
-declare("softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", _softmax_meta, Decompose(_softmax),
+declare("softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", _meta("softmax"), Decompose(_softmax),
         lambda x, dim, dtype=None: torch.softmax(x, dim, dtype=dtype), spelled("softmax", "tmfs"), _calls, ulp=4.0)  # fmt: skip
-declare("log_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", _softmax_meta, Decompose(_log_softmax),
+declare("log_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", _meta("log_softmax"), Decompose(_log_softmax),
         lambda x, dim, dtype=None: torch.log_softmax(x, dim, dtype=dtype), spelled("log_softmax", "tmfs"), _calls, ulp=4.0)  # fmt: skip
