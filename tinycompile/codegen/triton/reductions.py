@@ -13,6 +13,7 @@ from typing import Union
 import torch
 
 from tinycompile.codegen.triton.dtypes import highest, is_float, lowest, triton_dtype
+from tinycompile.codegen.triton.indexing import wrap
 from tinycompile.codegen.triton.scalars import literal
 
 Identity = Union[float, int, bool]
@@ -48,12 +49,13 @@ class Site:
         return f"{self.axis}, {self.keep}"
 
     def masked(self, value: str, kind: str, dtype: torch.dtype) -> str:
-        """``value``, neutral outside the row."""
+        """``value``, neutral outside the row: an operand that binds as tightly as a name."""
+        value = wrap(value)
         if not self.mask:
             return value
         neutral = literal(identity(kind, dtype), dtype)
         if dtype == torch.bool:
-            return f"{value} & {self.mask}" if kind == "any" else f"{value} | ~{self.mask}"
+            return f"({value} & {self.mask})" if kind == "any" else f"({value} | ~{self.mask})"
         if dtype not in (torch.float32,):
             neutral = f"tl.full([], {neutral}, {triton_dtype(dtype)})"
         return f"tl.where({self.mask}, {value}, {neutral})"
