@@ -19,7 +19,7 @@ from tinycompile.codegen.triton import reductions
 from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse, names_of
 from tinycompile.codegen.triton.body import Body, variable_name
 from tinycompile.codegen.triton.dtypes import HALF, short_name, supported, triton_dtype
-from tinycompile.codegen.triton.imports import helper_names, used_in
+from tinycompile.codegen.triton.imports import helper_names, import_lines
 from tinycompile.codegen.triton.indexing import Names
 from tinycompile.codegen.triton.passes import Numbered, Pass, plan_passes
 from tinycompile.codegen.triton.scalars import literal
@@ -73,10 +73,9 @@ class _Emitter:
         module.line(f'"""{self.name}: {self.schedule.why}."""')
         module.line()
         module.lines("import triton", "import triton.language as tl")
-        used = used_in(body)
-        if used:
-            module.line()
-            module.line(f"from tinycompile.codegen.triton.library import {', '.join(used)}")
+        imports, body = import_lines(body, self.name)
+        if imports:
+            module.lines("", *imports)
         module.lines("", "")
         module.line("@triton.jit")
         parameters = [*self.pointers.values(), *self.sizes, *(f"{c}: tl.constexpr" for c in self.schedule.constants)]

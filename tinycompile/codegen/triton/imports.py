@@ -7,6 +7,8 @@ import functools
 import re
 from pathlib import Path
 
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")  # a name behind a dot is somebody else's
+
 
 @functools.cache
 def helper_names() -> frozenset[str]:
@@ -15,6 +17,14 @@ def helper_names() -> frozenset[str]:
     return frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef)) | {"libdevice"}
 
 
-def used_in(text: str) -> list[str]:
-    """The helpers that ``text`` mentions, sorted; names behind a dot are somebody else's."""
-    return sorted(set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text)) & helper_names())
+def import_lines(body: str, kernel: str) -> tuple[list[str], str]:
+    """The imports that a kernel's body needs, and the body; a helper that the kernel's own name hides is reached by its module."""
+    used = sorted(set(_WORD.findall(body)) & helper_names())
+    lines = []
+    if kernel in used:
+        used.remove(kernel)
+        lines.append("from tinycompile.codegen.triton import library")
+        body = _WORD.sub(lambda m: f"library.{kernel}" if m.group() == kernel else m.group(), body)
+    if used:
+        lines.append(f"from tinycompile.codegen.triton.library import {', '.join(used)}")
+    return lines, body

@@ -8,6 +8,7 @@ vanishes in the rounding of the store.
 not run in Triton's interpreter, where NumPy stands in for them (so the interpreter does not check these; the GPU tests do).
 """
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import os
@@ -88,11 +89,11 @@ def expm1(x):
 
 @triton.jit
 def log1p(x):
-    """log(1 + x); 3 ulp. log(u) * x / (u - 1) with u = 1 + x rounded: the division undoes the rounding of u (Kahan)."""
+    """log(1 + x); 5 ulp. log(u) * x / (u - 1) with u = 1 + x rounded: the division undoes the rounding of u (Kahan)."""
     u = 1.0 + x
     d = u - 1.0
     safe = tl.where(d == 0.0, 1.0, d)
-    y = tl.log(u) * tl.div_rn(x, safe)
+    y = tl.log(u) * (x / safe)
     return tl.where(d == 0.0, x, tl.where(u == float("inf"), u, y))
 
 
@@ -101,8 +102,9 @@ def log1p(x):
 
 @triton.jit
 def sigmoid(x):
-    """1 / (1 + e**-x); 4 ulp."""
-    return tl.div_rn(1.0, 1.0 + exp(-x))
+    """1 / (1 + e**-x); 6 ulp."""
+    root = tl.rsqrt(1.0 + exp(-x))
+    return root * root
 
 
 @triton.jit
@@ -113,28 +115,114 @@ def sigmoid64(x):
 
 @triton.jit
 def fast_sigmoid(x):
-    """1 / (1 + e**-x); relative error 2**-21 + |x| * 2**-24."""
-    return 1.0 / (1.0 + tl.exp2(x * -LOG2E))
+    """1 / (1 + e**-x); relative error 2**-20 + |x| * 2**-24."""
+    root = tl.rsqrt(1.0 + tl.exp2(x * -LOG2E))
+    return root * root
 
 
 @triton.jit
 def tanh(x):
-    """tanh; 4 ulp. Below 0.6 an odd polynomial (minimax in x*x): the form 1 - 2 / (e**2x + 1) cancels there."""
-    a = tl.abs(x)
+    """tanh; 3 ulp. Below 0.55 an odd polynomial (minimax of the relative error): the form 1 - 2 / (e**2x + 1) cancels there."""
     z = x * x
-    p = tl.fma(z, 3.1265220e-03, -1.4622405e-02)
-    p = tl.fma(p, z, 5.2315212e-02)
-    p = tl.fma(p, z, -1.3312992e-01)
-    p = tl.fma(p, z, 3.3332586e-01)
-    small = tl.fma(-p * z, x, x)
-    large = 1.0 - 2.0 / (tl.exp2(a * (2.0 * LOG2E)) + 1.0)
-    return tl.where(a < 0.6, small, tl.where(x < 0.0, -large, large))
+    p = tl.fma(z, 1.643757897e-02, -5.267181225e-02)
+    p = tl.fma(p, z, 1.332072503e-01)
+    p = tl.fma(p, z, -3.333294664e-01)
+    small = x * tl.fma(p, z, 1.0)
+    root = tl.rsqrt(tl.exp2(tl.abs(x) * (2.0 * LOG2E)) + 1.0)  # a reciprocal in one instruction: root * root
+    large = tl.fma(-2.0 * root, root, 1.0)
+    sign = x.to(tl.int32, bitcast=True) & -2147483648
+    signed = (large.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    return tl.where(tl.abs(x) < 0.55, small, signed)
 
 
 @triton.jit
 def fast_tanh(x):
     """tanh; absolute error 2**-22 (the sigmoid form: no relative accuracy near 0, which ``1 + tanh`` and half stores don't see)."""
-    return 1.0 - 2.0 / (tl.exp2(x * (2.0 * LOG2E)) + 1.0)
+    root = tl.rsqrt(tl.exp2(x * (2.0 * LOG2E)) + 1.0)
+    return tl.fma(-2.0 * root, root, 1.0)
+
+
+# circular functions --------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _pick(word, a, b, c, d):
+    """a, b, c or d by ``word`` 0 to 3, as 64-bit."""
+    return tl.where(word == 0, a, tl.where(word == 1, b, tl.where(word == 2, c, d))).to(tl.uint64)
+
+
+@triton.jit
+def _quotient_large(x, half):
+    """|x|/pi + half/2 modulo 2 in units of 2**-63, for |x| >= 2**18 (Payne, Hanek 1983): the 24-bit significand of x times the 96 bits
+    of 1/pi that matter for its exponent."""
+    bits = x.to(tl.int32, bitcast=True)
+    significand = ((bits & 0x7FFFFF) | 0x800000).to(tl.uint64)
+    shift = ((bits >> 23) & 255) - 145
+    word = shift >> 5
+    rest = (shift & 31).to(tl.uint64)
+    a = _pick(word, 0x145f306, 0xdc9c882a, 0x53f84eaf, 0xa3ea69bb)
+    b = _pick(word, 0xdc9c882a, 0x53f84eaf, 0xa3ea69bb, 0x81b6c52b)
+    c = _pick(word, 0x53f84eaf, 0xa3ea69bb, 0x81b6c52b, 0x32788720)
+    d = _pick(word, 0xa3ea69bb, 0x81b6c52b, 0x32788720, 0x83fca2c7)
+    high = (((a << 32) | b) << rest) >> 32
+    middle = (((b << 32) | c) << rest) >> 32
+    low = (((c << 32) | d) << rest) >> 32
+    return ((significand * high) << 32) + significand * middle + ((significand * low) >> 32) + (half.to(tl.uint64) << 62)
+
+
+@triton.jit
+def _remainder_large(quotient):
+    """The signed distance to the nearest multiple of pi, from a quotient modulo 2, and the parity of that multiple."""
+    parity = (quotient + 4611686018427387904) >> 63
+    distance = (quotient - (parity << 63)).to(tl.int64, bitcast=True)
+    return distance.to(tl.float32) * 3.406121580086554e-19, parity.to(tl.int32)
+
+
+@triton.jit
+def _remainder(x, n):
+    """x - n*pi with pi in three parts; exact enough while n < 2**22."""
+    r = tl.fma(n, -3.1415927410125732, x)
+    r = tl.fma(n, 8.742277657347586e-08, r)
+    return tl.fma(n, 3.4302490200117637e-15, r)
+
+
+@triton.jit
+def _sin_near_zero(r, parity):
+    """sin(r) for |r| <= pi/2, negated for odd ``parity``: an odd polynomial, minimax of the relative error."""
+    z = r * r
+    p = tl.fma(z, 2.603065024e-06, -1.980843136e-04)
+    p = tl.fma(p, z, 8.333051156e-03)
+    p = tl.fma(p, z, -1.666665900e-01)
+    y = r * tl.fma(p, z, 1.0)
+    return (y.to(tl.int32, bitcast=True) ^ (parity << 31)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def sin(x):
+    """sin; 3 ulp (float32). The long reduction runs only in blocks that hold an argument beyond 2**18."""
+    t = tl.fma(x, 0.3183098861837907, 12582912.0)  # 1.5 * 2**23: the low bits hold the rounded quotient
+    r = _remainder(x, t - 12582912.0)
+    parity = t.to(tl.int32, bitcast=True)
+    if tl.max(tl.abs(x)) >= 262144.0:
+        far = (tl.abs(x) >= 262144.0) & (tl.abs(x) < float("inf"))
+        far_r, far_parity = _remainder_large(_quotient_large(x, tl.full([], 0, tl.int32)))
+        r = tl.where(far, tl.where(x < 0.0, -far_r, far_r), r)
+        parity = tl.where(far, far_parity, parity)
+    return _sin_near_zero(r, parity)
+
+
+@triton.jit
+def cos(x):
+    """cos; 3 ulp (float32). cos(x) = sin(x + pi/2), the half kept in the quotient."""
+    t = tl.fma(tl.abs(x), 0.3183098861837907, 0.5) + 12582912.0
+    r = _remainder(tl.abs(x), t - 12582912.0 - 0.5)
+    parity = t.to(tl.int32, bitcast=True)
+    if tl.max(tl.abs(x)) >= 262144.0:
+        far = (tl.abs(x) >= 262144.0) & (tl.abs(x) < float("inf"))
+        far_r, far_parity = _remainder_large(_quotient_large(x, tl.full([], 1, tl.int32)))
+        r = tl.where(far, far_r, r)
+        parity = tl.where(far, far_parity, parity)
+    return _sin_near_zero(r, parity)
 
 
 # rounding ------------------------------------------------------------------------------------------------------------------

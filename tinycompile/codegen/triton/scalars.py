@@ -45,7 +45,7 @@ _FLOAT = {
     "sqrt": "tl.sqrt_rn({0})", "rsqrt": "tl.rsqrt({0})",
     "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "trunc": "trunc({0})", "round": "round_even({0})",
     "exp": "exp({0})", "exp2": "tl.exp2({0})", "expm1": "expm1({0})", "log": "tl.log({0})", "log2": "tl.log2({0})",
-    "log1p": "log1p({0})", "log10": "libdevice.log10({0})", "sin": "tl.sin({0})", "cos": "tl.cos({0})",
+    "log1p": "log1p({0})", "log10": "libdevice.log10({0})", "sin": "sin({0})", "cos": "cos({0})",
     "sigmoid": "sigmoid({0})", "tanh": "tanh({0})", "erf": "tl.erf({0})", "isinf": "tl.abs({0}) == float('inf')",
     "signbit": "{0}.to(tl.int32, bitcast=True) < 0",
 }  # fmt: skip
@@ -53,6 +53,7 @@ _FLOAT |= {name: f"libdevice.{name}({{0}})" for name in "tan asin acos atan sinh
 _FLOAT |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in "pow fmod atan2".split()}
 
 _FLOAT64 = {
+    "sin": "tl.sin({0})", "cos": "tl.cos({0})",
     "div": "{0} / {1}", "reciprocal": "1.0 / {0}", "sqrt": "tl.sqrt({0})", "sigmoid": "sigmoid64({0})",
     "tanh": "libdevice.tanh({0})", "log1p": "libdevice.log1p({0})", "expm1": "libdevice.expm1({0})",
     "signbit": "{0}.to(tl.int64, bitcast=True) < 0",
@@ -99,7 +100,7 @@ def cast(text: str, source: torch.dtype, target: torch.dtype) -> str:
     text = text if _ATOM.fullmatch(text) else f"({text})"
     if target == torch.bool:
         return f"{text} != 0"
-    if target in HALF and source != torch.float32 and source not in HALF:
+    if target in HALF and source != torch.float32:
         return f"{text}.to(tl.float32).to({triton_dtype(target)})"  # torch goes through float32 too
     if target == torch.uint8 and is_float(source):
         return f"{text}.to(tl.int64).to(tl.uint8)"  # torch's way; a negative float to an unsigned type is undefined

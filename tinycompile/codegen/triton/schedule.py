@@ -156,7 +156,8 @@ def _elementwise_block(n: int, analysis: Analysis, target: Target) -> tuple[int,
     """Elements and warps of a program: 16 bytes a thread and operand, more when there are few operands to keep in flight."""
     streams = sum(1 for s, f in analysis.accesses() if isinstance(s, Load) and len(axes_in(f.offset, analysis)) > 0)
     vector = max(16 // _largest_item(analysis), 2)
-    per_thread = vector * (2 if streams <= 2 and vector <= 4 else 1)
+    heavy = sum(1 for s in analysis.nest.body if isinstance(s, Scalar) and s.op in HEAVY)
+    per_thread = vector * (2 if streams <= 2 and vector <= 4 and heavy <= 4 else 1)  # long bodies: short code, more warps
     block = 128 * per_thread
     while block > 128 and n < block * target.units:  # too little work for every SM: smaller programs
         block //= 2

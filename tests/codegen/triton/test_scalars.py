@@ -1,0 +1,150 @@
+"""Every scalar op of the vocabulary on every dtype of its domain, at ordinary and special values."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from tests.codegen.triton.harness import check, emitted, offline_ok
+from tests.codegen.triton.nests import Build, Case
+from tinycompile.ops.scalar import SCALAR_OPS
+
+pytestmark = pytest.mark.cpu
+
+FLOATS = (torch.float32, torch.float64)
+INTS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, -1e-8, 1e-4, 88.0, -88.0, 1e30, float("inf"), float("-inf"), float("nan")]
+POSITIVE_ONLY = {"sqrt", "rsqrt", "log", "log2", "log10", "lgamma"}
+SHIFTS = {"shl", "shr"}
+DIVISIONS = {"floordiv", "truncdiv", "mod", "fmod"}
+# Relative tolerance in ulps of the dtype, where not 4.
+ULPS = {"exp": 6, "expm1": 8, "log1p": 6, "sigmoid": 8, "tanh": 8, "pow": 16, "lgamma": 64, "erfc": 16, "sin": 8, "cos": 8, "tan": 16,
+        "fma": 1e6, "reciprocal": 2, "log": 8, "erf": 8}
+
+
+def unary_data(dtype: torch.dtype) -> torch.Tensor:
+    if dtype == torch.bool:
+        return torch.tensor([True, False, True, False, False])
+    if dtype.is_floating_point:
+        spread = torch.cat([torch.linspace(-6, 6, 97), torch.tensor([3e-7, -2e-5, 0.01, 0.3, 0.59, 0.61, 20.0, -30.0, 700.0])])
+        return torch.cat([torch.tensor(SPECIAL), spread]).to(dtype)
+    info = torch.iinfo(dtype)
+    return torch.tensor([info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, 3, 7, 5, 100], dtype=dtype)
+
+
+def pairs(dtype: torch.dtype, op: str) -> tuple[torch.Tensor, torch.Tensor]:
+    x = unary_data(dtype)
+    a, b = (t.contiguous() for t in torch.cartesian_prod(x, x).unbind(1))
+    if op in SHIFTS:
+        b = (b & (torch.iinfo(dtype).bits - 1)).to(dtype)
+    if op in DIVISIONS and not dtype.is_floating_point:
+        keep = (b != 0) & ~((b == -1) & (a == torch.iinfo(dtype).min))
+        a, b = a[keep], b[keep]
+    if op == "fmod":
+        keep = (b.abs() > 1e-3) & (a.abs() < 1e6)
+        a, b = a[keep], b[keep]
+    return a.contiguous(), b.contiguous()
+
+
+def op_case(op: str, dtype: torch.dtype) -> Case:
+    spec = SCALAR_OPS[op]
+    if spec.arity == 1:
+        data = [unary_data(dtype)]
+    elif spec.arity == 2:
+        data = list(pairs(dtype, op))
+    else:
+        a, b = pairs(dtype, op)
+        data = [a, b, a.flip(0)] if op != "where" else [a > b if dtype != torch.bool else a, a, b]
+    if op in POSITIVE_ONLY:
+        data = [d.abs() for d in data]
+    n = len(data[0])
+    b = Build(f"{op}_{str(dtype)[6:]}", i0=n)
+    i = b.axis("i0")
+    for k, d in enumerate(data):
+        b.input(f"in{k}", d)
+    value = b.op(op, *(b.load(f"in{k}", i) for k in range(len(data))))
+    b.output("out", (n,), b.dtypes[value])
+    b.store("out", value, i)
+    return b.case()
+
+
+def ops_of(domain: str) -> list[str]:
+    return [name for name, spec in SCALAR_OPS.items() if domain in spec.domain and name != "cast"]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, torch.bool], ids=lambda d: str(d)[6:])
+def test_every_op(dtype: torch.dtype) -> None:
+    domain = "b" if dtype == torch.bool else "f" if dtype.is_floating_point else "i"
+    failures = []
+    for op in ops_of(domain):
+        eps = torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+        atol = eps * 2 if op in ("sin", "cos", "tan", "lgamma", "fma") else torch.finfo(dtype).tiny if domain == "f" else 0.0
+        try:
+            check(op_case(op, dtype), rtol=ULPS.get(op, 4) * eps, atol=atol)
+        except Exception as error:  # noqa: BLE001 - all ops of a dtype are tried, and all failures shown
+            failures.append(f"{op}: {str(error)[:1500]}")
+    assert not failures, "\n\n".join(failures)
+
+
+def test_signs_of_zero_are_kept() -> None:
+    x = torch.tensor([0.0, -0.0, -0.3, 0.3, -0.5, 0.5])
+    for op in ("neg", "round", "trunc", "ceil", "floor", "tanh", "expm1", "log1p", "sin", "asin", "sqrt"):
+        b = Build(f"zero_{op}", i0=6)
+        b.input("x", x.abs() * 0 if op == "sqrt" else x)
+        b.output("out", (6,), torch.bool)
+        b.store("out", b.op("signbit", b.op(op, b.load("x", b.axis("i0")))), b.axis("i0"))
+        check(b.case())
+
+
+def test_casts() -> None:
+    kinds = [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]
+    for source, target in itertools.permutations(kinds, 2):
+        x = torch.tensor([0, 1, 2, 3, 100, 127]) if source != torch.bool else torch.tensor([0, 1])
+        data = (x - 3.7 if source.is_floating_point and target != torch.uint8 else x * 1.37).to(source)
+        b = Build(f"cast_{str(source)[6:]}_{str(target)[6:]}", i0=len(data))
+        b.input("x", data)
+        b.output("out", (len(data),), target)
+        b.store("out", b.op("cast", b.load("x", b.axis("i0"), up=False), dtype=target), b.axis("i0"))
+        check(b.case(), rtol=0.0)
+
+
+def test_constants_are_exact_in_their_dtype() -> None:
+    for dtype, values in ((torch.float64, (0.1, 1e-300, float("inf"))), (torch.float32, (0.1, float("-inf"), float("nan"))), (torch.int8, (127, -128)),
+                          (torch.int64, (2**40 + 1, -(2**62))), (torch.uint8, (255,)), (torch.bool, (True, False))):
+        for k, value in enumerate(values):
+            b = Build(f"const_{str(dtype)[6:]}_{k}", i0=8)
+            b.input("x", torch.arange(8) > 3)
+            b.output("out", (8,), dtype)
+            b.store("out", b.op("where", b.load("x", b.axis("i0")), b.const(value, dtype), b.const(0, dtype)), b.axis("i0"))
+            check(b.case(), rtol=0.0)
+
+
+def test_narrow_integers_wrap() -> None:
+    b = Build("wrap", i0=256)
+    b.input("x", torch.arange(256, dtype=torch.uint8))
+    b.output("out", (256,), torch.uint8)
+    x = b.load("x", b.axis("i0"))
+    b.store("out", b.op("add", b.op("mul", x, b.const(7, torch.uint8)), b.const(200, torch.uint8)), b.axis("i0"))
+    check(b.case())
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int8, torch.bool], ids=lambda d: str(d)[6:])
+def test_every_op_compiles(dtype: torch.dtype, arch: int) -> None:
+    domain = "b" if dtype == torch.bool else "f" if dtype.is_floating_point else "i"
+    chosen = ops_of(domain)
+    for part in range(0, len(chosen), 16):
+        b = Build(f"ops_{str(dtype)[6:]}_{part}", i0=65536)
+        i = b.axis("i0")
+        b.input("c", torch.empty(65536, dtype=torch.bool))
+        for name in "xyz":
+            b.input(name, torch.empty(65536, dtype=dtype))
+        loaded = [b.load(n, i) for n in "xyz"]
+        for op in chosen[part : part + 16]:
+            arity = SCALAR_OPS[op].arity
+            value = b.op(op, *([b.load("c", i), *loaded[:2]] if op == "where" else loaded[:arity]))
+            b.output(f"out_{op}", (65536,), b.dtypes[value])
+            b.store(f"out_{op}", value, i)
+        offline_ok(emitted(b.case()), arch)
