@@ -76,8 +76,10 @@ class Accumulator:
 
     @property
     def part_type(self) -> str:
-        """Bools accumulate as int: vectors of bools are slow."""
-        return "int" if self.dtype == torch.bool else C_TYPES[self.dtype]
+        """Bools accumulate as int, for vectors of bools are slow; products in float64, whose range holds what comes between."""
+        if self.dtype == torch.bool:
+            return "int"
+        return "double" if self.reduce.kind == "prod" and self.dtype == torch.float32 else C_TYPES[self.dtype]
 
     @property
     def total_type(self) -> str:
@@ -105,6 +107,12 @@ class Accumulator:
 def result_text(variable: str, kind: str, dtype: torch.dtype) -> str:
     """``variable`` of the C++ type ``kind`` as a value of ``dtype``."""
     return variable if kind == C_TYPES[dtype] else f"({C_TYPES[dtype]}){variable}"
+
+
+def has_own_type(reduce: Reduce) -> bool:
+    """Whether the accumulator has the type of the result, and so can be named as it."""
+    dtype = reduce.dtypes[0]
+    return dtype != torch.bool and not (reduce.kind == "prod" and dtype == torch.float32)
 
 
 def needs_two_levels(reduce: Reduce) -> bool:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
-
 from tinycompile.base import expr as ex
-from tinycompile.codegen.cpp.accumulators import Accumulator, needs_two_levels, scan_state
+from tinycompile.codegen.cpp.accumulators import Accumulator, has_own_type, needs_two_levels, scan_state
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, dtypes_of, expressions, locate, loops_of, operands
 from tinycompile.codegen.cpp.names import Names
 from tinycompile.codegen.cpp.scalars import C_TYPES, COST
@@ -168,7 +166,7 @@ class LoopNest:
         if needs_two_levels(s) and not short:
             total, part = self.names.value(f"{name}.total"), self.names.value(f"{name}.part")
         else:
-            total = part = self.names.value(f"{name}.lanes" if lanes else name if s.dtypes[0] != torch.bool else f"{name}.seen")
+            total = part = self.names.value(f"{name}.lanes" if lanes else name if has_own_type(s) else f"{name}.so_far")
         made = self.accumulators[i] = Accumulator(s, total, part, lanes)
         return made
 
