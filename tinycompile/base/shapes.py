@@ -115,6 +115,16 @@ def hint(d: Dim) -> int:
     return env.hint(d)
 
 
+def pinned(d: Dim) -> int:
+    """The value of ``d`` in the call being captured, made a condition of it: where the *number* of something depends on a size."""
+    if isinstance(d, int):
+        return d
+    value = hint(d)
+    if not same(d, value):
+        raise InternalError(f"{d} is not its own hint {value}")
+    return value
+
+
 def numel(shape: Sequence[Dim]) -> Dim:
     """The number of elements."""
     return ex.product(shape)

@@ -243,7 +243,7 @@ def _expand_meta(x: TensorMeta, size: Sequence[Dim], implicit: bool = False) -> 
         if not rules.is_one(have) and not shapes.same(have, want):
             raise RuntimeError(f"The expanded size of the tensor ({want}) must match the existing size ({have}) at non-singleton dimension "
                                f"{d}.  Target sizes: {list(size)}.  Tensor sizes: {list(x.shape)}")
-        shape.append(want)
+        shape.append(want if rules.is_one(have) else have)
     strides = [x.strides[d - lead] if d >= lead and x.shape[d - lead] == shape[d] else 0 for d in range(len(shape))]
     for d in range(lead - 1 if x.rank else -1, -1, -1):  # ATen's inferExpandGeometry: a new leading 1 gets its dense stride; not of a 0-d
         strides[d] = shape[d + 1] * strides[d + 1] if rules.is_one(shape[d]) and d + 1 < len(shape) else (1 if rules.is_one(shape[d]) else 0)
@@ -412,9 +412,8 @@ declare("diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tenso
 
 
 def split_lengths(size: Dim, step: int) -> list[Dim]:
-    """Lengths of pieces of ``step`` that cover a static ``size``, the last one shorter."""
-    if not isinstance(size, int):
-        size = shapes.hint(size)
+    """Lengths of pieces of ``step`` that cover ``size`` (which is pinned), the last one shorter."""
+    size = shapes.pinned(size)
     if step == 0:
         if size:
             raise RuntimeError(f"split_size can only be 0 if dimension size is 0, but got dimension size of {size}")
@@ -455,7 +454,7 @@ def _chunk_lengths(size: Dim, chunks: int) -> list[Dim]:
     if isinstance(size, int):
         step = -(-size // chunks)
         return [0] * chunks if step == 0 else split_lengths(size, step)
-    return [size // chunks] * chunks if shapes.same(size % chunks, 0) else split_lengths(size, -(-shapes.hint(size) // chunks))
+    return [size // chunks] * chunks if shapes.same(size % chunks, 0) else split_lengths(size, -(-shapes.pinned(size) // chunks))
 
 
 def _section_lengths(x: Any, dim: int, sizes: Sequence[Dim]) -> list[Dim]:
@@ -493,7 +492,7 @@ def _chunk(x: Any, chunks: int, dim: int = 0) -> Any:
 
 
 def _static(size: Dim) -> int:
-    return size if isinstance(size, int) else shapes.hint(size)
+    return shapes.pinned(size)
 
 
 def _unbind_meta(x: TensorMeta, dim: int = 0) -> Metas:
