@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``language``: ``triton`` or ``cpp``. ``arch``: ``sm_90``, or the CPU's vector extension (``avx2``, ``avx512``, ``neon``, ``generic``).
-
-    ``units``: SMs or threads. ``l2`` and ``shared`` in bytes (shared: per block). ``vector``: bytes in a SIMD register (CPU).
+    """``language``: ``triton`` or ``cpp``. ``arch``: ``sm_90``; or the CPU's vector extension (``avx2``, ``avx512``, ``neon``,
+    ``generic``). ``units``: SMs or threads. ``l2`` and ``shared`` in bytes (shared: per block). ``vector``: bytes in a SIMD
+    register (CPU).
     """
 
     language: str

@@ -14,7 +14,7 @@ A kernel that wants the next key down calls ``redispatch(op_name, keyset.below(k
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -184,22 +184,20 @@ def _entry(op_name: str) -> _Entry:
 
 # --- key sets of calls -------------------------------------------------------------------------------------------------------
 
-_PLAIN = frozenset({int, float, bool, complex, str, type(None), torch.dtype, Device, torch.device, torch.memory_format})
-
 
 def _keys_of(entry: _Entry, args: tuple[Any, ...]) -> int:
     """The union of the tensors' keys; the device argument's backend when there is no tensor. Checks that devices agree."""
     mask = 0
     device: Any = None
     mixed = False
-    for tensor in tensors_in(args):
+    tensors = tensors_in(args)
+    for tensor in tensors:
         mask |= keys_of(tensor)
         if device is None:
             device = tensor.device
         elif tensor.device is not device and tensor.device != device:
             mixed = True
     if mixed:
-        tensors = tuple(tensors_in(args))
         if not entry.devices_may_differ:
             _check_devices(tensors)
         for tensor in tensors:  # a CPU scalar goes where the others are
@@ -212,16 +210,26 @@ def _keys_of(entry: _Entry, args: tuple[Any, ...]) -> int:
     return mask
 
 
-def tensors_in(args: Sequence[Any]) -> Iterator[Any]:
+_PLAIN, _SEQUENCE, _TENSOR = 0, 1, 2
+_KINDS: dict[type, int] = {tuple: _SEQUENCE, list: _SEQUENCE}  # what was found out about each class of argument
+
+
+def tensors_in(args: Sequence[Any]) -> list[Any]:
     """Ours and torch's tensors among the arguments, also in lists."""
+    found: list[Any] = []
     for arg in args:
-        kind = type(arg)
-        if kind in _PLAIN:
-            continue
-        if kind is tuple or kind is list:
-            yield from tensors_in(arg)
-        elif isinstance(arg, torch.Tensor) or isinstance(getattr(arg, "keys", None), int):
-            yield arg
+        kind = _KINDS.get(type(arg))
+        if kind is None:
+            kind = _KINDS[type(arg)] = _TENSOR if _is_tensor(arg) else _PLAIN
+        if kind == _TENSOR:
+            found.append(arg)
+        elif kind == _SEQUENCE:
+            found += tensors_in(arg)
+    return found
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or isinstance(getattr(value, "keys", None), int)
 
 
 def keys_of(tensor: Any) -> int:

@@ -111,6 +111,21 @@ class Schema:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Arguments in schema order, defaults filled in. Raises TypeError worded as torch words it."""
         given = len(args)
+        if kwargs or given != self.positional or given != len(self.args):
+            args = self._filled(args, kwargs)
+        for value, refused in zip(args, self._refused, strict=True):
+            if type(value) in refused:
+                raise TypeError(self._complaint(args))
+        return tuple(args)
+
+    @cached_property
+    def _refused(self) -> tuple[frozenset[type], ...]:
+        """For each argument the types that are certainly wrong."""
+        absent: tuple[set[type], set[type]] = {_Missing, type(None)}, {_Missing}
+        return tuple(_NEVER[a.base] | absent[self._takes_none(i)] for i, a in enumerate(self.args))
+
+    def _filled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        given = len(args)
         if given > self.positional:
             s, were = ("" if self.positional == 1 else "s"), ("was" if given == 1 else "were")
             raise TypeError(f"{self.name}() takes {self.positional} positional argument{s} but {given} {were} given")
@@ -122,14 +137,15 @@ class Schema:
             if at < given:
                 raise TypeError(f"{self.name}() got multiple values for argument '{name}'")
             values[at] = value
-        missing = [a.name for a, v in zip(self.args, values, strict=True) if v is MISSING]
+        return values
+
+    def _complaint(self, values: Sequence[Any]) -> str:
+        """What is wrong with values of which one at least is missing or of a refused type."""
+        missing = [f'"{a.name}"' for a, v in zip(self.args, values, strict=True) if v is MISSING]
         if missing:
-            names = ", ".join(f'"{n}"' for n in missing)
-            raise TypeError(f"{self.name}() missing {len(missing)} required positional arguments: {names}")
-        for i, value in enumerate(values):
-            if type(value) in _NEVER[self.args[i].base] or (value is None and not self._takes_none(i)):
-                raise TypeError(self._mismatch(i, value))
-        return tuple(values)
+            return f"{self.name}() missing {len(missing)} required positional arguments: {', '.join(missing)}"
+        at = next(i for i, v in enumerate(values) if type(v) in self._refused[i])
+        return self._mismatch(at, values[at])
 
     def _takes_none(self, at: int) -> bool:
         return self.args[at].optional or self.args[at].default is None

@@ -59,12 +59,10 @@ def named_results(op: Op, items: Sequence[Any]) -> Any:
 def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     """CPU and CUDA. Called with torch tensors alone it returns torch tensors."""
     op = OPS[op_name]
-    if is_same(op):
-        return args[0]
-    if op in _VIEWS and isinstance(args[0], Tensor):
-        return view_of(args[0], op.meta(args[0].meta, *args[1:]))  # type: ignore[arg-type]
-    inputs = tuple(dispatcher.tensors_in(args))
-    result = op.eager(*(unwrap(a) for a in args))
+    if op_name in _ALIASES and isinstance(args[0], Tensor):
+        return args[0] if is_same(op) else view_of(args[0], op.meta(args[0].meta, *args[1:]))  # type: ignore[arg-type]
+    inputs = dispatcher.tensors_in(args)
+    result = op.eager(*[a.torch() if type(a) is Tensor else unwrap(a) for a in args])
     if inputs and not any(isinstance(t, Tensor) for t in inputs):
         return result
     wrapped = wrap(result, inputs)
@@ -77,7 +75,7 @@ def run_meta(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     if is_same(op):
         return args[0]
     metas = op.meta(*(meta_of(a) for a in args))
-    if op in _VIEWS and isinstance(args[0], Tensor):
+    if op_name in _ALIASES and isinstance(args[0], Tensor):
         return view_of(args[0], metas)  # type: ignore[arg-type]
     if isinstance(metas, TensorMeta):
         if metas.device.type == "meta":
@@ -111,5 +109,5 @@ def fill() -> None:
             dispatcher.composite(op.name, _decomposition(op, op.lowering))
 
 
-_VIEWS = frozenset(op for op in OPS.values() if is_view(op))
+_ALIASES = frozenset(op.name for op in OPS.values() if is_view(op) or is_same(op))
 fill()

@@ -372,6 +372,6 @@ def wrap(value: Any, inputs: Sequence[Any] = ()) -> Any:
 
 def run_on_handles(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a torch function on handles and wrap what it returns."""
-    inputs = tuple(dispatcher.tensors_in((*args, *kwargs.values())))
+    inputs = dispatcher.tensors_in((*args, *kwargs.values()))
     result = fn(*unwrap(tuple(args)), **unwrap(dict(kwargs)))
     return wrap(result, inputs)
