@@ -98,7 +98,7 @@ def _eager_restride(x: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 
 declare("clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor", _clone_meta, Pointwise(_identity, "none"), _eager_clone,
-        spelled("clone", "tm", "torch.Tensor.__copy__"),
+        spelled("clone"),
         lambda: [*one(ANY)(), call(t(2, 3, 4, 5), memory_format=torch.channels_last),
                  call(t(4, 6, layout="transposed"), memory_format=torch.contiguous_format)])  # fmt: skip
 declare(

@@ -150,11 +150,19 @@ declare("outer(Tensor self, Tensor vec2) -> Tensor", _outer_meta, Extern(), torc
 
 def _einsum_meta(equation: str, tensors: Sequence[TensorMeta]) -> TensorMeta:
     """The shape by the equation. Strides follow from the permutations inside, which torch's own run on meta tensors tells."""
-    if any(not isinstance(s, int) for x in tensors for s in (*x.shape, *x.strides)):
-        return rules.fresh(_einsum_shape(equation, tensors), rules.result_type(tensors), rules.common_device(list(tensors)))
-    fakes = [torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta") for x in tensors]  # type: ignore[arg-type]
-    found = torch.einsum(equation, *fakes)
-    return TensorMeta(tuple(found.shape), found.stride(), found.dtype, rules.common_device(list(tensors)), found.storage_offset())
+    device = rules.common_device(list(tensors))
+    sizes = [([shapes.hint(n) for n in x.shape], [shapes.hint(n) for n in x.strides]) for x in tensors]
+    found = torch.einsum(equation, *(torch.empty_strided(*s, dtype=x.dtype, device="meta") for s, x in zip(sizes, tensors, strict=True)))
+    if all(isinstance(n, int) for x in tensors for n in (*x.shape, *x.strides)):
+        return TensorMeta(tuple(found.shape), found.stride(), found.dtype, device, found.storage_offset())
+    shape = _einsum_shape(equation, tensors)
+    term, _, output = equation.replace(" ", "").partition("->")
+    if len(tensors) == 1 and set(term) == set(output):  # a permutation or a diagonal: a view
+        x = tensors[0]
+        along = [(s for letter, s in zip(term, x.strides, strict=True) if letter == o) for o in output]
+        return TensorMeta(shape, tuple(sum(s, start=0) for s in along), x.dtype, device, x.offset)
+    fastest_first = sorted(range(len(shape)), key=lambda d: (found.stride(d), -d))
+    return TensorMeta(shape, rules.strides_in_order(shape, fastest_first), found.dtype, device)
 
 
 def _einsum_shape(equation: str, tensors: Sequence[TensorMeta]) -> Shape:

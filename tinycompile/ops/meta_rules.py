@@ -84,19 +84,24 @@ def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dty
 
 def result_type(operands: Iterable[Any]) -> torch.dtype:
     """The common dtype of TensorMetas and Python numbers (None is skipped), as ``torch.result_type`` gives it."""
-    found: list[torch.dtype | None] = [None, None, None]
+    wide: torch.dtype | None = None  # of tensors with dims
+    zero: torch.dtype | None = None  # of 0-d tensors
+    number: torch.dtype | None = None
     for operand in operands:
-        if operand is None:
-            continue
         if isinstance(operand, TensorMeta):
-            level, dtype = (0 if operand.shape else 1), operand.dtype
-        else:
-            level, dtype = 2, number_dtype(operand)
-        have = found[level]
-        found[level] = dtype if have is None else promote_types(have, dtype)
-    dtype_or_none = _combine(_combine(found[0], found[1]), found[2])
-    assert dtype_or_none is not None
-    return dtype_or_none
+            dtype = operand.dtype
+            if operand.shape:
+                wide = dtype if wide is None or wide is dtype else promote_types(wide, dtype)
+            else:
+                zero = dtype if zero is None or zero is dtype else promote_types(zero, dtype)
+        elif operand is not None:
+            dtype = number_dtype(operand)
+            number = dtype if number is None else promote_types(number, dtype)
+    if wide is not None and zero is None and number is None:
+        return wide
+    found = _combine(_combine(wide, zero), number)
+    assert found is not None
+    return found
 
 
 def float_type(dtype: torch.dtype) -> torch.dtype:
@@ -199,7 +204,10 @@ def is_zero(d: Dim) -> bool:
 
 def iterator_strides(shape: Shape, operands: Sequence[TensorMeta], with_numbers: bool) -> Shape:
     """The strides that TensorIterator gives a fresh output of ``shape``. ``with_numbers``: Python numbers took part as 0-d tensors."""
-    if all(t.strides == dense_strides(t.shape) for t in operands):
+    for t in operands:
+        if t.strides != dense_strides(t.shape):
+            break
+    else:
         return dense_strides(shape)
     if all(t.shape == shape for t in operands) and not (with_numbers and shape):
         if all(is_row_major(t) for t in operands):
@@ -298,18 +306,24 @@ def common_device(tensors: Sequence[TensorMeta]) -> Device:
 
 def elementwise(operands: Sequence[Any], dtype: torch.dtype) -> TensorMeta:
     """The fresh result of an elementwise kernel over TensorMetas and Python numbers."""
-    tensors = [o for o in operands if isinstance(o, TensorMeta)]
+    tensors: list[TensorMeta] = []
+    mixed = False  # with numbers
+    for o in operands:
+        if isinstance(o, TensorMeta):
+            tensors.append(o)
+        elif o is not None:
+            mixed = True
     if not tensors:
         raise TypeError("an elementwise op needs at least one tensor")
-    first = tensors[0]
-    if len(tensors) == 1:
-        shape, device = first.shape, first.device
-    else:
-        shape = first.shape
-        if any(t.shape != shape for t in tensors):
+    shape, device = tensors[0].shape, tensors[0].device
+    for t in tensors:
+        if t.shape != shape:
             shape = shapes.broadcast_shapes(*(t.shape for t in tensors))
-        device = common_device(tensors)
-    mixed = any(o is not None and not isinstance(o, TensorMeta) for o in operands)
+            break
+    for t in tensors:
+        if t.device is not device and t.device != device:
+            device = common_device(tensors)
+            break
     return TensorMeta(shape, iterator_strides(shape, tensors, mixed), dtype, device)
 
 

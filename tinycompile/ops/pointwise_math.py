@@ -74,7 +74,7 @@ def _frac_meta(x: TensorMeta) -> TensorMeta:
 _ROUNDED: Samples = lambda: [*one((*FLOATS, *INTS))(), call(t(8, fill="special"))]
 for _name in ("floor", "ceil", "trunc"):
     unary(_name, _rounding(_name), "default", spelled(_name), _ROUNDED)
-unary("round", _rounding("round"), "default", spelled("round", "tms", "builtins.round"), _ROUNDED)
+unary("round", _rounding("round"), "default", spelled("round", "tms"), _ROUNDED)
 unary("frac", lambda b, x: x - b("trunc", x), "default", spelled("frac"), one(FLOATS), meta=_frac_meta)
 
 

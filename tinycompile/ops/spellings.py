@@ -20,8 +20,8 @@ Bound = BoundCall | None
 
 # ------------------------------------------------------------------------------------------------------- other parameters
 
-# callable -> (record, the callable's parameters in order). ``~name`` is ignored; ``?name`` must be left out (or None or False), else
-# the call stays torch's; the rest are arguments of the schema.
+# callable -> (record, the callable's parameters in order). ``~name`` is ignored; ``?name`` must be None and ``!name`` false,
+# else the call stays torch's; the rest are arguments of the schema.
 _LOSS = "?size_average ?reduce reduction"
 FORMS: dict[str, tuple[str, str]] = {
     "torch.nn.functional.relu": ("relu", "self inplace"),
@@ -40,7 +40,7 @@ FORMS: dict[str, tuple[str, str]] = {
     "torch.nn.functional.log_softmax": ("log_softmax", "self dim ~_stacklevel dtype"),
     "torch.layer_norm": ("layer_norm", "self normalized_shape weight bias eps ~cudnn_enable"),
     "torch.group_norm": ("group_norm", "self num_groups weight bias eps ~cudnn_enabled"),
-    "torch.nn.functional.embedding": ("embedding", "indices weight ~padding_idx ?max_norm ~norm_type ?scale_grad_by_freq ?sparse"),
+    "torch.nn.functional.embedding": ("embedding", "indices weight ~padding_idx ?max_norm ~norm_type !scale_grad_by_freq !sparse"),
     "torch.nn.functional.mse_loss": ("mse_loss", f"self target {_LOSS} ?weight"),
     "torch.nn.functional.l1_loss": ("l1_loss", f"self target {_LOSS} ?weight"),
     "torch.nn.functional.smooth_l1_loss": ("smooth_l1_loss", f"self target {_LOSS} beta"),
@@ -62,13 +62,14 @@ _OTHER_NAMES = {"torch.nn.functional.embedding": {"input": "indices"}}
 class FormBinder:
     """Binds a call by the callable's own parameter list."""
 
-    __slots__ = ("bind", "dropped", "names", "refused", "renamed")
+    __slots__ = ("bind", "dropped", "false", "names", "none", "renamed")
 
     def __init__(self, op: str, form: str, renamed: dict[str, str]) -> None:
         words = form.split()
-        self.names = [w.lstrip("~?") for w in words]
-        self.dropped = frozenset(w[1:] for w in words if w[0] in "~?")
-        self.refused = frozenset(w[1:] for w in words if w[0] == "?")
+        self.names = [w.lstrip("~?!") for w in words]
+        self.dropped = frozenset(w[1:] for w in words if w[0] in "~?!")
+        self.none = frozenset(w[1:] for w in words if w[0] == "?")
+        self.false = frozenset(w[1:] for w in words if w[0] == "!")
         self.renamed, self.bind = renamed, SchemaBinder(OPS[op])
 
     def __call__(self, args: Args, kwargs: Kwargs) -> Bound:
@@ -79,7 +80,7 @@ class FormBinder:
             given[name if name in self.names else self.renamed.get(name, _KEYWORDS.get(name, name))] = value
         for name in self.dropped:
             value = given.pop(name, None)
-            if value not in (None, False) and name in self.refused:
+            if (name in self.none and value is not None) or (name in self.false and value):
                 return None
         return self.bind((), given)
 

@@ -7,12 +7,14 @@ callables with other parameters than the schema, and families in which the argum
 from __future__ import annotations
 
 import builtins
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch.schema import Schema
 from tinycompile.ops.meta_rules import SUPPORTED
 from tinycompile.ops.record import OPS, BoundCall, Op
@@ -86,9 +88,10 @@ def resolve(dotted: str) -> Any:
 
 def is_tensor(value: Any) -> bool:
     """A tensor of any kind: what has a dtype and a shape."""
-    return isinstance(value, torch.Tensor) or (hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "device"))
+    return isinstance(value, (torch.Tensor, TensorMeta)) or (hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "device"))
 
 
+_STRIDED = torch.strided
 _SIMPLE = frozenset((int, float, bool, str, type(None), torch.dtype, slice))
 
 
@@ -101,13 +104,13 @@ def _understood(values: Any) -> bool:
         if kind in (tuple, list):
             if not _understood(value):
                 return False
-        elif kind is complex or (getattr(value, "dtype", None) is not None and is_tensor(value) and not _plain(value)):
+        elif kind is complex:
             return False
+        else:
+            dtype = getattr(value, "dtype", None)
+            if dtype is not None and (dtype not in SUPPORTED or getattr(value, "layout", _STRIDED) is not _STRIDED):
+                return False
     return True
-
-
-def _plain(x: Any) -> bool:
-    return x.dtype in SUPPORTED and getattr(x, "layout", torch.strided) == torch.strided
 
 
 class SchemaBinder:
@@ -194,7 +197,12 @@ _FIXES: dict[str, Callable[[Any], Any]] = {"numbers": _numbers, "tensors": _tens
 
 def call_of(name: str, *args: Any, **kwargs: Any) -> BoundCall | None:
     """Bind straight to a record by its name."""
-    return SchemaBinder(OPS[name])(args, kwargs)
+    return _by_schema(name)(args, kwargs)
+
+
+@functools.cache
+def _by_schema(name: str) -> SchemaBinder:
+    return SchemaBinder(OPS[name])
 
 
 # --------------------------------------------------------------------------------------------------------- building it
