@@ -116,7 +116,7 @@ def hint(d: Dim) -> int:
 
 
 def pinned(d: Dim) -> int:
-    """The value of ``d`` in the call being captured, made a condition of it: for where a *number* of things depends on a size."""
+    """The value of ``d`` in the call being captured, made a condition of it: where a *number* of things depends on a size."""
     if isinstance(d, int):
         return d
     value = hint(d)
