@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -154,13 +156,13 @@ def _einsum_meta(equation: str, tensors: Sequence[TensorMeta]) -> TensorMeta:
     sizes = [([shapes.hint(n) for n in x.shape], [shapes.hint(n) for n in x.strides]) for x in tensors]
     found = torch.einsum(equation, *(torch.empty_strided(*s, dtype=x.dtype, device="meta") for s, x in zip(sizes, tensors, strict=True)))
     if all(isinstance(n, int) for x in tensors for n in (*x.shape, *x.strides)):
-        return TensorMeta(tuple(found.shape), found.stride(), found.dtype, device, found.storage_offset())
+        return TensorMeta(tuple(found.shape), found.stride(), found.dtype, device, int(found.storage_offset()))
     shape = _einsum_shape(equation, tensors)
     term, _, output = equation.replace(" ", "").partition("->")
     if len(tensors) == 1 and set(term) == set(output):  # a permutation or a diagonal: a view
         x = tensors[0]
-        along = [(s for letter, s in zip(term, x.strides, strict=True) if letter == o) for o in output]
-        return TensorMeta(shape, tuple(sum(s, start=0) for s in along), x.dtype, device, x.offset)
+        along = [[s for letter, s in zip(term, x.strides, strict=True) if letter == o] for o in output]
+        return TensorMeta(shape, tuple(functools.reduce(operator.add, s) for s in along), x.dtype, device, x.offset)
     fastest_first = sorted(range(len(shape)), key=lambda d: (found.stride(d), -d))
     return TensorMeta(shape, rules.strides_in_order(shape, fastest_first), found.dtype, device)
 
