@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
-from tinycompile.fuse.deps import Access, Facts
+from tinycompile.fuse.deps import Access
 from tinycompile.ir.loops import Buffer
 
 UNKNOWN_SIZE = 1024  # stands for a size that capture had no value for
@@ -16,17 +16,18 @@ MAX_BUFFERS = 48  # parameters of one kernel
 MAX_STATEMENTS = 1500  # of one body: compile time grows faster than linearly
 MAX_INSTANCES = 8  # copies of one inlined producer in one kernel
 CHEAP_WEIGHT = 6  # a producer this light may be computed again in several kernels
-FLOPS_PER_BYTE = 16  # arithmetic that is free beside one byte of memory traffic
 SIBLING_SHARE = 0.15  # siblings fuse when this share of the smaller one's traffic is saved
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What depends on the target. ``launch_bytes``: traffic that takes as long as starting a kernel. ``lanes``: parallel points
-    that one program or thread takes at once along a contiguous axis. A reduction is split when it has fewer programs than
-    ``enough``, at least ``least_work`` points and rows of ``least_row``; into ``wanted`` programs of at least ``least_chunk``."""
+    """What depends on the target. ``launch_bytes``: traffic that takes as long as starting a kernel. ``flops_per_byte``:
+    arithmetic that takes as long as moving a byte. ``lanes``: parallel points that one program or thread takes at once along a
+    contiguous axis. A reduction is split when it has fewer programs than ``enough``, at least ``least_work`` points and rows of
+    ``least_row``; into ``wanted`` programs of at least ``least_chunk`` elements."""
 
     launch_bytes: int
+    flops_per_byte: int
     lanes: int
     enough: int
     wanted: int
@@ -38,8 +39,8 @@ class Limits:
     def of(cls, target: Target) -> Limits:
         """The limits of a target."""
         if target.language == "cpp":
-            return cls(64 << 10, max(target.vector // 4, 1), target.units if target.units > 1 else 0, target.units, 1 << 17)
-        return cls(8 << 20, 64, 2 * target.units, 8 * target.units, 1 << 16)
+            return cls(64 << 10, 4, max(target.vector // 4, 1), target.units if target.units > 1 else 0, target.units, 1 << 17)
+        return cls(8 << 20, 16, 64, 2 * target.units, 8 * target.units, 1 << 16)
 
 
 class _Values(dict[str, int]):
@@ -124,8 +125,3 @@ class Cost:
         if not reduced or self.points(axes) < self.limits.least_work or self.points(axes, reduced) < self.limits.least_row:
             return False
         return self.programs(axes, reduced, accesses) < self.limits.enough
-
-    def recompute_pays(self, facts: Facts, extra: int, own_reads: int, saved: int) -> bool:
-        """Whether evaluating a producer ``extra`` more times costs less than the traffic and the launch it saves."""
-        work = extra * (facts.weight / FLOPS_PER_BYTE + own_reads / 4)
-        return work <= saved + self.limits.launch_bytes

@@ -49,6 +49,8 @@ class _Chooser:
                 self.writers.setdefault(name, []).append(i)
         self.rows = self.row_results()
         self.uses: dict[int, _Uses] = {}  # of inlined steps
+        self.spent: dict[int, float] = {}  # work added to each sink
+        self.moved: dict[int, int] = {}  # bytes that each sink moves
         self.sizes = [len(s.body) if isinstance(s, Nest) else 0 for s in steps]
         self.result = Inlined()
 
@@ -109,17 +111,20 @@ class _Chooser:
         for a in facts.loads:
             by_buffer.setdefault(a.buffer, []).append(a)
         read = sum(self.cost.bytes_of(name, accesses, facts.axes) for name, accesses in by_buffer.items())
-        evaluated = sum(self.evaluations(c, points) for c, points in uses.sinks.items())
         extra_reads = max(0, read - written) // max(own, 1)
         several = len(uses.sinks) > 1
         cheap = facts.weight <= CHEAP_WEIGHT and read <= written + written // 8  # something broadcast may come with it
         readers = self.readers[buffer]
         if several and not constant and not cheap:
             return  # grouping shares the value among its readers where it can
-        if not constant and not self.cost.recompute_pays(facts, max(0, evaluated - own), extra_reads, 2 * written):
-            why = f"{evaluated} evaluations instead of {own} cost more than the {2 * written} bytes that they save"
+        work = {c: self.extra_work(c, points, own, facts, extra_reads) for c, points in uses.sinks.items()}
+        if not constant and self.unhidden(work) > 2 * written + self.cost.limits.launch_bytes:
+            evaluated = sum(self.evaluations(c, points) for c, points in uses.sinks.items())
+            why = f"{evaluated} evaluations instead of {own} take longer than the {2 * written} bytes that they save"
             self.refuse(nest, readers, "recompute-cost", why)
             return
+        for c, amount in work.items():
+            self.spent[c] = self.spent.get(c, 0.0) + amount
         self.uses[i] = uses
         for c, points in uses.sinks.items():
             self.sizes[c] += len(points) * len(nest.body)
@@ -158,14 +163,34 @@ class _Chooser:
         assert facts is not None
         return any(names_in(d) & facts.reduction for point in points for d in point)
 
+    def extra_work(self, sink: int, points: set[Point], own: int, facts: Facts, extra_reads: int) -> float:
+        """What evaluating a producer more often costs, as bytes of traffic that would take as long."""
+        extra = max(0, self.evaluations(sink, points) - own)
+        return extra * (facts.weight / self.cost.limits.flops_per_byte + extra_reads / 4)
+
+    def unhidden(self, work: Mapping[int, float]) -> float:
+        """The part of the work that the sinks' own memory traffic does not hide."""
+        return sum(max(0.0, self.spent.get(c, 0.0) + amount - self.traffic(c) / 2) for c, amount in work.items())
+
+    def traffic(self, sink: int) -> int:
+        if sink not in self.moved:
+            facts = self.facts[sink]
+            assert facts is not None
+            by_buffer: dict[str, list[Access]] = {}
+            for a in (*facts.loads, *facts.stores):
+                by_buffer.setdefault(a.buffer, []).append(a)
+            self.moved[sink] = sum(self.cost.bytes_of(name, acc, facts.axes) for name, acc in by_buffer.items())
+        return self.moved[sink]
+
     def evaluations(self, sink: int, points: set[Point]) -> int:
+        """How often code for the sink evaluates a producer: at every row, and along the reduction axes that its index walks."""
         facts = self.facts[sink]
         assert facts is not None
         total = 0
         for point in points:
             named = frozenset[str]().union(*(names_in(d) for d in point)) if point else frozenset[str]()
             indirect = not named <= set(facts.axes)
-            total += self.cost.points(facts.axes, None if indirect else [a for a in facts.axes if a in named])
+            total += self.cost.points(facts.axes, [a for a in facts.axes if indirect or a in named or a in facts.parallel])
         return total
 
     def device(self, i: int) -> object:

@@ -191,6 +191,8 @@ class _Splitter:
 
     def inside(self, w: Weaver, r: Reduce, value: str, other: Any) -> str:
         """``value``, or ``other`` beyond the end."""
+        if other == 0 and _is_plain_load(w, value):
+            return value  # a masked load gives 0 there
         keep = emit_condition(w, (self.bound(),), r.origin)
         nothing = w.emit(Const(f"{value}_none", w.dtypes[value], other, r.origin))
         return w.emit(Scalar(f"{value}_in", w.dtypes[value], "where", (keep, value, nothing), r.origin))
@@ -274,6 +276,15 @@ class _Splitter:
         empty = op("empty", "eq", max_k, lowest, to=torch.bool)  # exp(-inf - -inf) is nan
         zero = w.emit(Const("none", dtype, 0.0, origin))
         return whole, self.sum(w, r, total, op(f"{total}_k", "where", empty, zero, scaled))
+
+
+def _is_plain_load(w: Weaver, value: str) -> bool:
+    """Whether a value is a load, perhaps cast, that gives 0 beyond the end."""
+    made = {s.name: s for s in w.body if isinstance(s, (Load, Scalar))}
+    s = made.get(value)
+    if isinstance(s, Scalar) and s.op == "cast" and s.dtype is not torch.bool:
+        s = made.get(s.args[0])
+    return isinstance(s, Load) and len(s.mask) == 1 and s.other == 0
 
 
 def identity_of(kind: str, dtype: torch.dtype) -> Any:
