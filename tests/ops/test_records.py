@@ -93,7 +93,9 @@ def _agree(op, ours, eager, judge):
     return bool(same.all()), (ours[~same], eager[~same])
 
 
-@pytest.mark.parametrize("op, sample", [c for c in CASES if not isinstance(c.values[0].lowering, Extern) and c.values[0].name not in _UNDEFINED])
+@pytest.mark.parametrize(
+    "op, sample", [c for c in CASES if not isinstance(c.values[0].lowering, Extern) and c.values[0].name not in _UNDEFINED]
+)
 def test_value(op, sample):
     args = _bound(op, sample)
     expected, error = _run(op.eager, *args)

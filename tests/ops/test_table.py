@@ -74,7 +74,9 @@ CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fn, args, kwargs, record", CALLS, ids=lambda v: getattr(v, "__name__", None) or (v if isinstance(v, str) else ""))
+@pytest.mark.parametrize(
+    "fn, args, kwargs, record", CALLS, ids=lambda v: getattr(v, "__name__", None) or (v if isinstance(v, str) else "")
+)
 def test_binds_to_the_record_and_computes_the_same(fn, args, kwargs, record):
     bound = table.bind(fn, args, dict(kwargs))
     assert bound is not None and bound.op.name == record
@@ -88,7 +90,9 @@ def test_binds_to_the_record_and_computes_the_same(fn, args, kwargs, record):
         assert expected is args[0]
     metas = bound.op.meta(*(meta_of(a) for a in bound.args))
     shown = metas if isinstance(metas, tuple) else (metas,)
-    assert [m.shape for m in shown] == [tuple(e.shape) for e in (expected if isinstance(expected, (tuple, list)) else [expected])]
+    assert [m.shape for m in shown] == [
+        tuple(e.shape) for e in (expected if isinstance(expected, (tuple, list)) else [expected])
+    ]
 
 
 NONE = [
@@ -111,7 +115,9 @@ INPLACE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fn, args, record", INPLACE, ids=lambda v: getattr(v, "__name__", None) or (v if isinstance(v, str) else ""))
+@pytest.mark.parametrize(
+    "fn, args, record", INPLACE, ids=lambda v: getattr(v, "__name__", None) or (v if isinstance(v, str) else "")
+)
 def test_in_place(fn, args, record):
     bound = table.bind(fn, args)
     assert bound is not None and bound.inplace and bound.op.name == record and bound.args[0] is args[0]
@@ -148,3 +154,9 @@ def test_no_two_records_claim_one_spelling():
     for op in OPS.values():
         for name in op.functions:
             assert seen.setdefault(name, op.name) == op.name
+
+
+@pytest.mark.parametrize("name", ["t_", "transpose_", "unsqueeze_", "squeeze_", "detach_", "swapaxes_"])
+def test_views_in_place_stay_with_torch(name):
+    """They change the tensor itself, not its data."""
+    assert not table.known(getattr(M, name))

@@ -63,17 +63,29 @@ def _threshold(b: Builder, x: Value, threshold: Number, value: Number) -> Value:
 unary("relu", _relu, "default", spelled("relu", "tmf"), one((*FLOATS, *INTS)), meta=_relu_meta)
 unary("relu6", lambda b, x: _clip(b, x, 0, 6), "default", spelled("relu6", "f"), one(FLOATS), eager=F.relu6, meta=_relu_meta)
 declare(
-    "hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor", _like, Pointwise(_hardtanh), F.hardtanh,
-    spelled("hardtanh", "f"), lambda: [*one(FLOATS)(), call(t(9), -0.5, 0.25)],
-)  # fmt: skip
+    "hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
+    _like,
+    Pointwise(_hardtanh),
+    F.hardtanh,
+    spelled("hardtanh", "f"),
+    lambda: [*one(FLOATS)(), call(t(9), -0.5, 0.25)],
+)
 declare(
-    "leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor", _float_only("leaky_relu_cpu"), Pointwise(_leaky_relu),
-    F.leaky_relu, spelled("leaky_relu", "f"), lambda: [*one(FLOATS)(), call(t(9), 0.3), call(t(9), 0)],
-)  # fmt: skip
+    "leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor",
+    _float_only("leaky_relu_cpu"),
+    Pointwise(_leaky_relu),
+    F.leaky_relu,
+    spelled("leaky_relu", "f"),
+    lambda: [*one(FLOATS)(), call(t(9), 0.3), call(t(9), 0)],
+)
 declare(
-    "threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor", _like, Pointwise(_threshold), torch.threshold,
-    spelled("threshold", "tf"), one(FLOATS, "normal", 0.1, 20.0),
-)  # fmt: skip
+    "threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor",
+    _like,
+    Pointwise(_threshold),
+    torch.threshold,
+    spelled("threshold", "tf"),
+    one(FLOATS, "normal", 0.1, 20.0),
+)
 
 
 # -------------------------------------------------------------------------------------------- exponential linear units
@@ -93,11 +105,23 @@ def _selu(b: Builder, x: Value) -> Value:
 
 
 declare(
-    "elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor", _float_only("elu_cpu"), Pointwise(_elu),
-    torch._C._nn.elu, spelled("elu", "f"), lambda: [*one(FLOATS)(), call(t(9), 0.7)], ulp=4.0,
-)  # fmt: skip
-declare("celu(Tensor self, Scalar alpha=1.0) -> Tensor", _float_only("elu_cpu"), Pointwise(_celu), torch.celu, spelled("celu", "tf"),
-        lambda: [*one(FLOATS)(), call(t(9), 0.7)], ulp=4.0)  # fmt: skip
+    "elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor",
+    _float_only("elu_cpu"),
+    Pointwise(_elu),
+    torch._C._nn.elu,
+    spelled("elu", "f"),
+    lambda: [*one(FLOATS)(), call(t(9), 0.7)],
+    ulp=4.0,
+)
+declare(
+    "celu(Tensor self, Scalar alpha=1.0) -> Tensor",
+    _float_only("elu_cpu"),
+    Pointwise(_celu),
+    torch.celu,
+    spelled("celu", "tf"),
+    lambda: [*one(FLOATS)(), call(t(9), 0.7)],
+    ulp=4.0,
+)
 unary("selu", _selu, "default", spelled("selu", "tf"), one(FLOATS), meta=_float_only("elu_cpu"), ulp=4.0)
 
 
@@ -145,11 +169,23 @@ def _eager_gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
 
 
 declare(
-    "gelu(Tensor self, *, str approximate='none') -> Tensor", _gelu_meta, Pointwise(_gelu), _eager_gelu, spelled("gelu", "f"),
-    lambda: [*one(FLOATS)(), *one(FLOATS, approximate="tanh")()], ulp=8.0,
-)  # fmt: skip
-declare("softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor", _float_only("softplus_cpu"), Pointwise(_softplus),
-        F.softplus, spelled("softplus", "f"), lambda: [*one(FLOATS)(), call(t(9), 2.0, 1.0)], ulp=4.0)  # fmt: skip
+    "gelu(Tensor self, *, str approximate='none') -> Tensor",
+    _gelu_meta,
+    Pointwise(_gelu),
+    _eager_gelu,
+    spelled("gelu", "f"),
+    lambda: [*one(FLOATS)(), *one(FLOATS, approximate="tanh")()],
+    ulp=8.0,
+)
+declare(
+    "softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor",
+    _float_only("softplus_cpu"),
+    Pointwise(_softplus),
+    F.softplus,
+    spelled("softplus", "f"),
+    lambda: [*one(FLOATS)(), call(t(9), 2.0, 1.0)],
+    ulp=4.0,
+)
 
 # name, formula, namespaces, the torch function, ATen's kernel name in errors
 _SMOOTH: tuple[tuple[str, Any, str, Any, str], ...] = (
@@ -204,7 +240,20 @@ def _prelu(x: Any, weight: Any) -> Any:
     return ops.where(ops.gt(x, 0), x, ops.mul(x, weight))
 
 
-declare("glu(Tensor self, int dim=-1) -> Tensor", _glu_meta, Decompose(_glu), F.glu, spelled("glu", "f"),
-        lambda: [*(call(t(4, 6, dtype=d)) for d in FLOATS), call(t(4, 6), 0), call(t(2, 4, 3), -2)], ulp=4.0)  # fmt: skip
-declare("prelu(Tensor self, Tensor weight) -> Tensor", _prelu_meta, Decompose(_prelu), torch.prelu, spelled("prelu", "tmf"),
-        lambda: [call(t(4, 6), t(1)), call(t(4, 6), t(6)), call(t(2, 3, 4), t(3)), call(t(5), t(1))])  # fmt: skip
+declare(
+    "glu(Tensor self, int dim=-1) -> Tensor",
+    _glu_meta,
+    Decompose(_glu),
+    F.glu,
+    spelled("glu", "f"),
+    lambda: [*(call(t(4, 6, dtype=d)) for d in FLOATS), call(t(4, 6), 0), call(t(2, 4, 3), -2)],
+    ulp=4.0,
+)
+declare(
+    "prelu(Tensor self, Tensor weight) -> Tensor",
+    _prelu_meta,
+    Decompose(_prelu),
+    torch.prelu,
+    spelled("prelu", "tmf"),
+    lambda: [call(t(4, 6), t(1)), call(t(4, 6), t(6)), call(t(2, 3, 4), t(3)), call(t(5), t(1))],
+)

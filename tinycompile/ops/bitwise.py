@@ -29,18 +29,27 @@ def _operators(name: str, inplace: str, dunder: str) -> tuple[str, ...]:
     return f"operator.{name}", f"operator.{inplace}", f"torch.Tensor.__{dunder}__", f"torch.Tensor.__i{dunder}__"
 
 
-unary("bitwise_not", lambda b, x: ~x, "default", spelled("bitwise_not", "tm", "operator.invert", "torch.Tensor.__invert__"), one(ANY),
-      meta=_no_floats("bitwise_not_cpu"))  # fmt: skip
+unary(
+    "bitwise_not",
+    lambda b, x: ~x,
+    "default",
+    spelled("bitwise_not", "tm", "operator.invert", "torch.Tensor.__invert__"),
+    one(ANY),
+    meta=_no_floats("bitwise_not_cpu"),
+)
 for _name, _formula in (
     ("and", lambda b, x, y: x & y),
     ("or", lambda b, x, y: x | y),
     ("xor", lambda b, x, y: x ^ y),
 ):
     binary(
-        f"bitwise_{_name}", _formula, "default",
+        f"bitwise_{_name}",
+        _formula,
+        "default",
         spelled(f"bitwise_{_name}", "tm", *_operators(f"{_name}_" if _name != "xor" else _name, f"i{_name}", _name)),
-        two(ANY, number=3), meta=_no_floats(f"bitwise_{_name}_cpu"),
-    )  # fmt: skip
+        two(ANY, number=3),
+        meta=_no_floats(f"bitwise_{_name}_cpu"),
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------- shifts
@@ -70,9 +79,19 @@ _COUNTS = (
     *(call(t(9, dtype=d, fill="integers"), n) for d in INTS for n in (0, 1, 7, 200)),
     *(call(t(9, dtype=d, fill="integers"), t(9, dtype=d, fill="integers")) for d in INTS),
 )
-binary("bitwise_left_shift", _left_shift, "default",
-       spelled("bitwise_left_shift", "tm", *_operators("lshift", "ilshift", "lshift")), lambda: _COUNTS,
-       meta=_no_floats("lshift_cpu", bools=False))  # fmt: skip
-binary("bitwise_right_shift", _right_shift, "default",
-       spelled("bitwise_right_shift", "tm", *_operators("rshift", "irshift", "rshift")), lambda: _COUNTS,
-       meta=_no_floats("rshift_cpu", bools=False))  # fmt: skip
+binary(
+    "bitwise_left_shift",
+    _left_shift,
+    "default",
+    spelled("bitwise_left_shift", "tm", *_operators("lshift", "ilshift", "lshift")),
+    lambda: _COUNTS,
+    meta=_no_floats("lshift_cpu", bools=False),
+)
+binary(
+    "bitwise_right_shift",
+    _right_shift,
+    "default",
+    spelled("bitwise_right_shift", "tm", *_operators("rshift", "irshift", "rshift")),
+    lambda: _COUNTS,
+    meta=_no_floats("rshift_cpu", bools=False),
+)

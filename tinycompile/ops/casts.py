@@ -35,15 +35,23 @@ def _eager_to(x: torch.Tensor, dtype: torch.dtype, copy: bool = False, memory_fo
 
 
 declare(
-    "to(Tensor self, ScalarType dtype, bool copy=False, MemoryFormat? memory_format=None) -> Tensor", _to_meta,
-    Pointwise(_to, "none"), _eager_to, (),
+    "to(Tensor self, ScalarType dtype, bool copy=False, MemoryFormat? memory_format=None) -> Tensor",
+    _to_meta,
+    Pointwise(_to, "none"),
+    _eager_to,
+    (),
     lambda: [
-        *(call(t(4, 5, dtype=d), to) for d in ANY for to in _DTYPES), *(call(t(4, 6, layout=lay), torch.float16) for lay in LAYOUTS),
-        call(t(9, fill="special"), torch.float16), call(t(9, fill="special"), torch.bool), call(t(), torch.int32), call(t(0, 3), torch.float64),
-        call(t(2, 3, 4, 5, layout="channels_last"), torch.float64), call(t(3), torch.float32, True),
+        *(call(t(4, 5, dtype=d), to) for d in ANY for to in _DTYPES),
+        *(call(t(4, 6, layout=lay), torch.float16) for lay in LAYOUTS),
+        call(t(9, fill="special"), torch.float16),
+        call(t(9, fill="special"), torch.bool),
+        call(t(), torch.int32),
+        call(t(0, 3), torch.float64),
+        call(t(2, 3, 4, 5, layout="channels_last"), torch.float64),
+        call(t(3), torch.float32, True),
     ],
     doc="Only the dtype (and memory format) changes; the same dtype without ``copy`` gives the input itself. Devices: to_device.",
-)  # fmt: skip
+)
 
 
 def _to_device_meta(x: TensorMeta, device: Any, dtype: Any = None, copy: bool = False, memory_format: Any = None) -> TensorMeta:
@@ -54,15 +62,21 @@ def _to_device_meta(x: TensorMeta, device: Any, dtype: Any = None, copy: bool = 
     return TensorMeta(x.shape, rules.format_strides(x, memory_format), chosen, target)
 
 
-def _eager_to_device(x: torch.Tensor, device: Any, dtype: Any = None, copy: bool = False, memory_format: Any = None) -> torch.Tensor:
+def _eager_to_device(
+    x: torch.Tensor, device: Any, dtype: Any = None, copy: bool = False, memory_format: Any = None
+) -> torch.Tensor:
     target = rules.Device.of(device).torch()
     return x.to(target, dtype, copy=copy, memory_format=memory_format or torch.preserve_format)
 
 
 declare(
     "to_device(Tensor self, Device device, ScalarType? dtype=None, bool copy=False, MemoryFormat? memory_format=None) -> Tensor",
-    _to_device_meta, Extern(), _eager_to_device, (), lambda: [call(t(3, 4), torch.device("cpu"), torch.float64, True)],
-)  # fmt: skip
+    _to_device_meta,
+    Extern(),
+    _eager_to_device,
+    (),
+    lambda: [call(t(3, 4), torch.device("cpu"), torch.float64, True)],
+)
 
 
 # ----------------------------------------------------------------------------------------------------------------- copies
@@ -97,19 +111,40 @@ def _eager_restride(x: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     return torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
 
 
-declare("clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor", _clone_meta, Pointwise(_identity, "none"), _eager_clone,
-        spelled("clone"),
-        lambda: [*one(ANY)(), call(t(2, 3, 4, 5), memory_format=torch.channels_last),
-                 call(t(4, 6, layout="transposed"), memory_format=torch.contiguous_format)])  # fmt: skip
 declare(
-    "contiguous(Tensor self, *, MemoryFormat memory_format=contiguous_format) -> Tensor", _contiguous_meta, Pointwise(_identity, "none"),
-    lambda x, memory_format=torch.contiguous_format: x.contiguous(memory_format=memory_format), spelled("contiguous", "m"),
-    lambda: [*(call(t(4, 6, layout=lay)) for lay in LAYOUTS), call(t(3)), call(t(2, 3, 4, 5), memory_format=torch.channels_last)],
+    "clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor",
+    _clone_meta,
+    Pointwise(_identity, "none"),
+    _eager_clone,
+    spelled("clone"),
+    lambda: [
+        *one(ANY)(),
+        call(t(2, 3, 4, 5), memory_format=torch.channels_last),
+        call(t(4, 6, layout="transposed"), memory_format=torch.contiguous_format),
+    ],
+)
+declare(
+    "contiguous(Tensor self, *, MemoryFormat memory_format=contiguous_format) -> Tensor",
+    _contiguous_meta,
+    Pointwise(_identity, "none"),
+    lambda x, memory_format=torch.contiguous_format: x.contiguous(memory_format=memory_format),
+    spelled("contiguous", "m"),
+    lambda: [
+        *(call(t(4, 6, layout=lay)) for lay in LAYOUTS),
+        call(t(3)),
+        call(t(2, 3, 4, 5), memory_format=torch.channels_last),
+    ],
     doc="A copy; the input itself (the same meta) where its memory is in order already.",
-)  # fmt: skip
-declare("restride(Tensor self, SymInt[] stride) -> Tensor", _restride_meta, Pointwise(_identity, "none"), _eager_restride, (),
-        lambda: [call(t(3, 4), (1, 3)), call(t(2, 3, layout="transposed"), (3, 1))],
-        doc="A copy with the given strides: where a decomposition would lay memory out in another way than torch.")  # fmt: skip
+)
+declare(
+    "restride(Tensor self, SymInt[] stride) -> Tensor",
+    _restride_meta,
+    Pointwise(_identity, "none"),
+    _eager_restride,
+    (),
+    lambda: [call(t(3, 4), (1, 3)), call(t(2, 3, layout="transposed"), (3, 1))],
+    doc="A copy with the given strides: where a decomposition would lay memory out in another way than torch.",
+)
 
 
 # ------------------------------------------------------------------------------------------------------------ hand it on
@@ -123,7 +158,14 @@ def _here(coords: tuple[Dim, ...], meta_in: TensorMeta, meta_out: TensorMeta) ->
     return coords
 
 
-declare("identity(Tensor(a) self) -> Tensor(a)", _same, View(_here), lambda x: x, (), lambda: [call(t(3, 4)), call(t(4, 6, layout="transposed"))],
-        doc="The very same tensor: what a call that does nothing (dropout in eval, .to() of the same dtype) returns.")  # fmt: skip
+declare(
+    "identity(Tensor(a) self) -> Tensor(a)",
+    _same,
+    View(_here),
+    lambda x: x,
+    (),
+    lambda: [call(t(3, 4)), call(t(4, 6, layout="transposed"))],
+    doc="The very same tensor: what a call that does nothing (dropout in eval, .to() of the same dtype) returns.",
+)
 declare("detach(Tensor(a) self) -> Tensor(a)", _same, View(_here), torch.detach, spelled("detach"), lambda: [call(t(3, 4))])
 declare("alias(Tensor(a) self) -> Tensor(a)", _same, View(_here), torch.ops.aten.alias, (), lambda: [call(t(3, 4))])

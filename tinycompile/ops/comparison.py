@@ -37,12 +37,27 @@ def _nonzero(b: Builder, x: Value) -> Value:
 
 
 unary("logical_not", lambda b, x: ~_nonzero(b, x), "bool_out", spelled("logical_not"), one(ANY))
-binary("logical_and", lambda b, x, y: _nonzero(b, x) & _nonzero(b, y), "bool_out", spelled("logical_and"),
-       two(ANY, fill="integers", number=None))  # fmt: skip
-binary("logical_or", lambda b, x, y: _nonzero(b, x) | _nonzero(b, y), "bool_out", spelled("logical_or"),
-       two(ANY, fill="integers", number=None))  # fmt: skip
-binary("logical_xor", lambda b, x, y: _nonzero(b, x) ^ _nonzero(b, y), "bool_out", spelled("logical_xor"),
-       two(ANY, fill="integers", number=None))  # fmt: skip
+binary(
+    "logical_and",
+    lambda b, x, y: _nonzero(b, x) & _nonzero(b, y),
+    "bool_out",
+    spelled("logical_and"),
+    two(ANY, fill="integers", number=None),
+)
+binary(
+    "logical_or",
+    lambda b, x, y: _nonzero(b, x) | _nonzero(b, y),
+    "bool_out",
+    spelled("logical_or"),
+    two(ANY, fill="integers", number=None),
+)
+binary(
+    "logical_xor",
+    lambda b, x, y: _nonzero(b, x) ^ _nonzero(b, y),
+    "bool_out",
+    spelled("logical_xor"),
+    two(ANY, fill="integers", number=None),
+)
 
 
 # -------------------------------------------------------------------------------------------------------------- predicates
@@ -109,7 +124,11 @@ def _masked_fill_meta(x: TensorMeta, mask: TensorMeta, value: Any) -> TensorMeta
             raise RuntimeError(
                 f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {value.rank} dimension(s)."
             )
-        if rules.promote_types(x.dtype, value.dtype) != x.dtype and value.dtype.is_floating_point and not x.dtype.is_floating_point:
+        if (
+            rules.promote_types(x.dtype, value.dtype) != x.dtype
+            and value.dtype.is_floating_point
+            and not x.dtype.is_floating_point
+        ):
             raise RuntimeError("result type Float can't be cast to the desired output type Long")
     elif isinstance(value, float) and not x.dtype.is_floating_point and not float(value).is_integer():
         raise RuntimeError(f"value cannot be converted to type {rules.c_type(x.dtype)} without overflow")
@@ -147,40 +166,78 @@ def _clamp_max(b: Builder, x: Value, max: Value) -> Value:
 
 
 declare(
-    "where(Tensor condition, Tensor self, Tensor other) -> Tensor", _where_meta, Pointwise(_where, "none"), torch.where,
+    "where(Tensor condition, Tensor self, Tensor other) -> Tensor",
+    _where_meta,
+    Pointwise(_where, "none"),
+    torch.where,
     spelled("where", "t"),
     lambda: [
         *(call(t(4, 5, dtype="bool"), t(4, 5, dtype=d), t(4, 5, dtype=d)) for d in ANY),
-        call(t(4, 1, dtype="bool"), t(5), t(4, 5)), call(t(4, 5, dtype="bool"), t(4, 5), 0.0), call(t(4, 5, dtype="bool"), 1, t(4, 5)),
-        call(t(4, 5, dtype="bool"), t(4, 5, dtype="float16"), t(dtype="float32")), call(t(4, 5, dtype="bool"), t(5, dtype="int32"), 0.5),
-        call(t(4, 5, dtype="bool"), t(5, dtype="int32"), t(4, 5, dtype="float16")), call(t(4, dtype="bool"), 1.0, 0.0),
-        call(t(4, dtype="bool"), 1, 0), call(t(dtype="bool"), t(), t()), call(t(0, dtype="bool"), t(0), t(1)),
+        call(t(4, 1, dtype="bool"), t(5), t(4, 5)),
+        call(t(4, 5, dtype="bool"), t(4, 5), 0.0),
+        call(t(4, 5, dtype="bool"), 1, t(4, 5)),
+        call(t(4, 5, dtype="bool"), t(4, 5, dtype="float16"), t(dtype="float32")),
+        call(t(4, 5, dtype="bool"), t(5, dtype="int32"), 0.5),
+        call(t(4, 5, dtype="bool"), t(5, dtype="int32"), t(4, 5, dtype="float16")),
+        call(t(4, dtype="bool"), 1.0, 0.0),
+        call(t(4, dtype="bool"), 1, 0),
+        call(t(dtype="bool"), t(), t()),
+        call(t(0, dtype="bool"), t(0), t(1)),
         *(call(t(4, 6, dtype="bool", layout=lay), t(4, 6, layout=lay), t(4, 6)) for lay in LAYOUTS),
     ],
-)  # fmt: skip
+)
 declare(
-    "masked_fill(Tensor self, Tensor mask, Tensor value) -> Tensor", _masked_fill_meta, Pointwise(_masked_fill, "none"),
-    torch.masked_fill, spelled("masked_fill"),
+    "masked_fill(Tensor self, Tensor mask, Tensor value) -> Tensor",
+    _masked_fill_meta,
+    Pointwise(_masked_fill, "none"),
+    torch.masked_fill,
+    spelled("masked_fill"),
     lambda: [
-        *(call(t(4, 5, dtype=d), t(4, 5, dtype="bool"), 1) for d in ANY), call(t(4, 5), t(5, dtype="bool"), float("-inf")),
-        call(t(4, 5), t(4, 5, dtype="bool"), t()), call(t(5), t(4, 5, dtype="bool"), 2.0), call(t(4, 6, layout="transposed"),
-        t(4, 6, dtype="bool"), 0.0), call(t(4, 6, layout="expanded"), t(4, 6, dtype="bool"), 0.0), call(t(4, 1), t(4, 5, dtype="bool"), 0.0),
+        *(call(t(4, 5, dtype=d), t(4, 5, dtype="bool"), 1) for d in ANY),
+        call(t(4, 5), t(5, dtype="bool"), float("-inf")),
+        call(t(4, 5), t(4, 5, dtype="bool"), t()),
+        call(t(5), t(4, 5, dtype="bool"), 2.0),
+        call(t(4, 6, layout="transposed"), t(4, 6, dtype="bool"), 0.0),
+        call(t(4, 6, layout="expanded"), t(4, 6, dtype="bool"), 0.0),
+        call(t(4, 1), t(4, 5, dtype="bool"), 0.0),
     ],
-)  # fmt: skip
+)
 declare(
-    "clamp(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor", _clamp_meta, Pointwise(_clamp), torch.clamp,
+    "clamp(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor",
+    _clamp_meta,
+    Pointwise(_clamp),
+    torch.clamp,
     (*spelled("clamp"), *spelled("clip")),
     lambda: [
         *(call(t(4, 5, dtype=d, fill="integers" if d in INTS else "normal"), 0, 2) for d in (*FLOATS, *INTS)),
-        call(t(9, fill="special"), -1.0, 1.0), call(t(9), None, 0.5), call(t(9), min=0.1), call(t(9), 1.0, -1.0), call(t(6, 4, layout="transposed"), 0),
-        call(t(4, 5), t(5), t(4, 1)), call(t(4, 5), t(5)), call(t(9, dtype="int32"), 0.5), call(t(9), float("nan")), call(t(6, fill="special"), t(6, fill="special")),
+        call(t(9, fill="special"), -1.0, 1.0),
+        call(t(9), None, 0.5),
+        call(t(9), min=0.1),
+        call(t(9), 1.0, -1.0),
+        call(t(6, 4, layout="transposed"), 0),
+        call(t(4, 5), t(5), t(4, 1)),
+        call(t(4, 5), t(5)),
+        call(t(9, dtype="int32"), 0.5),
+        call(t(9), float("nan")),
+        call(t(6, fill="special"), t(6, fill="special")),
     ],
-)  # fmt: skip
-declare("clamp_min(Tensor self, Tensor min) -> Tensor", _clamp_meta, Pointwise(_clamp_min), torch.clamp_min, spelled("clamp_min"),
-        lambda: [call(t(4, 5), 0.0), call(t(4, 5), t(5)), call(t(9, fill="special"), 0.0), call(t(9, dtype="int32"), 1)])  # fmt: skip
-declare("clamp_max(Tensor self, Tensor max) -> Tensor", lambda x, high: _clamp_meta(x, None, high), Pointwise(_clamp_max),
-        torch.clamp_max, spelled("clamp_max"),
-        lambda: [call(t(4, 5), 0.0), call(t(4, 5), t(5)), call(t(9, fill="special"), 0.0), call(t(9, dtype="int32"), 1)])  # fmt: skip
+)
+declare(
+    "clamp_min(Tensor self, Tensor min) -> Tensor",
+    _clamp_meta,
+    Pointwise(_clamp_min),
+    torch.clamp_min,
+    spelled("clamp_min"),
+    lambda: [call(t(4, 5), 0.0), call(t(4, 5), t(5)), call(t(9, fill="special"), 0.0), call(t(9, dtype="int32"), 1)],
+)
+declare(
+    "clamp_max(Tensor self, Tensor max) -> Tensor",
+    lambda x, high: _clamp_meta(x, None, high),
+    Pointwise(_clamp_max),
+    torch.clamp_max,
+    spelled("clamp_max"),
+    lambda: [call(t(4, 5), 0.0), call(t(4, 5), t(5)), call(t(9, fill="special"), 0.0), call(t(9, dtype="int32"), 1)],
+)
 
 
 # -------------------------------------------------------------------------------------------------------------- nan_to_num
@@ -196,6 +253,13 @@ def _nan_to_num(x: Any, nan: float | None = None, posinf: float | None = None, n
 
 declare(
     "nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor",
-    lambda x, nan=None, posinf=None, neginf=None: rules.like(x), Decompose(_nan_to_num), torch.nan_to_num, spelled("nan_to_num"),
-    lambda: [*(call(t(8, dtype=d, fill="special")) for d in FLOATS), call(t(8, fill="special"), 1.0, 2.0, 3.0), call(t(4, dtype="int32"))],
-)  # fmt: skip
+    lambda x, nan=None, posinf=None, neginf=None: rules.like(x),
+    Decompose(_nan_to_num),
+    torch.nan_to_num,
+    spelled("nan_to_num"),
+    lambda: [
+        *(call(t(8, dtype=d, fill="special")) for d in FLOATS),
+        call(t(8, fill="special"), 1.0, 2.0, 3.0),
+        call(t(4, dtype="int32")),
+    ],
+)

@@ -70,7 +70,9 @@ def _like_meta(x: TensorMeta, dtype: Any = None, device: Any = None, memory_form
     return TensorMeta(x.shape, rules.format_strides(x, memory_format), dtype or x.dtype, target)
 
 
-def _full_like_meta(x: TensorMeta, fill_value: Any, dtype: Any = None, device: Any = None, memory_format: Any = None) -> TensorMeta:
+def _full_like_meta(
+    x: TensorMeta, fill_value: Any, dtype: Any = None, device: Any = None, memory_format: Any = None
+) -> TensorMeta:
     return _like_meta(x, dtype, device, memory_format)
 
 
@@ -92,16 +94,45 @@ def _scalar_tensor(b: Builder, coords: Coords, meta_out: TensorMeta, s: Any, *re
 
 
 _OPTIONS = "*, ScalarType? dtype=None, Device? device=None"
-declare(f"full(SymInt[] size, Scalar fill_value, {_OPTIONS}) -> Tensor", _full_meta, Indexed(_full), _eager_full, spelled("full", "t"),
-        lambda: [call((3, 4), 2.5), call((3,), 2), call((), True), call((0, 2), 1.0), *(call((3,), 1, dtype=getattr(torch, d)) for d in (*FLOATS, *INTS)),
-                 call((2,), 0.1, dtype=torch.float16), call((2,), float("nan")), call((-1,), 0.0)])  # fmt: skip
-declare(f"full_like(Tensor self, Scalar fill_value, {_OPTIONS}, MemoryFormat? memory_format=None) -> Tensor", _full_like_meta, Indexed(_full_like),
-        _eager_full_like, spelled("full_like", "t"),
-        lambda: [call(t(3, 4), 2.5), call(t(3, 4, dtype="int32"), 2), *(call(t(4, 6, layout=lay), 1) for lay in LAYOUTS), call(t(3), 1, dtype=torch.int64),
-                 call(t(2, 3, 4, 5, layout="channels_last"), 0)])  # fmt: skip
-declare(f"scalar_tensor(Scalar s, {_OPTIONS}) -> Tensor", _scalar_tensor_meta, Indexed(_scalar_tensor),
-        lambda s, dtype=None, device=None: torch.scalar_tensor(s, dtype=dtype, device=_torch_device(device)), spelled("scalar_tensor", "t"),
-        lambda: [call(2.5), call(3, dtype=torch.int64), call(0.1, dtype=torch.bfloat16)])  # fmt: skip
+declare(
+    f"full(SymInt[] size, Scalar fill_value, {_OPTIONS}) -> Tensor",
+    _full_meta,
+    Indexed(_full),
+    _eager_full,
+    spelled("full", "t"),
+    lambda: [
+        call((3, 4), 2.5),
+        call((3,), 2),
+        call((), True),
+        call((0, 2), 1.0),
+        *(call((3,), 1, dtype=getattr(torch, d)) for d in (*FLOATS, *INTS)),
+        call((2,), 0.1, dtype=torch.float16),
+        call((2,), float("nan")),
+        call((-1,), 0.0),
+    ],
+)
+declare(
+    f"full_like(Tensor self, Scalar fill_value, {_OPTIONS}, MemoryFormat? memory_format=None) -> Tensor",
+    _full_like_meta,
+    Indexed(_full_like),
+    _eager_full_like,
+    spelled("full_like", "t"),
+    lambda: [
+        call(t(3, 4), 2.5),
+        call(t(3, 4, dtype="int32"), 2),
+        *(call(t(4, 6, layout=lay), 1) for lay in LAYOUTS),
+        call(t(3), 1, dtype=torch.int64),
+        call(t(2, 3, 4, 5, layout="channels_last"), 0),
+    ],
+)
+declare(
+    f"scalar_tensor(Scalar s, {_OPTIONS}) -> Tensor",
+    _scalar_tensor_meta,
+    Indexed(_scalar_tensor),
+    lambda s, dtype=None, device=None: torch.scalar_tensor(s, dtype=dtype, device=_torch_device(device)),
+    spelled("scalar_tensor", "t"),
+    lambda: [call(2.5), call(3, dtype=torch.int64), call(0.1, dtype=torch.bfloat16)],
+)
 
 
 # ----------------------------------------------------------------------------------------------------------------- empty
@@ -119,10 +150,22 @@ def _eager_empty_like(x: Any, dtype: Any = None, device: Any = None, memory_form
     return torch.empty_like(x, dtype=dtype, device=_torch_device(device), memory_format=memory_format or torch.preserve_format)
 
 
-declare(f"empty(SymInt[] size, {_OPTIONS}) -> Tensor", _empty_meta, Extern(), _eager_empty, (),
-        lambda: [call((3, 4)), call((0,), dtype=torch.int32)])  # fmt: skip
-declare(f"empty_like(Tensor self, {_OPTIONS}, MemoryFormat? memory_format=None) -> Tensor", _like_meta, Extern(), _eager_empty_like,
-        spelled("empty_like", "t"), lambda: [call(t(3, 4)), call(t(4, 6, layout="transposed")), call(t(4, 6, layout="expanded"))])  # fmt: skip
+declare(
+    f"empty(SymInt[] size, {_OPTIONS}) -> Tensor",
+    _empty_meta,
+    Extern(),
+    _eager_empty,
+    (),
+    lambda: [call((3, 4)), call((0,), dtype=torch.int32)],
+)
+declare(
+    f"empty_like(Tensor self, {_OPTIONS}, MemoryFormat? memory_format=None) -> Tensor",
+    _like_meta,
+    Extern(),
+    _eager_empty_like,
+    spelled("empty_like", "t"),
+    lambda: [call(t(3, 4)), call(t(4, 6, layout="transposed")), call(t(4, 6, layout="expanded"))],
+)
 
 
 # ---------------------------------------------------------------------------------------------------------------- ranges
@@ -192,12 +235,50 @@ def _eager_eye(n: int, m: int | None = None, dtype: Any = None, device: Any = No
     return torch.eye(n, n if m is None else m, dtype=dtype, device=_torch_device(device))
 
 
-declare(f"arange(Scalar start, Scalar end, Scalar step=1, {_OPTIONS}) -> Tensor", _arange_meta, Indexed(_arange),
-        lambda start, end, step=1, dtype=None, device=None: torch.arange(start, end, step, dtype=dtype, device=_torch_device(device)), (),
-        lambda: [call(0, 5), call(2, 9, 3), call(5, 0, -2), call(0.0, 1.0, 0.1), call(1, 2.5, 0.5), call(0, 5, dtype=torch.float16), call(0, 0), call(0, 7, 2, dtype=torch.int32),
-                 call(0, 5, -1), call(0, 5, 0)])  # fmt: skip
-declare(f"linspace(Scalar start, Scalar end, SymInt steps, {_OPTIONS}) -> Tensor", _linspace_meta, Indexed(_linspace),
-        lambda start, end, steps, dtype=None, device=None: torch.linspace(start, end, steps, dtype=dtype, device=_torch_device(device)), spelled("linspace", "t"),
-        lambda: [call(0.0, 1.0, 11), call(-3, 5, 1), call(-3, 5, 0), call(0, 10, 5, dtype=torch.float64), call(2.0, -2.0, 7), call(0, 1, -1)], ulp=2.0)  # fmt: skip
-declare(f"eye(SymInt n, SymInt? m=None, {_OPTIONS}) -> Tensor", _eye_meta, Indexed(_eye), _eager_eye, spelled("eye", "t"),
-        lambda: [call(3), call(3, 5), call(4, 2, dtype=torch.int64), call(2, dtype=torch.bool), call(0)])  # fmt: skip
+declare(
+    f"arange(Scalar start, Scalar end, Scalar step=1, {_OPTIONS}) -> Tensor",
+    _arange_meta,
+    Indexed(_arange),
+    lambda start, end, step=1, dtype=None, device=None: torch.arange(
+        start, end, step, dtype=dtype, device=_torch_device(device)
+    ),
+    (),
+    lambda: [
+        call(0, 5),
+        call(2, 9, 3),
+        call(5, 0, -2),
+        call(0.0, 1.0, 0.1),
+        call(1, 2.5, 0.5),
+        call(0, 5, dtype=torch.float16),
+        call(0, 0),
+        call(0, 7, 2, dtype=torch.int32),
+        call(0, 5, -1),
+        call(0, 5, 0),
+    ],
+)
+declare(
+    f"linspace(Scalar start, Scalar end, SymInt steps, {_OPTIONS}) -> Tensor",
+    _linspace_meta,
+    Indexed(_linspace),
+    lambda start, end, steps, dtype=None, device=None: torch.linspace(
+        start, end, steps, dtype=dtype, device=_torch_device(device)
+    ),
+    spelled("linspace", "t"),
+    lambda: [
+        call(0.0, 1.0, 11),
+        call(-3, 5, 1),
+        call(-3, 5, 0),
+        call(0, 10, 5, dtype=torch.float64),
+        call(2.0, -2.0, 7),
+        call(0, 1, -1),
+    ],
+    ulp=2.0,
+)
+declare(
+    f"eye(SymInt n, SymInt? m=None, {_OPTIONS}) -> Tensor",
+    _eye_meta,
+    Indexed(_eye),
+    _eager_eye,
+    spelled("eye", "t"),
+    lambda: [call(3), call(3, 5), call(4, 2, dtype=torch.int64), call(2, dtype=torch.bool), call(0)],
+)

@@ -73,9 +73,7 @@ class NumpyBuilder(Builder):
     def __init__(self, shape: Sequence[int]) -> None:
         self.shape = tuple(shape)
         self.values: dict[str, Array] = {}
-        self.coords: tuple[Dim, ...] = tuple(
-            0 if size == 1 else ex.sym(f"i{d}", 0, size) for d, size in enumerate(self.shape)
-        )
+        self.coords: tuple[Dim, ...] = tuple(0 if size == 1 else ex.sym(f"i{d}", 0, size) for d, size in enumerate(self.shape))
         for d in range(len(self.shape)):
             self.values[f"i{d}"] = np.arange(self.shape[d]).reshape([-1 if k == d else 1 for k in range(len(self.shape))])
 
@@ -105,7 +103,7 @@ class NumpyBuilder(Builder):
 
     def as_index(self, value: Value, size: Dim) -> Dim:
         array: Array = value.array  # type: ignore[attr-defined]
-        if array.size and not (0 <= int(array.min()) and int(array.max()) < int(size)):
+        if array.size and not (int(array.min()) >= 0 and int(array.max()) < int(size)):
             raise IndexError("index out of range in self")
         name = f"v{len(self.values)}"
         self.values[name] = array.astype(np.int64)
@@ -210,8 +208,9 @@ def _shaped(value: Value, meta: TensorMeta) -> torch.Tensor:
 def _reduce(kind: str, x: Array, dims: tuple[int, ...]) -> tuple[Array, ...]:
     """Reduced over ``dims``; sums in the dtype of ``x`` (pairwise, as numpy does along the last axis)."""
     rest = [d for d in range(x.ndim) if d not in dims]
-    flat = np.ascontiguousarray(x.transpose([*rest, *dims])).reshape([x.shape[d] for d in rest] + [-1 if x.size else int(
-        np.prod([x.shape[d] for d in dims], dtype=np.int64))])  # fmt: skip
+    flat = np.ascontiguousarray(x.transpose([*rest, *dims])).reshape(
+        [x.shape[d] for d in rest] + [-1 if x.size else int(np.prod([x.shape[d] for d in dims], dtype=np.int64))]
+    )
     if kind in ("sum", "prod"):
         return (getattr(np, kind)(flat, axis=-1, dtype=flat.dtype),)
     if kind in ("any", "all"):

@@ -69,8 +69,10 @@ def _gather_meta(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     for d in range(x.rank if index.rank else 0):
         if d != at and not shapes.at_least(x.shape[d], index.shape[d]):
-            raise RuntimeError(f"Size does not match at dimension {d} expected index {list(index.shape)} to be no larger than self "
-                               f"{list(x.shape)} apart from dimension {at}")
+            raise RuntimeError(
+                f"Size does not match at dimension {d} expected index {list(index.shape)} to be no larger than self "
+                f"{list(x.shape)} apart from dimension {at}"
+            )
     return rules.fresh(index.shape, x.dtype, x.device)
 
 
@@ -108,8 +110,10 @@ def _take_along_meta(x: TensorMeta, indices: TensorMeta, dim: int | None = None)
         return rules.fresh((indices.numel,), x.dtype, x.device)
     at = shapes.normalize_dim(dim, x.rank)
     if x.rank != indices.rank:
-        raise RuntimeError(f"torch.take_along_dim(): input and indices should have the same number of dimensions, but got {x.rank} dimensions "
-                           f"for input, and {indices.rank} dimensions for indices")
+        raise RuntimeError(
+            f"torch.take_along_dim(): input and indices should have the same number of dimensions, but got {x.rank} dimensions "
+            f"for input, and {indices.rank} dimensions for indices"
+        )
     shape = shapes.broadcast_shapes(_at(x.shape, at, 1), _at(indices.shape, at, 1))
     return rules.fresh(_at(shape, at, indices.shape[at]), x.dtype, x.device)
 
@@ -123,20 +127,68 @@ def _take_along(x: Any, indices: Any, dim: int | None = None) -> Any:
     return ops.gather(wide, at, wide_index)
 
 
-declare("embedding(Tensor weight, Tensor indices) -> Tensor", _embedding_meta, Indexed(_embedding), lambda w, i: F.embedding(i, w), (),
-        lambda: [*(call(t(7, 4, dtype=d), ix(7, 2, 3)) for d in FLOATS), call(t(7, 4), ix(7, 5, dtype="int32")), call(t(7, 4), ix(7)),
-                 call(t(4, 7, layout="transposed"), ix(4, 3)), call(t(7, 4), ix(7, 0)), call(t(7, 4), t(3))])  # fmt: skip
-declare("gather(Tensor self, int dim, Tensor index) -> Tensor", _gather_meta, Indexed(_gather), torch.gather, spelled("gather"),
-        lambda: [*(call(t(4, 5, dtype=d), 1, ix(5, 4, 2)) for d in ANY), call(t(4, 5), 0, ix(4, 2, 5)), call(t(4, 5), -1, ix(5, 3, 7)),
-                 call(t(4, 6, layout="transposed"), 0, ix(4, 4, 6)), call(t(), 0, ix(1)), call(t(3), 0, ix(3)), call(t(4, 5), 1, ix(5, 0, 2)),
-                 call(t(4, 5), 1, ix(5, 9, 2)), call(t(4, 5), 1, ix(5, 4)), call(t(4, 5), 1, t(4, 5))])  # fmt: skip
-declare("index_select(Tensor self, int dim, Tensor index) -> Tensor", _index_select_meta, Indexed(_index_select), torch.index_select,
-        spelled("index_select"),
-        lambda: [*(call(t(4, 5, dtype=d), 1, ix(5, 3)) for d in ANY), call(t(4, 5, 3), 0, ix(4, 6)), call(t(4, 6, layout="transposed"), -1, ix(6, 2)),
-                 call(t(4, 5), 0, ix(4)), call(t(4, 5), 0, ix(4, 2, dtype="int32")), call(t(4, 5), 0, ix(4, 2, 2))])  # fmt: skip
-declare("take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor", _take_along_meta, Decompose(_take_along), torch.take_along_dim,
-        spelled("take_along_dim"),
-        lambda: [call(t(4, 5), ix(5, 4, 2), 1), call(t(4, 5), ix(5, 1, 2), 1), call(t(1, 5), ix(5, 4, 2), -1), call(t(4, 5), ix(20, 3))])  # fmt: skip
+declare(
+    "embedding(Tensor weight, Tensor indices) -> Tensor",
+    _embedding_meta,
+    Indexed(_embedding),
+    lambda w, i: F.embedding(i, w),
+    (),
+    lambda: [
+        *(call(t(7, 4, dtype=d), ix(7, 2, 3)) for d in FLOATS),
+        call(t(7, 4), ix(7, 5, dtype="int32")),
+        call(t(7, 4), ix(7)),
+        call(t(4, 7, layout="transposed"), ix(4, 3)),
+        call(t(7, 4), ix(7, 0)),
+        call(t(7, 4), t(3)),
+    ],
+)
+declare(
+    "gather(Tensor self, int dim, Tensor index) -> Tensor",
+    _gather_meta,
+    Indexed(_gather),
+    torch.gather,
+    spelled("gather"),
+    lambda: [
+        *(call(t(4, 5, dtype=d), 1, ix(5, 4, 2)) for d in ANY),
+        call(t(4, 5), 0, ix(4, 2, 5)),
+        call(t(4, 5), -1, ix(5, 3, 7)),
+        call(t(4, 6, layout="transposed"), 0, ix(4, 4, 6)),
+        call(t(), 0, ix(1)),
+        call(t(3), 0, ix(3)),
+        call(t(4, 5), 1, ix(5, 0, 2)),
+        call(t(4, 5), 1, ix(5, 9, 2)),
+        call(t(4, 5), 1, ix(5, 4)),
+        call(t(4, 5), 1, t(4, 5)),
+    ],
+)
+declare(
+    "index_select(Tensor self, int dim, Tensor index) -> Tensor",
+    _index_select_meta,
+    Indexed(_index_select),
+    torch.index_select,
+    spelled("index_select"),
+    lambda: [
+        *(call(t(4, 5, dtype=d), 1, ix(5, 3)) for d in ANY),
+        call(t(4, 5, 3), 0, ix(4, 6)),
+        call(t(4, 6, layout="transposed"), -1, ix(6, 2)),
+        call(t(4, 5), 0, ix(4)),
+        call(t(4, 5), 0, ix(4, 2, dtype="int32")),
+        call(t(4, 5), 0, ix(4, 2, 2)),
+    ],
+)
+declare(
+    "take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor",
+    _take_along_meta,
+    Decompose(_take_along),
+    torch.take_along_dim,
+    spelled("take_along_dim"),
+    lambda: [
+        call(t(4, 5), ix(5, 4, 2), 1),
+        call(t(4, 5), ix(5, 1, 2), 1),
+        call(t(1, 5), ix(5, 4, 2), -1),
+        call(t(4, 5), ix(20, 3)),
+    ],
+)
 
 
 # -------------------------------------------------------------------------------------------------- advanced indexing
@@ -191,11 +243,23 @@ def _eager_index(x: torch.Tensor, indices: Sequence[Any]) -> torch.Tensor:
     return x[tuple(slice(None) if i is None else i for i in indices)]
 
 
-declare("index(Tensor self, Tensor?[] indices) -> Tensor", _index_meta, Indexed(_index), _eager_index, (),
-        lambda: [call(t(4, 5), (ix(4, 3),)), call(t(4, 5), (None, ix(5, 2, 3))), call(t(4, 5, 6), (ix(4, 2), None, ix(6, 2))),
-                 call(t(4, 5, 6), (None, ix(5, 3, 1), ix(6, 2))), call(t(4, 5), (ix(4, 2), ix(5, 2))), call(t(4, 5), (t(3, dtype="int64", fill="index:-4"),)),
-                 call(t(4, 5), (t(3),))],
-        doc="Integer tensors as indices; boolean masks stay torch's (their result's size depends on data).")  # fmt: skip
+declare(
+    "index(Tensor self, Tensor?[] indices) -> Tensor",
+    _index_meta,
+    Indexed(_index),
+    _eager_index,
+    (),
+    lambda: [
+        call(t(4, 5), (ix(4, 3),)),
+        call(t(4, 5), (None, ix(5, 2, 3))),
+        call(t(4, 5, 6), (ix(4, 2), None, ix(6, 2))),
+        call(t(4, 5, 6), (None, ix(5, 3, 1), ix(6, 2))),
+        call(t(4, 5), (ix(4, 2), ix(5, 2))),
+        call(t(4, 5), (t(3, dtype="int64", fill="index:-4"),)),
+        call(t(4, 5), (t(3),)),
+    ],
+    doc="Integer tensors as indices; boolean masks stay torch's (their result's size depends on data).",
+)
 
 
 # ------------------------------------------------------------------------------------------------------- fill and copy
@@ -224,11 +288,33 @@ def _copy(b: Builder, coords: Coords, meta_out: TensorMeta, x: Operand, src: Ope
     return b.cast(b.load(src, at), meta_out.dtype)
 
 
-declare("fill(Tensor self, Tensor value) -> Tensor", _fill_meta, Indexed(_fill), lambda x, value: torch.fill(x, value), spelled("fill", "t"),
-        lambda: [*(call(t(4, 5, dtype=d), 1) for d in ANY), call(t(3), t()), call(t(4, 6, layout="transposed"), 2.5), call(t(3, dtype="int32"), 2)])  # fmt: skip
-declare("copy(Tensor self, Tensor src) -> Tensor", _copy_meta, Indexed(_copy), lambda x, src: torch.clone(x).copy_(src), (),
-        lambda: [call(t(4, 5), t(4, 5, dtype="float16")), call(t(4, 5), t(5)), call(t(4, 6, layout="transposed"), t(4, 6)), call(t(3, dtype="int32"), t(3))],
-        doc="``src`` in the shape, dtype and layout of ``self``: what copy_ writes.")  # fmt: skip
+declare(
+    "fill(Tensor self, Tensor value) -> Tensor",
+    _fill_meta,
+    Indexed(_fill),
+    lambda x, value: torch.fill(x, value),
+    spelled("fill", "t"),
+    lambda: [
+        *(call(t(4, 5, dtype=d), 1) for d in ANY),
+        call(t(3), t()),
+        call(t(4, 6, layout="transposed"), 2.5),
+        call(t(3, dtype="int32"), 2),
+    ],
+)
+declare(
+    "copy(Tensor self, Tensor src) -> Tensor",
+    _copy_meta,
+    Indexed(_copy),
+    lambda x, src: torch.clone(x).copy_(src),
+    (),
+    lambda: [
+        call(t(4, 5), t(4, 5, dtype="float16")),
+        call(t(4, 5), t(5)),
+        call(t(4, 6, layout="transposed"), t(4, 6)),
+        call(t(3, dtype="int32"), t(3)),
+    ],
+    doc="``src`` in the shape, dtype and layout of ``self``: what copy_ writes.",
+)
 
 
 # --------------------------------------------------------------------------------------------------------- triangles
@@ -253,10 +339,22 @@ def _triangle(lower: bool) -> Any:
 
 
 for _name in ("tril", "triu"):
-    declare(f"{_name}(Tensor self, int diagonal=0) -> Tensor", _triangle_meta(_name), Indexed(_triangle(_name == "tril")), getattr(torch, _name),
-            spelled(_name),
-            lambda: [*(call(t(4, 5, dtype=d), k) for d in ANY for k in (0, 1, -1)), call(t(3, 4, 4)), call(t(4, 6, layout="transposed"), 2),
-                     call(t(3, 4, 5), -9), call(t(4)), call(t(0, 3)), call(t(4, 6, layout="expanded"))])  # fmt: skip
+    declare(
+        f"{_name}(Tensor self, int diagonal=0) -> Tensor",
+        _triangle_meta(_name),
+        Indexed(_triangle(_name == "tril")),
+        getattr(torch, _name),
+        spelled(_name),
+        lambda: [
+            *(call(t(4, 5, dtype=d), k) for d in ANY for k in (0, 1, -1)),
+            call(t(3, 4, 4)),
+            call(t(4, 6, layout="transposed"), 2),
+            call(t(3, 4, 5), -9),
+            call(t(4)),
+            call(t(0, 3)),
+            call(t(4, 6, layout="expanded")),
+        ],
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ cat, stack
@@ -297,8 +395,10 @@ def _check_cat(first: TensorMeta, x: TensorMeta, at: int, position: int) -> None
         raise RuntimeError(f"Tensors must have same number of dimensions: got {first.rank} and {x.rank}")
     for d in range(x.rank):
         if d != at and not shapes.same(first.shape[d], x.shape[d]):
-            raise RuntimeError(f"Sizes of tensors must match except in dimension {at}. Expected size {first.shape[d]} but got "
-                               f"size {x.shape[d]} for tensor number {position} in the list.")
+            raise RuntimeError(
+                f"Sizes of tensors must match except in dimension {at}. Expected size {first.shape[d]} but got "
+                f"size {x.shape[d]} for tensor number {position} in the list."
+            )
 
 
 def _cat_strides(tensors: Sequence[TensorMeta], shape: Coords) -> Coords:
@@ -335,8 +435,10 @@ def _stack_meta(tensors: Sequence[TensorMeta], dim: int = 0) -> TensorMeta:
     at = shapes.normalize_dim(dim, tensors[0].rank + 1)
     for i, x in enumerate(tensors):
         if len(x.shape) != len(tensors[0].shape) or not all(map(shapes.same, x.shape, tensors[0].shape)):
-            raise RuntimeError(f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at entry 0 and {list(x.shape)} at "
-                               f"entry {i}")
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at entry 0 and {list(x.shape)} at "
+                f"entry {i}"
+            )
     widened = [TensorMeta((*x.shape[:at], 1, *x.shape[at:]), _unsqueezed(x, at), x.dtype, x.device) for x in tensors]
     found = _cat_meta(widened, at)
     return found if rules.is_channels_last(found) else rules.fresh(found.shape, found.dtype, found.device)
@@ -352,16 +454,43 @@ def _stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     return ops.cat(tuple(ops.unsqueeze(x, at) for x in tensors), at)
 
 
-declare("cat(Tensor[] tensors, int dim=0) -> Tensor", _cat_meta, Indexed(_cat), lambda tensors, dim=0: torch.cat(tensors, dim),
-        (*spelled("cat", "t"), *spelled("concat", "t"), *spelled("concatenate", "t")),
-        lambda: [*(call((t(2, 3, dtype=d), t(4, 3, dtype=d))) for d in ANY), call((t(2, 3), t(2, 1), t(2, 4)), 1), call((t(2, 3), t(2, 3)), -1),
-                 call((t(2, 3, dtype="float16"), t(2, 3))), call((t(2, dtype="int32"), t(3))), call((t(0), t(2, 3))), call((t(0, 3), t(2, 3))),
-                 call((t(4, 6, layout="transposed"), t(4, 6, layout="strided"))), call((t(2, 3),)), call((t(2, 3), t(2, 4))), call((t(2, 3), t(2))),
-                 call((t(2, 3, 4, 5, layout="channels_last"), t(2, 3, 4, 5, layout="channels_last")), 1), call((t(), t()))])  # fmt: skip
-declare("stack(Tensor[] tensors, int dim=0) -> Tensor", _stack_meta, Decompose(_stack), lambda tensors, dim=0: torch.stack(tensors, dim),
-        spelled("stack", "t"),
-        lambda: [*(call((t(2, 3, dtype=d), t(2, 3, dtype=d)), 1) for d in ANY), call((t(2, 3), t(2, 3))), call((t(2, 3), t(2, 3)), -1), call((t(), t())),
-                 call((t(2, 3), t(2, 4))), call((t(4, 6, layout="transposed"), t(4, 6)))])  # fmt: skip
+declare(
+    "cat(Tensor[] tensors, int dim=0) -> Tensor",
+    _cat_meta,
+    Indexed(_cat),
+    lambda tensors, dim=0: torch.cat(tensors, dim),
+    (*spelled("cat", "t"), *spelled("concat", "t"), *spelled("concatenate", "t")),
+    lambda: [
+        *(call((t(2, 3, dtype=d), t(4, 3, dtype=d))) for d in ANY),
+        call((t(2, 3), t(2, 1), t(2, 4)), 1),
+        call((t(2, 3), t(2, 3)), -1),
+        call((t(2, 3, dtype="float16"), t(2, 3))),
+        call((t(2, dtype="int32"), t(3))),
+        call((t(0), t(2, 3))),
+        call((t(0, 3), t(2, 3))),
+        call((t(4, 6, layout="transposed"), t(4, 6, layout="strided"))),
+        call((t(2, 3),)),
+        call((t(2, 3), t(2, 4))),
+        call((t(2, 3), t(2))),
+        call((t(2, 3, 4, 5, layout="channels_last"), t(2, 3, 4, 5, layout="channels_last")), 1),
+        call((t(), t())),
+    ],
+)
+declare(
+    "stack(Tensor[] tensors, int dim=0) -> Tensor",
+    _stack_meta,
+    Decompose(_stack),
+    lambda tensors, dim=0: torch.stack(tensors, dim),
+    spelled("stack", "t"),
+    lambda: [
+        *(call((t(2, 3, dtype=d), t(2, 3, dtype=d)), 1) for d in ANY),
+        call((t(2, 3), t(2, 3))),
+        call((t(2, 3), t(2, 3)), -1),
+        call((t(), t())),
+        call((t(2, 3), t(2, 4))),
+        call((t(4, 6, layout="transposed"), t(4, 6))),
+    ],
+)
 
 
 # -------------------------------------------------------------------------------------------------------------------- pad
@@ -372,8 +501,10 @@ def _pad_meta(x: TensorMeta, pad: Sequence[Dim], mode: str = "constant", value: 
         raise RuntimeError("Padding length must be divisible by 2")
     n = len(pad) // 2
     if n > x.rank:
-        raise RuntimeError(f"Padding length should be less than or equal to two times the input dimension but got padding length {len(pad)} and "
-                           f"input of dimension {x.rank}")
+        raise RuntimeError(
+            f"Padding length should be less than or equal to two times the input dimension but got padding length {len(pad)} and "
+            f"input of dimension {x.rank}"
+        )
     if mode not in ("constant", "reflect", "replicate", "circular"):
         raise NotImplementedError(f"Unrecognised padding mode {mode}")
     if mode != "constant" and not (x.rank - n in (1, 2) and 1 <= n <= 3):
@@ -387,16 +518,20 @@ def _pad_meta(x: TensorMeta, pad: Sequence[Dim], mode: str = "constant", value: 
         if isinstance(shape[d], int) and shape[d] < 0:  # type: ignore[operator]
             if all(isinstance(p, int) and p <= 0 for p in pad):
                 raise RuntimeError("narrow(): length must be non-negative.")
-            raise RuntimeError(f"The input size {x.shape[d]}, plus negative padding {before} and {after} resulted in a negative output size, "
-                               f"which is invalid. Check dimension {d} of your input.")
+            raise RuntimeError(
+                f"The input size {x.shape[d]}, plus negative padding {before} and {after} resulted in a negative output size, "
+                f"which is invalid. Check dimension {d} of your input."
+            )
     return TensorMeta(tuple(shape), _pad_strides(x, tuple(shape), mode), x.dtype, x.device)
 
 
 def _check_padding(x: TensorMeta, d: int, before: Dim, after: Dim, mode: str) -> None:
     size = x.shape[d]
     if mode == "reflect" and not (shapes.at_least(size - 1, before) and shapes.at_least(size - 1, after)):
-        raise RuntimeError("Argument #4: Padding size should be less than the corresponding input dimension, but got: padding "
-                           f"({before}, {after}) at dimension {d} of input {list(x.shape)}")
+        raise RuntimeError(
+            "Argument #4: Padding size should be less than the corresponding input dimension, but got: padding "
+            f"({before}, {after}) at dimension {d} of input {list(x.shape)}"
+        )
     if mode == "circular" and not (shapes.at_least(size, before) and shapes.at_least(size, after)):
         raise RuntimeError("Padding value causes wrapping around more than once.")
 
@@ -407,7 +542,9 @@ def _pad_strides(x: TensorMeta, shape: Coords, mode: str) -> Coords:
     return rules.dense_strides(shape)
 
 
-def _pad(b: Builder, coords: Coords, meta_out: TensorMeta, x: Operand, pad: Sequence[Dim], mode: str = "constant", value: Any = None) -> Value:
+def _pad(
+    b: Builder, coords: Coords, meta_out: TensorMeta, x: Operand, pad: Sequence[Dim], mode: str = "constant", value: Any = None
+) -> Value:
     rank = x.meta.rank
     places, mask = list(coords), []
     for k in range(len(pad) // 2):
@@ -434,15 +571,30 @@ def _eager_pad(x: torch.Tensor, pad: Any, mode: str = "constant", value: Any = N
 
 def _pad_calls() -> list[Sample]:
     return [
-        *(call(t(4, 5, dtype=d), (1, 2)) for d in ANY), call(t(4, 5), (1, 2, 0, 3), value=1.5), call(t(4, 5), (-1, 2)), call(t(4, 5), (-1, -1, 1, 0)),
-        call(t(2, 3, 4, 5, layout="channels_last"), (1, 1, 2, 2)), call(t(4, 6, layout="transposed"), (1, 1)), call(t(3), (0, 0)), call(t(3, 0), (1, 1)),
+        *(call(t(4, 5, dtype=d), (1, 2)) for d in ANY),
+        call(t(4, 5), (1, 2, 0, 3), value=1.5),
+        call(t(4, 5), (-1, 2)),
+        call(t(4, 5), (-1, -1, 1, 0)),
+        call(t(2, 3, 4, 5, layout="channels_last"), (1, 1, 2, 2)),
+        call(t(4, 6, layout="transposed"), (1, 1)),
+        call(t(3), (0, 0)),
+        call(t(3, 0), (1, 1)),
         *(call(t(2, 3, 4, 5), (1, 2, 3, 1), mode) for mode in ("reflect", "replicate", "circular")),
-        *(call(t(2, 3, 4), (1, 2), mode) for mode in ("reflect", "replicate", "circular")), call(t(3), (1,)), call(t(3), (1, 1, 1, 1)), call(t(3), (-2, -2)),
-    ]  # fmt: skip
+        *(call(t(2, 3, 4), (1, 2), mode) for mode in ("reflect", "replicate", "circular")),
+        call(t(3), (1,)),
+        call(t(3), (1, 1, 1, 1)),
+        call(t(3), (-2, -2)),
+    ]
 
 
-declare("pad(Tensor self, SymInt[] pad, str mode='constant', float? value=None) -> Tensor", _pad_meta, Indexed(_pad), _eager_pad,
-        ("torch.nn.functional.pad",), _pad_calls)  # fmt: skip
+declare(
+    "pad(Tensor self, SymInt[] pad, str mode='constant', float? value=None) -> Tensor",
+    _pad_meta,
+    Indexed(_pad),
+    _eager_pad,
+    ("torch.nn.functional.pad",),
+    _pad_calls,
+)
 
 
 # -------------------------------------------------------------------------------------------------- flip, roll, repeat
@@ -519,18 +671,65 @@ def _repeat_interleave(x: Any, repeats: Dim, dim: int | None = None) -> Any:
     return ops.reshape(wide, _at(shape, at, shape[at] * repeats))
 
 
-declare("flip(Tensor self, int[] dims) -> Tensor", _flip_meta, Indexed(_flip), torch.flip, spelled("flip"),
-        lambda: [*(call(t(4, 5, dtype=d), (1,)) for d in ANY), call(t(3, 4, 5), (0, -1)), call(t(4, 6, layout="transposed"), (0,)), call(t(3), ()),
-                 call(t(3), (2,)), call(t(), ()), *(call(t(4, 6, layout=lay), (1,)) for lay in LAYOUTS)])  # fmt: skip
-declare("roll_dim(Tensor self, SymInt shift, int dim) -> Tensor", lambda x, shift, dim: rules.fresh(x.shape, x.dtype, x.device), Indexed(_roll_dim),
-        lambda x, shift, dim: torch.roll(x, shift, dim), (), lambda: [call(t(4, 5), 2, 1), call(t(4, 5), -7, 0)],
-        doc="roll along one dim.")  # fmt: skip
-declare("roll(Tensor self, SymInt[] shifts, int[] dims=[]) -> Tensor", _roll_meta, Decompose(_roll), torch.roll, spelled("roll"),
-        lambda: [*(call(t(4, 5, dtype=d), (1,), (1,)) for d in ANY), call(t(4, 5), (1, -2), (0, 1)), call(t(4, 5), (3,)), call(t(4, 6, layout="transposed"), (2,), (0,)),
-                 call(t(4, 5), (1, 2), (0,))])  # fmt: skip
-declare("repeat(Tensor self, SymInt[] repeats) -> Tensor", _repeat_meta, Indexed(_repeat), lambda x, r: x.repeat(r), spelled("repeat", "m"),
-        lambda: [*(call(t(2, 3, dtype=d), (2, 1)) for d in ANY), call(t(3), (2, 2)), call(t(), (3,)), call(t(2, 3), (0, 1)), call(t(2, 3), (2,)),
-                 call(t(4, 6, layout="transposed"), (1, 2))])  # fmt: skip
-declare("repeat_interleave(Tensor self, SymInt repeats, int? dim=None) -> Tensor", _repeat_interleave_meta, Decompose(_repeat_interleave),
-        lambda x, n, dim=None: torch.repeat_interleave(x, n, dim), (),
-        lambda: [call(t(2, 3), 2), call(t(2, 3), 2, 1), call(t(2, 3), 3, 0), call(t(2, 3, 4), 2, -2), call(t(3), 1, 0)])  # fmt: skip
+declare(
+    "flip(Tensor self, int[] dims) -> Tensor",
+    _flip_meta,
+    Indexed(_flip),
+    torch.flip,
+    spelled("flip"),
+    lambda: [
+        *(call(t(4, 5, dtype=d), (1,)) for d in ANY),
+        call(t(3, 4, 5), (0, -1)),
+        call(t(4, 6, layout="transposed"), (0,)),
+        call(t(3), ()),
+        call(t(3), (2,)),
+        call(t(), ()),
+        *(call(t(4, 6, layout=lay), (1,)) for lay in LAYOUTS),
+    ],
+)
+declare(
+    "roll_dim(Tensor self, SymInt shift, int dim) -> Tensor",
+    lambda x, shift, dim: rules.fresh(x.shape, x.dtype, x.device),
+    Indexed(_roll_dim),
+    lambda x, shift, dim: torch.roll(x, shift, dim),
+    (),
+    lambda: [call(t(4, 5), 2, 1), call(t(4, 5), -7, 0)],
+    doc="roll along one dim.",
+)
+declare(
+    "roll(Tensor self, SymInt[] shifts, int[] dims=[]) -> Tensor",
+    _roll_meta,
+    Decompose(_roll),
+    torch.roll,
+    spelled("roll"),
+    lambda: [
+        *(call(t(4, 5, dtype=d), (1,), (1,)) for d in ANY),
+        call(t(4, 5), (1, -2), (0, 1)),
+        call(t(4, 5), (3,)),
+        call(t(4, 6, layout="transposed"), (2,), (0,)),
+        call(t(4, 5), (1, 2), (0,)),
+    ],
+)
+declare(
+    "repeat(Tensor self, SymInt[] repeats) -> Tensor",
+    _repeat_meta,
+    Indexed(_repeat),
+    lambda x, r: x.repeat(r),
+    spelled("repeat", "m"),
+    lambda: [
+        *(call(t(2, 3, dtype=d), (2, 1)) for d in ANY),
+        call(t(3), (2, 2)),
+        call(t(), (3,)),
+        call(t(2, 3), (0, 1)),
+        call(t(2, 3), (2,)),
+        call(t(4, 6, layout="transposed"), (1, 2)),
+    ],
+)
+declare(
+    "repeat_interleave(Tensor self, SymInt repeats, int? dim=None) -> Tensor",
+    _repeat_interleave_meta,
+    Decompose(_repeat_interleave),
+    lambda x, n, dim=None: torch.repeat_interleave(x, n, dim),
+    (),
+    lambda: [call(t(2, 3), 2), call(t(2, 3), 2, 1), call(t(2, 3), 3, 0), call(t(2, 3, 4), 2, -2), call(t(3), 1, 0)],
+)

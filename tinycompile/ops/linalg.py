@@ -44,7 +44,9 @@ def _mm_meta(x: TensorMeta, mat2: TensorMeta) -> TensorMeta:
         if m.rank != 2:
             raise RuntimeError(f"{name} must be a matrix")
     if not shapes.same(x.shape[1], mat2.shape[0]):
-        raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({x.shape[0]}x{x.shape[1]} and {mat2.shape[0]}x{mat2.shape[1]})")
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({x.shape[0]}x{x.shape[1]} and {mat2.shape[0]}x{mat2.shape[1]})"
+        )
     _same_dtype(x, mat2)
     return _product(x, mat2, (x.shape[0], mat2.shape[1]))
 
@@ -54,8 +56,10 @@ def _bmm_meta(x: TensorMeta, mat2: TensorMeta) -> TensorMeta:
         if m.rank != 3:
             raise RuntimeError(f"{name} must be a 3D tensor")
     if not shapes.same(x.shape[0], mat2.shape[0]) or not shapes.same(x.shape[2], mat2.shape[1]):
-        raise RuntimeError(f"Expected size for first two dimensions of batch2 tensor to be: [{x.shape[0]}, {x.shape[2]}] but got: "
-                           f"[{mat2.shape[0]}, {mat2.shape[1]}].")
+        raise RuntimeError(
+            f"Expected size for first two dimensions of batch2 tensor to be: [{x.shape[0]}, {x.shape[2]}] but got: "
+            f"[{mat2.shape[0]}, {mat2.shape[1]}]."
+        )
     _same_dtype(x, mat2)
     return _product(x, mat2, (x.shape[0], x.shape[1], mat2.shape[2]))
 
@@ -74,14 +78,18 @@ def _matmul_meta(x: TensorMeta, other: TensorMeta) -> TensorMeta:
 
 def _matmul_mismatch(x: TensorMeta, other: TensorMeta) -> str:
     if x.rank == 1 and other.rank == 1:
-        return f"inconsistent tensor size, expected tensor [{x.shape[0]}] and src [{other.shape[0]}] to have the same number of elements, but got "\
-               f"{x.shape[0]} and {other.shape[0]} elements respectively"
+        return (
+            f"inconsistent tensor size, expected tensor [{x.shape[0]}] and src [{other.shape[0]}] to have the same number of elements, but got "
+            f"{x.shape[0]} and {other.shape[0]} elements respectively"
+        )
     if x.rank == 2 and other.rank == 1:
         return f"size mismatch, got input ({x.shape[0]}), mat ({x.shape[0]}x{x.shape[1]}), vec ({other.shape[0]})"
     if x.rank > 2 and other.rank > 2:
         batch = shapes.numel(shapes.broadcast_shapes(x.shape[:-2], other.shape[:-2]))
-        return (f"Expected size for first two dimensions of batch2 tensor to be: [{batch}, {x.shape[-1]}] but got: "
-                f"[{batch}, {other.shape[-2]}].")
+        return (
+            f"Expected size for first two dimensions of batch2 tensor to be: [{batch}, {x.shape[-1]}] but got: "
+            f"[{batch}, {other.shape[-2]}]."
+        )
     rows = shapes.numel(x.shape[:-1])
     cols = other.shape[-1] if other.rank > 1 else 1
     return f"mat1 and mat2 shapes cannot be multiplied ({rows}x{x.shape[-1]} and {other.shape[-2] if other.rank > 1 else other.shape[0]}x{cols})"
@@ -92,9 +100,13 @@ def _linear_meta(x: TensorMeta, weight: TensorMeta, bias: TensorMeta | None = No
         raise RuntimeError(f"both arguments to linear need to be at least 1D, but they are {x.rank}D and {weight.rank}D")
     if not shapes.same(x.shape[-1], weight.shape[-1]):
         rows = shapes.numel(x.shape[:-1])
-        raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({rows}x{x.shape[-1]} and {weight.shape[-1]}x{weight.shape[0]})")
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({rows}x{x.shape[-1]} and {weight.shape[-1]}x{weight.shape[0]})"
+        )
     if weight.dtype != x.dtype or (bias is not None and bias.dtype != x.dtype):
-        raise RuntimeError(f"mat1 and mat2 must have the same dtype, but got {rules.type_name(x.dtype)} and {rules.type_name(weight.dtype)}")
+        raise RuntimeError(
+            f"mat1 and mat2 must have the same dtype, but got {rules.type_name(x.dtype)} and {rules.type_name(weight.dtype)}"
+        )
     return _product(x, weight, (*x.shape[:-1], *weight.shape[:-1]))
 
 
@@ -114,37 +126,121 @@ def _check_expand(x: TensorMeta, shape: Shape) -> None:
     lead = len(shape) - x.rank
     for d, size in enumerate(x.shape):
         if not rules.is_one(size) and not shapes.same(size, shape[lead + d]):
-            raise RuntimeError(f"The expanded size of the tensor ({shape[lead + d]}) must match the existing size ({size}) at non-singleton "
-                               f"dimension {lead + d}.  Target sizes: {list(shape)}.  Tensor sizes: {list(x.shape)}")
+            raise RuntimeError(
+                f"The expanded size of the tensor ({shape[lead + d]}) must match the existing size ({size}) at non-singleton "
+                f"dimension {lead + d}.  Target sizes: {list(shape)}.  Tensor sizes: {list(x.shape)}"
+            )
 
 
 def _outer_meta(x: TensorMeta, vec2: TensorMeta) -> TensorMeta:
     if x.rank != 1 or vec2.rank != 1:
-        raise RuntimeError(f"outer: Expected 1-D argument {'self' if x.rank != 1 else 'vec2'}, but got {x.rank if x.rank != 1 else vec2.rank}-D")
+        raise RuntimeError(
+            f"outer: Expected 1-D argument {'self' if x.rank != 1 else 'vec2'}, but got {x.rank if x.rank != 1 else vec2.rank}-D"
+        )
     return rules.fresh((*x.shape, *vec2.shape), rules.result_type((x, vec2)), x.device)
 
 
-declare("mm(Tensor self, Tensor mat2) -> Tensor", _mm_meta, Extern(), torch.mm, spelled("mm"),
-        lambda: [*(call(t(3, 4, dtype=d), t(4, 5, dtype=d)) for d in FLOATS), call(t(6, 4, layout="transposed"), t(4, 5, layout="transposed")), call(t(3, 4), t(3, 4)),
-                 call(t(0, 4), t(4, 5)), call(t(3), t(3)), call(t(3, 4, dtype="int64"), t(4, 2, dtype="int64"))], ulp=8.0)  # fmt: skip
-declare("bmm(Tensor self, Tensor mat2) -> Tensor", _bmm_meta, Extern(), torch.bmm, spelled("bmm"),
-        lambda: [*(call(t(2, 3, 4, dtype=d), t(2, 4, 5, dtype=d)) for d in FLOATS), call(t(2, 3, 4, layout="transposed"), t(2, 4, 5)), call(t(2, 3, 4), t(1, 4, 5))], ulp=8.0)  # fmt: skip
-declare("matmul(Tensor self, Tensor other) -> Tensor", _matmul_meta, Extern(), torch.matmul,
-        (*spelled("matmul", "tml", "operator.matmul", "torch.Tensor.__matmul__"), *spelled("mv"), *spelled("dot")),
-        lambda: [call(t(3, 4), t(4, 5)), call(t(4), t(4)), call(t(3, 4), t(4)), call(t(4), t(4, 5)), call(t(2, 3, 4), t(4, 5)), call(t(2, 3, 4), t(4)), call(t(4), t(2, 4, 5)),
-                 call(t(2, 1, 3, 4), t(5, 4, 6)), call(t(3, 4), t(2, 4, 5)), call(t(2, 3, 4, layout="transposed"), t(2, 4, 5, layout="transposed")), call(t(3, 4), t(3, 4)),
-                 call(t(), t(3)), call(t(3, 4), t(4, 5, dtype="float64")), call(t(2, 3, 4, layout="transposed"), t(4, 5)), *(call(t(3, 4, dtype=d), t(4, 5, dtype=d)) for d in FLOATS)], ulp=8.0)  # fmt: skip
-declare("linear(Tensor self, Tensor weight, Tensor? bias=None) -> Tensor", _linear_meta, Extern(), F.linear, spelled("linear", "f"),
-        lambda: [*(call(t(3, 4, dtype=d), t(5, 4, dtype=d), t(5, dtype=d)) for d in FLOATS), call(t(2, 3, 4), t(5, 4)), call(t(2, 3, 4), t(5, 4), t(5)), call(t(4), t(5, 4), t(5)),
-                 call(t(2, 3, 4, layout="transposed"), t(5, 4), t(5)), call(t(3, 4), t(5, 6)), call(t(6, 4, layout="transposed"), t(5, 4), t(5))], ulp=8.0)  # fmt: skip
-declare("addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", _addmm_meta, Extern(),
-        lambda x, a, b, beta=1, alpha=1: torch.addmm(x, a, b, beta=beta, alpha=alpha), spelled("addmm"),
-        lambda: [*(call(t(5, dtype=d), t(3, 4, dtype=d), t(4, 5, dtype=d)) for d in FLOATS), call(t(3, 5), t(3, 4), t(4, 5), beta=0.5, alpha=2), call(t(7), t(3, 4), t(4, 5))], ulp=8.0)  # fmt: skip
-declare("baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", _baddbmm_meta, Extern(),
-        lambda x, a, b, beta=1, alpha=1: torch.baddbmm(x, a, b, beta=beta, alpha=alpha), spelled("baddbmm"),
-        lambda: [call(t(2, 3, 5), t(2, 3, 4), t(2, 4, 5)), call(t(5), t(2, 3, 4), t(2, 4, 5), beta=0.5)], ulp=8.0)  # fmt: skip
-declare("outer(Tensor self, Tensor vec2) -> Tensor", _outer_meta, Extern(), torch.outer, (*spelled("outer"), *spelled("ger")),
-        lambda: [call(t(3), t(4)), call(t(3, dtype="int64"), t(4)), call(t(3, 1), t(4))])  # fmt: skip
+declare(
+    "mm(Tensor self, Tensor mat2) -> Tensor",
+    _mm_meta,
+    Extern(),
+    torch.mm,
+    spelled("mm"),
+    lambda: [
+        *(call(t(3, 4, dtype=d), t(4, 5, dtype=d)) for d in FLOATS),
+        call(t(6, 4, layout="transposed"), t(4, 5, layout="transposed")),
+        call(t(3, 4), t(3, 4)),
+        call(t(0, 4), t(4, 5)),
+        call(t(3), t(3)),
+        call(t(3, 4, dtype="int64"), t(4, 2, dtype="int64")),
+    ],
+    ulp=8.0,
+)
+declare(
+    "bmm(Tensor self, Tensor mat2) -> Tensor",
+    _bmm_meta,
+    Extern(),
+    torch.bmm,
+    spelled("bmm"),
+    lambda: [
+        *(call(t(2, 3, 4, dtype=d), t(2, 4, 5, dtype=d)) for d in FLOATS),
+        call(t(2, 3, 4, layout="transposed"), t(2, 4, 5)),
+        call(t(2, 3, 4), t(1, 4, 5)),
+    ],
+    ulp=8.0,
+)
+declare(
+    "matmul(Tensor self, Tensor other) -> Tensor",
+    _matmul_meta,
+    Extern(),
+    torch.matmul,
+    (*spelled("matmul", "tml", "operator.matmul", "torch.Tensor.__matmul__"), *spelled("mv"), *spelled("dot")),
+    lambda: [
+        call(t(3, 4), t(4, 5)),
+        call(t(4), t(4)),
+        call(t(3, 4), t(4)),
+        call(t(4), t(4, 5)),
+        call(t(2, 3, 4), t(4, 5)),
+        call(t(2, 3, 4), t(4)),
+        call(t(4), t(2, 4, 5)),
+        call(t(2, 1, 3, 4), t(5, 4, 6)),
+        call(t(3, 4), t(2, 4, 5)),
+        call(t(2, 3, 4, layout="transposed"), t(2, 4, 5, layout="transposed")),
+        call(t(3, 4), t(3, 4)),
+        call(t(), t(3)),
+        call(t(3, 4), t(4, 5, dtype="float64")),
+        call(t(2, 3, 4, layout="transposed"), t(4, 5)),
+        *(call(t(3, 4, dtype=d), t(4, 5, dtype=d)) for d in FLOATS),
+    ],
+    ulp=8.0,
+)
+declare(
+    "linear(Tensor self, Tensor weight, Tensor? bias=None) -> Tensor",
+    _linear_meta,
+    Extern(),
+    F.linear,
+    spelled("linear", "f"),
+    lambda: [
+        *(call(t(3, 4, dtype=d), t(5, 4, dtype=d), t(5, dtype=d)) for d in FLOATS),
+        call(t(2, 3, 4), t(5, 4)),
+        call(t(2, 3, 4), t(5, 4), t(5)),
+        call(t(4), t(5, 4), t(5)),
+        call(t(2, 3, 4, layout="transposed"), t(5, 4), t(5)),
+        call(t(3, 4), t(5, 6)),
+        call(t(6, 4, layout="transposed"), t(5, 4), t(5)),
+    ],
+    ulp=8.0,
+)
+declare(
+    "addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    _addmm_meta,
+    Extern(),
+    lambda x, a, b, beta=1, alpha=1: torch.addmm(x, a, b, beta=beta, alpha=alpha),
+    spelled("addmm"),
+    lambda: [
+        *(call(t(5, dtype=d), t(3, 4, dtype=d), t(4, 5, dtype=d)) for d in FLOATS),
+        call(t(3, 5), t(3, 4), t(4, 5), beta=0.5, alpha=2),
+        call(t(7), t(3, 4), t(4, 5)),
+    ],
+    ulp=8.0,
+)
+declare(
+    "baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    _baddbmm_meta,
+    Extern(),
+    lambda x, a, b, beta=1, alpha=1: torch.baddbmm(x, a, b, beta=beta, alpha=alpha),
+    spelled("baddbmm"),
+    lambda: [call(t(2, 3, 5), t(2, 3, 4), t(2, 4, 5)), call(t(5), t(2, 3, 4), t(2, 4, 5), beta=0.5)],
+    ulp=8.0,
+)
+declare(
+    "outer(Tensor self, Tensor vec2) -> Tensor",
+    _outer_meta,
+    Extern(),
+    torch.outer,
+    (*spelled("outer"), *spelled("ger")),
+    lambda: [call(t(3), t(4)), call(t(3, dtype="int64"), t(4)), call(t(3, 1), t(4))],
+)
 
 
 # ------------------------------------------------------------------------------------------------------------------ einsum
@@ -154,7 +250,9 @@ def _einsum_meta(equation: str, tensors: Sequence[TensorMeta]) -> TensorMeta:
     """The shape by the equation. Strides follow from the permutations inside, which torch's own run on meta tensors tells."""
     device = rules.common_device(list(tensors))
     sizes = [([shapes.hint(n) for n in x.shape], [shapes.hint(n) for n in x.strides]) for x in tensors]
-    found = torch.einsum(equation, *(torch.empty_strided(*s, dtype=x.dtype, device="meta") for s, x in zip(sizes, tensors, strict=True)))
+    found = torch.einsum(
+        equation, *(torch.empty_strided(*s, dtype=x.dtype, device="meta") for s, x in zip(sizes, tensors, strict=True))
+    )
     if all(isinstance(n, int) for x in tensors for n in (*x.shape, *x.strides)):
         return TensorMeta(tuple(found.shape), found.stride(), found.dtype, device, int(found.storage_offset()))
     shape = _einsum_shape(equation, tensors)
@@ -182,9 +280,23 @@ def _einsum_shape(equation: str, tensors: Sequence[TensorMeta]) -> Shape:
     return tuple(sizes[c] for c in output)
 
 
-declare("einsum(str equation, Tensor[] tensors) -> Tensor", _einsum_meta, Extern(), lambda eq, tensors: torch.einsum(eq, *tensors), (),
-        lambda: [call("ij,jk->ik", (t(3, 4), t(4, 5))), call("bij,bjk->bik", (t(2, 3, 4), t(2, 4, 5))), call("ij->ji", (t(3, 4),)), call("ij->", (t(3, 4),)),
-                 call("bhqd,bhkd->bhqk", (t(2, 3, 4, 5), t(2, 3, 6, 5))), call("i,j->ij", (t(3), t(4))), call("ii->i", (t(3, 3),))], ulp=8.0)  # fmt: skip
+declare(
+    "einsum(str equation, Tensor[] tensors) -> Tensor",
+    _einsum_meta,
+    Extern(),
+    lambda eq, tensors: torch.einsum(eq, *tensors),
+    (),
+    lambda: [
+        call("ij,jk->ik", (t(3, 4), t(4, 5))),
+        call("bij,bjk->bik", (t(2, 3, 4), t(2, 4, 5))),
+        call("ij->ji", (t(3, 4),)),
+        call("ij->", (t(3, 4),)),
+        call("bhqd,bhkd->bhqk", (t(2, 3, 4, 5), t(2, 3, 6, 5))),
+        call("i,j->ij", (t(3), t(4))),
+        call("ii->i", (t(3, 3),)),
+    ],
+    ulp=8.0,
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- convolution
@@ -195,16 +307,22 @@ def _numbers(value: Any, n: int) -> tuple[int, ...]:
     return given * n if len(given) == 1 else given
 
 
-def convolution(n: int, x: TensorMeta, weight: TensorMeta, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> TensorMeta:
+def convolution(
+    n: int, x: TensorMeta, weight: TensorMeta, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> TensorMeta:
     """Sizes of an n-d convolution; channels-last where the input or the weight suggests it, as cuDNN and oneDNN give it."""
     if x.rank not in (n + 1, n + 2):
-        raise RuntimeError(f"Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to conv{n}d, but got input of size: {list(x.shape)}")
+        raise RuntimeError(
+            f"Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to conv{n}d, but got input of size: {list(x.shape)}"
+        )
     batched = x.rank == n + 2
     channels = x.shape[-n - 1]
     if not shapes.same(channels, weight.shape[1] * groups):
         full = x.shape if batched else (1, *x.shape)
-        raise RuntimeError(f"Given groups={groups}, weight of size {list(weight.shape)}, expected input{list(full)} to have "
-                           f"{weight.shape[1] * groups} channels, but got {channels} channels instead")
+        raise RuntimeError(
+            f"Given groups={groups}, weight of size {list(weight.shape)}, expected input{list(full)} to have "
+            f"{weight.shape[1] * groups} channels, but got {channels} channels instead"
+        )
     if weight.dtype != x.dtype:
         kinds = [f"{_legacy_type(m)}" for m in (x, weight)]
         raise RuntimeError(f"Input type ({kinds[0]}) and weight type ({kinds[1]}) should be the same")
@@ -220,7 +338,9 @@ def convolution(n: int, x: TensorMeta, weight: TensorMeta, bias: Any, stride: An
     lead = (x.shape[0],) if batched else ()
     shape = (*lead, weight.shape[0], *space)
     last = n > 1 and (_suggests(x, n) or _suggests(weight, n))
-    return TensorMeta(shape, _conv_strides(shape, n) if last else rules.dense_strides(shape), x.dtype, rules.common_device([x, weight]))
+    return TensorMeta(
+        shape, _conv_strides(shape, n) if last else rules.dense_strides(shape), x.dtype, rules.common_device([x, weight])
+    )
 
 
 def _suggests(x: TensorMeta, n: int) -> bool:
@@ -238,14 +358,24 @@ def _legacy_type(x: TensorMeta) -> str:
 
 
 def _conv_meta(n: int) -> Any:
-    def meta(x: TensorMeta, weight: TensorMeta, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> TensorMeta:
+    def meta(
+        x: TensorMeta,
+        weight: TensorMeta,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> TensorMeta:
         return convolution(n, x, weight, bias, stride, padding, dilation, groups)
 
     return meta
 
 
 def _eager_conv(fn: Any) -> Any:
-    def eager(x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> torch.Tensor:
+    def eager(
+        x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    ) -> torch.Tensor:
         pad = padding[0] if isinstance(padding, tuple) and padding and isinstance(padding[0], str) else padding
         return fn(x, weight, bias, stride, pad, dilation, groups)
 
@@ -255,26 +385,50 @@ def _eager_conv(fn: Any) -> Any:
 _CONV_SPACE = {1: (9,), 2: (9, 8), 3: (5, 6, 7)}
 for _n in (1, 2, 3):
     _space, _kernel = _CONV_SPACE[_n], (3,) * _n
-    declare(f"conv{_n}d(Tensor self, Tensor weight, Tensor? bias=None, int[{_n}] stride=1, int[{_n}] padding=0, int[{_n}] dilation=1, int groups=1) -> Tensor",
-            _conv_meta(_n), Extern(), _eager_conv(getattr(F, f"conv{_n}d")), spelled(f"conv{_n}d", "tf"),
-            lambda space=_space, kernel=_kernel: [  # type: ignore[misc]
-                call(t(2, 4, *space), t(6, 4, *kernel), t(6)), call(t(2, 4, *space), t(6, 4, *kernel), None, 2, 1), call(t(4, *space), t(6, 4, *kernel)),
-                call(t(2, 4, *space), t(6, 2, *kernel), t(6), 1, 1, 1, 2), call(t(2, 4, *space), t(6, 4, *kernel), t(6), 1, 2, 2), call(t(2, 4, *space), t(6, 5, *kernel)),
-                *([call(t(2, 4, *space, layout="channels_last"), t(6, 4, *kernel), t(6))] if len(space) == 2 else []),
-            ], ulp=16.0)  # fmt: skip
+    declare(
+        f"conv{_n}d(Tensor self, Tensor weight, Tensor? bias=None, int[{_n}] stride=1, int[{_n}] padding=0, int[{_n}] dilation=1, int groups=1) -> Tensor",
+        _conv_meta(_n),
+        Extern(),
+        _eager_conv(getattr(F, f"conv{_n}d")),
+        spelled(f"conv{_n}d", "tf"),
+        lambda space=_space, kernel=_kernel: [  # type: ignore[misc]
+            call(t(2, 4, *space), t(6, 4, *kernel), t(6)),
+            call(t(2, 4, *space), t(6, 4, *kernel), None, 2, 1),
+            call(t(4, *space), t(6, 4, *kernel)),
+            call(t(2, 4, *space), t(6, 2, *kernel), t(6), 1, 1, 1, 2),
+            call(t(2, 4, *space), t(6, 4, *kernel), t(6), 1, 2, 2),
+            call(t(2, 4, *space), t(6, 5, *kernel)),
+            *([call(t(2, 4, *space, layout="channels_last"), t(6, 4, *kernel), t(6))] if len(space) == 2 else []),
+        ],
+        ulp=16.0,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- attention
 
 
-def _attention_meta(query: TensorMeta, key: TensorMeta, value: TensorMeta, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-                    scale: float | None = None, enable_gqa: bool = False) -> TensorMeta:  # fmt: skip
+def _attention_meta(
+    query: TensorMeta,
+    key: TensorMeta,
+    value: TensorMeta,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> TensorMeta:
     """Flash kernels lay the result out as the query; CUDA's memory-efficient one (float32) writes [batch, length, heads, dim]; the
     plain one is row-major."""
-    shape = (*shapes.broadcast_shapes(query.shape[:-2], *(() if enable_gqa else (key.shape[:-2],))), query.shape[-2], value.shape[-1])
+    shape = (
+        *shapes.broadcast_shapes(query.shape[:-2], *(() if enable_gqa else (key.shape[:-2],))),
+        query.shape[-2],
+        value.shape[-1],
+    )
     if not (query.dtype == key.dtype == value.dtype):
-        raise RuntimeError(f"Expected query, key, and value to have the same dtype, but got query.dtype: {rules.c_type(query.dtype)} "
-                           f"key.dtype: {rules.c_type(key.dtype)} and value.dtype: {rules.c_type(value.dtype)} instead.")
+        raise RuntimeError(
+            f"Expected query, key, and value to have the same dtype, but got query.dtype: {rules.c_type(query.dtype)} "
+            f"key.dtype: {rules.c_type(key.dtype)} and value.dtype: {rules.c_type(value.dtype)} instead."
+        )
     fused = query.rank == key.rank == value.rank == 4 and _fuses(query, key, value, attn_mask, dropout_p, enable_gqa)
     if not fused:
         return rules.fresh(shape, query.dtype, query.device)
@@ -293,14 +447,34 @@ def _fuses(query: TensorMeta, key: TensorMeta, value: TensorMeta, mask: Any, dro
     return plain and sized and mask_fits and shapes.same(query.shape[-1], value.shape[-1])
 
 
-def _eager_attention(q: Any, k: Any, v: Any, mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, scale: Any = None,
-                     enable_gqa: bool = False) -> torch.Tensor:  # fmt: skip
+def _eager_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
-declare("scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, "
-        "float? scale=None, bool enable_gqa=False) -> Tensor", _attention_meta, Extern(), _eager_attention,
-        spelled("scaled_dot_product_attention", "f"),
-        lambda: [*(call(t(2, 3, 5, 8, dtype=d), t(2, 3, 7, 8, dtype=d), t(2, 3, 7, 8, dtype=d)) for d in FLOATS), call(t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), is_causal=True),
-                 call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 8), t(5, 7, dtype="bool")), call(t(2, 3, 5, 8, layout="transposed"), t(2, 3, 7, 8), t(2, 3, 7, 8)), call(t(3, 5, 8), t(3, 7, 8), t(3, 7, 8)), call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 4)),
-                 call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 8), scale=1 / math.sqrt(3))], ulp=16.0)  # fmt: skip
+declare(
+    "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, "
+    "float? scale=None, bool enable_gqa=False) -> Tensor",
+    _attention_meta,
+    Extern(),
+    _eager_attention,
+    spelled("scaled_dot_product_attention", "f"),
+    lambda: [
+        *(call(t(2, 3, 5, 8, dtype=d), t(2, 3, 7, 8, dtype=d), t(2, 3, 7, 8, dtype=d)) for d in FLOATS),
+        call(t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), is_causal=True),
+        call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 8), t(5, 7, dtype="bool")),
+        call(t(2, 3, 5, 8, layout="transposed"), t(2, 3, 7, 8), t(2, 3, 7, 8)),
+        call(t(3, 5, 8), t(3, 7, 8), t(3, 7, 8)),
+        call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 4)),
+        call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 8), scale=1 / math.sqrt(3)),
+    ],
+    ulp=16.0,
+)

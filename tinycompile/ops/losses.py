@@ -12,7 +12,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops, widen
 from tinycompile.ops.declare import declare
-from tinycompile.ops.record import Decompose
+from tinycompile.ops.record import Decompose, Extern
 from tinycompile.ops.samples import FLOATS, call, t
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -81,18 +81,47 @@ def _divergence(x: Any, target: Any, log_target: bool = False) -> Any:
 def _pair_calls(*rest: Any, fill: str = "normal") -> Any:
     return lambda: [
         *(call(t(4, 5, dtype=d, fill=fill), t(4, 5, dtype=d, fill=fill), r, *rest) for d in FLOATS for r in REDUCTIONS),
-        call(t(4, 6, layout="transposed", fill=fill), t(4, 6, fill=fill), "none", *rest), call(t(3), t(3), "median"),
-    ]  # fmt: skip
+        call(t(4, 6, layout="transposed", fill=fill), t(4, 6, fill=fill), "none", *rest),
+        call(t(3), t(3), "median"),
+    ]
 
 
-declare("mse_loss(Tensor self, Tensor target, str reduction='mean') -> Tensor", _pair_meta, Decompose(_elementwise(_squared)),
-        lambda x, y, r="mean": F.mse_loss(x, y, reduction=r), (), _pair_calls(), ulp=4.0)  # fmt: skip
-declare("l1_loss(Tensor self, Tensor target, str reduction='mean') -> Tensor", _pair_meta, Decompose(_elementwise(_absolute)),
-        lambda x, y, r="mean": F.l1_loss(x, y, reduction=r), (), _pair_calls(), ulp=4.0)  # fmt: skip
-declare("smooth_l1_loss(Tensor self, Tensor target, str reduction='mean', float beta=1.0) -> Tensor", _pair_meta, Decompose(_elementwise(_smooth)),
-        lambda x, y, r="mean", beta=1.0: F.smooth_l1_loss(x, y, reduction=r, beta=beta), (), _pair_calls(0.5), ulp=4.0)  # fmt: skip
-declare("huber_loss(Tensor self, Tensor target, str reduction='mean', float delta=1.0) -> Tensor", _pair_meta, Decompose(_elementwise(_huber)),
-        lambda x, y, r="mean", delta=1.0: F.huber_loss(x, y, reduction=r, delta=delta), (), _pair_calls(0.5), ulp=4.0)  # fmt: skip
+declare(
+    "mse_loss(Tensor self, Tensor target, str reduction='mean') -> Tensor",
+    _pair_meta,
+    Decompose(_elementwise(_squared)),
+    lambda x, y, r="mean": F.mse_loss(x, y, reduction=r),
+    (),
+    _pair_calls(),
+    ulp=4.0,
+)
+declare(
+    "l1_loss(Tensor self, Tensor target, str reduction='mean') -> Tensor",
+    _pair_meta,
+    Decompose(_elementwise(_absolute)),
+    lambda x, y, r="mean": F.l1_loss(x, y, reduction=r),
+    (),
+    _pair_calls(),
+    ulp=4.0,
+)
+declare(
+    "smooth_l1_loss(Tensor self, Tensor target, str reduction='mean', float beta=1.0) -> Tensor",
+    _pair_meta,
+    Decompose(_elementwise(_smooth)),
+    lambda x, y, r="mean", beta=1.0: F.smooth_l1_loss(x, y, reduction=r, beta=beta),
+    (),
+    _pair_calls(0.5),
+    ulp=4.0,
+)
+declare(
+    "huber_loss(Tensor self, Tensor target, str reduction='mean', float delta=1.0) -> Tensor",
+    _pair_meta,
+    Decompose(_elementwise(_huber)),
+    lambda x, y, r="mean", delta=1.0: F.huber_loss(x, y, reduction=r, delta=delta),
+    (),
+    _pair_calls(0.5),
+    ulp=4.0,
+)
 
 
 def _divergence_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean", log_target: bool = False) -> TensorMeta:
@@ -108,15 +137,26 @@ def _kl_div(x: Any, target: Any, reduction: str = "mean", log_target: bool = Fal
     return ops.div(total, x.shape[0])
 
 
-declare("kl_div(Tensor self, Tensor target, str reduction='mean', bool log_target=False) -> Tensor", _divergence_meta, Decompose(_kl_div),
-        lambda x, y, r="mean", log_target=False: F.kl_div(x, y, reduction=r, log_target=log_target), (),
-        lambda: [*(call(t(4, 5), t(4, 5, fill="positive"), r) for r in (*REDUCTIONS, "batchmean")), call(t(4, 5), t(4, 5), "sum", True)], ulp=8.0)  # fmt: skip
+declare(
+    "kl_div(Tensor self, Tensor target, str reduction='mean', bool log_target=False) -> Tensor",
+    _divergence_meta,
+    Decompose(_kl_div),
+    lambda x, y, r="mean", log_target=False: F.kl_div(x, y, reduction=r, log_target=log_target),
+    (),
+    lambda: [
+        *(call(t(4, 5), t(4, 5, fill="positive"), r) for r in (*REDUCTIONS, "batchmean")),
+        call(t(4, 5), t(4, 5), "sum", True),
+    ],
+    ulp=8.0,
+)
 
 
 # ------------------------------------------------------------------------------------------------------------ binary
 
 
-def _binary_meta(x: TensorMeta, target: TensorMeta, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> TensorMeta:
+def _binary_meta(
+    x: TensorMeta, target: TensorMeta, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
+) -> TensorMeta:
     check_reduction(reduction)
     if x.shape != target.shape:
         raise ValueError(f"Target size ({_size(target)}) must be the same as input size ({_size(x)})")
@@ -131,8 +171,10 @@ def _size(x: TensorMeta) -> str:
 def _bce_meta(x: TensorMeta, target: TensorMeta, weight: Any = None, reduction: str = "mean") -> TensorMeta:
     check_reduction(reduction)
     if x.shape != target.shape:
-        raise ValueError(f"Using a target size ({_size(target)}) that is different to the input size ({_size(x)}) is deprecated. "
-                         "Please ensure they have the same size.")
+        raise ValueError(
+            f"Using a target size ({_size(target)}) that is different to the input size ({_size(x)}) is deprecated. "
+            "Please ensure they have the same size."
+        )
     if x.dtype != target.dtype:
         raise RuntimeError(f"Found dtype {rules.type_name(target.dtype)} but expected {rules.type_name(x.dtype)}")
     full = TensorMeta(x.shape, rules.preserved_strides(x), x.dtype, x.device)
@@ -141,11 +183,6 @@ def _bce_meta(x: TensorMeta, target: TensorMeta, weight: Any = None, reduction: 
 
 def _weighted(loss: Any, weight: Any) -> Any:
     return loss if weight is None else ops.mul(loss, widen(weight))
-
-
-def _bce(x: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
-    """Logarithms are kept above -100. Values outside [0, 1] are an error that only data can show: torch's kernel checks them."""
-    return NotImplemented
 
 
 def _bce_with_logits(x: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> Any:
@@ -159,14 +196,29 @@ def _bce_with_logits(x: Any, target: Any, weight: Any = None, reduction: str = "
     return _reduced(_weighted(loss, weight), reduction, x.dtype)
 
 
-declare("binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, str reduction='mean') -> Tensor", _bce_meta, Decompose(_bce),
-        lambda x, y, w=None, r="mean": F.binary_cross_entropy(x, y, w, reduction=r), (),
-        lambda: [call(t(4, 5, fill="probability"), t(4, 5, fill="probability"), None, r) for r in REDUCTIONS][:0], ulp=4.0)  # fmt: skip
-declare("binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, str reduction='mean', Tensor? pos_weight=None) -> Tensor",
-        _binary_meta, Decompose(_bce_with_logits),
-        lambda x, y, w=None, r="mean", p=None: F.binary_cross_entropy_with_logits(x, y, w, reduction=r, pos_weight=p), (),
-        lambda: [*(call(t(4, 5, dtype=d), t(4, 5, dtype=d), None, r) for d in FLOATS for r in REDUCTIONS),
-                 call(t(4, 5), t(4, 5), t(5), "mean", t(5)), call(t(4, 5), t(4, 6))], ulp=8.0)  # fmt: skip
+declare(
+    "binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, str reduction='mean') -> Tensor",
+    _bce_meta,
+    Extern(),
+    lambda x, y, w=None, r="mean": F.binary_cross_entropy(x, y, w, reduction=r),
+    (),
+    lambda: [call(t(4, 5, fill="index:2"), t(4, 5, fill="index:2"), None, r) for r in REDUCTIONS],
+    ulp=4.0,
+    doc="torch's kernel: that a probability lies outside [0, 1] is an error that only data can show.",
+)
+declare(
+    "binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, str reduction='mean', Tensor? pos_weight=None) -> Tensor",
+    _binary_meta,
+    Decompose(_bce_with_logits),
+    lambda x, y, w=None, r="mean", p=None: F.binary_cross_entropy_with_logits(x, y, w, reduction=r, pos_weight=p),
+    (),
+    lambda: [
+        *(call(t(4, 5, dtype=d), t(4, 5, dtype=d), None, r) for d in FLOATS for r in REDUCTIONS),
+        call(t(4, 5), t(4, 5), t(5), "mean", t(5)),
+        call(t(4, 5), t(4, 6)),
+    ],
+    ulp=8.0,
+)
 
 
 # ----------------------------------------------------------------------------------------------------- over classes
@@ -176,7 +228,9 @@ def _class_dim(rank: int) -> int:
     return 0 if rank == 1 else 1
 
 
-def _nll_meta(x: TensorMeta, target: TensorMeta, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> TensorMeta:
+def _nll_meta(
+    x: TensorMeta, target: TensorMeta, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
+) -> TensorMeta:
     check_reduction(reduction)
     at = _class_dim(x.rank)
     shape = (*x.shape[:at], *x.shape[at + 1 :])
@@ -215,8 +269,14 @@ def _nll_loss(x: Any, target: Any, weight: Any = None, ignore_index: int = -100,
     return _class_reduced(ops.neg(widen(value)), counts, reduction, x.dtype)
 
 
-def _cross_entropy_meta(x: TensorMeta, target: TensorMeta, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
-                        label_smoothing: float = 0.0) -> TensorMeta:  # fmt: skip
+def _cross_entropy_meta(
+    x: TensorMeta,
+    target: TensorMeta,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> TensorMeta:
     if target.dtype.is_floating_point:
         at = _class_dim(x.rank)
         shape = (*x.shape[:at], *x.shape[at + 1 :])
@@ -224,7 +284,9 @@ def _cross_entropy_meta(x: TensorMeta, target: TensorMeta, weight: Any = None, i
     return _nll_meta(x, target, weight, ignore_index, reduction)
 
 
-def _cross_entropy(x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
+def _cross_entropy(
+    x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
+) -> Any:
     """log(sum(exp(x - max))) - (x[class] - max): the log-probabilities of the other classes are never written.
 
     Class weights, label smoothing and probabilities as targets stay torch's."""
@@ -241,7 +303,9 @@ def _eager_nll(x: Any, y: Any, w: Any = None, ignore_index: int = -100, reductio
     return F.nll_loss(x, y, w, ignore_index=ignore_index, reduction=reduction)
 
 
-def _eager_cross_entropy(x: Any, y: Any, w: Any = None, ignore_index: int = -100, reduction: str = "mean", smoothing: float = 0.0) -> torch.Tensor:
+def _eager_cross_entropy(
+    x: Any, y: Any, w: Any = None, ignore_index: int = -100, reduction: str = "mean", smoothing: float = 0.0
+) -> torch.Tensor:
     return F.cross_entropy(x, y, w, ignore_index=ignore_index, reduction=reduction, label_smoothing=smoothing)
 
 
@@ -250,14 +314,37 @@ def _class_calls() -> Any:
         return t(*shape, dtype="int64", fill="index:5")
 
     return [
-        *(call(t(4, 5, dtype=d), index(4), None, -100, r) for d in FLOATS for r in REDUCTIONS), call(t(4, 5), index(4), None, 2, "mean"), call(t(5), index()),
-        call(t(2, 5, 3, 4), index(2, 3, 4)), call(t(2, 5, 3), index(2, 3), None, 1, "none"), call(t(6, 5, layout="transposed"), index(6)), call(t(4, 5), index(3)),
-        call(t(4, 5), index(4), t(5)), call(t(0, 5), index(0)),
-    ]  # fmt: skip
+        *(call(t(4, 5, dtype=d), index(4), None, -100, r) for d in FLOATS for r in REDUCTIONS),
+        call(t(4, 5), index(4), None, 2, "mean"),
+        call(t(5), index()),
+        call(t(2, 5, 3, 4), index(2, 3, 4)),
+        call(t(2, 5, 3), index(2, 3), None, 1, "none"),
+        call(t(6, 5, layout="transposed"), index(6)),
+        call(t(4, 5), index(3)),
+        call(t(4, 5), index(4), t(5)),
+        call(t(0, 5), index(0)),
+    ]
 
 
-declare("nll_loss(Tensor self, Tensor target, Tensor? weight=None, int ignore_index=-100, str reduction='mean') -> Tensor", _nll_meta,
-        Decompose(_nll_loss), _eager_nll, (), _class_calls, ulp=4.0)  # fmt: skip
-declare("cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int ignore_index=-100, str reduction='mean', float label_smoothing=0.0) -> Tensor",
-        _cross_entropy_meta, Decompose(_cross_entropy), _eager_cross_entropy, (),
-        lambda: [*_class_calls(), call(t(4, 5), t(4, dtype="int64", fill="index:5"), None, -100, "mean", 0.1), call(t(4, 5), t(4, 5))], ulp=8.0)  # fmt: skip
+declare(
+    "nll_loss(Tensor self, Tensor target, Tensor? weight=None, int ignore_index=-100, str reduction='mean') -> Tensor",
+    _nll_meta,
+    Decompose(_nll_loss),
+    _eager_nll,
+    (),
+    _class_calls,
+    ulp=4.0,
+)
+declare(
+    "cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int ignore_index=-100, str reduction='mean', float label_smoothing=0.0) -> Tensor",
+    _cross_entropy_meta,
+    Decompose(_cross_entropy),
+    _eager_cross_entropy,
+    (),
+    lambda: [
+        *_class_calls(),
+        call(t(4, 5), t(4, dtype="int64", fill="index:5"), None, -100, "mean", 0.1),
+        call(t(4, 5), t(4, 5)),
+    ],
+    ulp=8.0,
+)

@@ -376,8 +376,10 @@ def require_nonempty(name: str, x: TensorMeta, dim: int | Sequence[int] | None) 
     if not any(is_zero(s) for s in x.shape):
         return
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
-        raise IndexError(f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
-                         "with the 'dim' argument.")
+        raise IndexError(
+            f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
+            "with the 'dim' argument."
+        )
     for d in shapes.normalize_dims(dim, x.rank):
         if x.shape and is_zero(x.shape[d]):
             raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")

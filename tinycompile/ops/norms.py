@@ -28,19 +28,27 @@ def _scaled(y: Any, weight: Any, bias: Any) -> Any:
 # -------------------------------------------------------------------------------------------------------- layer, RMS
 
 
-def check_normalized(x: TensorMeta, normalized_shape: Sequence[Dim], weight: Any, bias: Any = None, between: str = ", ") -> None:
+def check_normalized(
+    x: TensorMeta, normalized_shape: Sequence[Dim], weight: Any, bias: Any = None, between: str = ", "
+) -> None:
     """ATen's ``_check_layer_norm_inputs``."""
     n = len(normalized_shape)
     shape = tuple(normalized_shape)
     if n < 1:
-        raise RuntimeError("Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
-                           f"normalized_shape = {list(shape)}")
+        raise RuntimeError(
+            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
+            f"normalized_shape = {list(shape)}"
+        )
     for name, given in (("weight", weight), ("bias", bias)):
         if given is not None and not _agree(given.shape, shape):
-            raise RuntimeError(f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(given.shape)} and "
-                               f"normalized_shape = {list(shape)}")
+            raise RuntimeError(
+                f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(given.shape)} and "
+                f"normalized_shape = {list(shape)}"
+            )
     if x.rank < n or not _agree(x.shape[x.rank - n :], shape):
-        raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*{between}{', '.join(map(str, shape))}], but got input of size{list(x.shape)}")
+        raise RuntimeError(
+            f"Given normalized_shape={list(shape)}, expected input with shape [*{between}{', '.join(map(str, shape))}], but got input of size{list(x.shape)}"
+        )
 
 
 def _agree(a: Shape, b: Shape) -> bool:
@@ -51,7 +59,9 @@ def _last_dims(n: int) -> tuple[int, ...]:
     return tuple(range(-n, 0))
 
 
-def _layer_norm_meta(x: TensorMeta, normalized_shape: Sequence[Dim], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> TensorMeta:
+def _layer_norm_meta(
+    x: TensorMeta, normalized_shape: Sequence[Dim], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> TensorMeta:
     check_normalized(x, normalized_shape, weight, bias)
     return rules.fresh(x.shape, x.dtype, x.device)
 
@@ -85,15 +95,39 @@ def _eager_rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = 
     return F.rms_norm(x, tuple(shape), weight, eps)
 
 
-declare("layer_norm(Tensor self, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> Tensor",
-        _layer_norm_meta, Decompose(_layer_norm), _eager_layer_norm, spelled("layer_norm", "tf"),
-        lambda: [*(call(t(4, 6, dtype=d), (6,), t(6, dtype=d), t(6, dtype=d)) for d in FLOATS), call(t(4, 6), (6,)), call(t(2, 3, 4), (3, 4), t(3, 4)),
-                 *(call(t(4, 6, layout=lay), (6,), t(6), t(6), 1e-3) for lay in LAYOUTS), call(t(4, 6), (5,)), call(t(4, 6), (6,), t(5)),
-                 call(t(0, 6), (6,)), call(t(4, 6, dtype="bfloat16"), (6,), t(6), t(6))], ulp=8.0)  # fmt: skip
-declare("rms_norm(Tensor self, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor", _rms_norm_meta,
-        Decompose(_rms_norm), _eager_rms_norm, spelled("rms_norm", "tf"),
-        lambda: [*(call(t(4, 6, dtype=d), (6,), t(6, dtype=d)) for d in FLOATS), call(t(4, 6), (6,)), call(t(2, 3, 4), (3, 4), t(3, 4), 1e-3),
-                 *(call(t(4, 6, layout=lay), (6,), t(6)) for lay in LAYOUTS), call(t(4, 6), (5,))], ulp=8.0)  # fmt: skip
+declare(
+    "layer_norm(Tensor self, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> Tensor",
+    _layer_norm_meta,
+    Decompose(_layer_norm),
+    _eager_layer_norm,
+    spelled("layer_norm", "tf"),
+    lambda: [
+        *(call(t(4, 6, dtype=d), (6,), t(6, dtype=d), t(6, dtype=d)) for d in FLOATS),
+        call(t(4, 6), (6,)),
+        call(t(2, 3, 4), (3, 4), t(3, 4)),
+        *(call(t(4, 6, layout=lay), (6,), t(6), t(6), 1e-3) for lay in LAYOUTS),
+        call(t(4, 6), (5,)),
+        call(t(4, 6), (6,), t(5)),
+        call(t(0, 6), (6,)),
+        call(t(4, 6, dtype="bfloat16"), (6,), t(6), t(6)),
+    ],
+    ulp=8.0,
+)
+declare(
+    "rms_norm(Tensor self, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor",
+    _rms_norm_meta,
+    Decompose(_rms_norm),
+    _eager_rms_norm,
+    spelled("rms_norm", "tf"),
+    lambda: [
+        *(call(t(4, 6, dtype=d), (6,), t(6, dtype=d)) for d in FLOATS),
+        call(t(4, 6), (6,)),
+        call(t(2, 3, 4), (3, 4), t(3, 4), 1e-3),
+        *(call(t(4, 6, layout=lay), (6,), t(6)) for lay in LAYOUTS),
+        call(t(4, 6), (5,)),
+    ],
+    ulp=8.0,
+)
 
 
 # ----------------------------------------------------------------------------------------------------- group, batch
@@ -106,12 +140,16 @@ def _group_norm_meta(x: TensorMeta, num_groups: int, weight: Any = None, bias: A
         raise RuntimeError(f"Expected num groups to be greater than 0, got {num_groups}")
     channels = x.shape[1]
     if not shapes.same(channels % num_groups, 0):
-        raise RuntimeError("Expected number of channels in input to be divisible by num_groups, but got input of shape "
-                           f"{list(x.shape)} and num_groups={num_groups}")
+        raise RuntimeError(
+            "Expected number of channels in input to be divisible by num_groups, but got input of shape "
+            f"{list(x.shape)} and num_groups={num_groups}"
+        )
     for name, given in (("weight", weight), ("bias", bias)):
         if given is not None and (given.rank != 1 or not shapes.same(given.numel, channels)):
-            raise RuntimeError(f"Expected {name} to be a vector of size equal to the number of channels in input, but got {name} of shape "
-                               f"{list(given.shape)} and input of shape {list(x.shape)}")
+            raise RuntimeError(
+                f"Expected {name} to be a vector of size equal to the number of channels in input, but got {name} of shape "
+                f"{list(given.shape)} and input of shape {list(x.shape)}"
+            )
     if rules.suggests_channels_last(x):
         return TensorMeta(x.shape, rules.channels_last_strides(x.shape), x.dtype, x.device)
     return rules.fresh(x.shape, x.dtype, x.device)
@@ -130,8 +168,9 @@ def _group_norm(x: Any, num_groups: int, weight: Any = None, bias: Any = None, e
     return cast(_scaled(y, _per_channel(weight, len(shape)), _per_channel(bias, len(shape))), x.dtype)
 
 
-def _batch_norm_meta(x: TensorMeta, running_mean: TensorMeta, running_var: TensorMeta, weight: Any = None, bias: Any = None,
-                     eps: float = 1e-5) -> TensorMeta:  # fmt: skip
+def _batch_norm_meta(
+    x: TensorMeta, running_mean: TensorMeta, running_var: TensorMeta, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> TensorMeta:
     channels = x.shape[1] if x.rank >= 2 else x.shape[0] if x.rank else 1
     for name, given in (("running_mean", running_mean), ("running_var", running_var), ("weight", weight), ("bias", bias)):
         if given is not None and not shapes.same(given.numel, channels):
@@ -159,14 +198,37 @@ def _eager_batch_norm(x: Any, mean: Any, var: Any, weight: Any = None, bias: Any
     return F.batch_norm(x, mean, var, weight, bias, False, 0.1, eps)
 
 
-declare("group_norm(Tensor self, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> Tensor", _group_norm_meta,
-        Decompose(_group_norm), lambda x, n, w=None, b=None, eps=1e-5: F.group_norm(x, n, w, b, eps), spelled("group_norm", "tf"),
-        lambda: [*(call(t(2, 6, 3, 4, dtype=d), 3, t(6, dtype=d), t(6, dtype=d)) for d in FLOATS), call(t(2, 6), 2), call(t(2, 6, 5), 6, t(6)),
-                 call(t(2, 6, 3, 4, layout="channels_last"), 3, t(6), t(6)), call(t(2, 6, 3), 4)], ulp=8.0)  # fmt: skip
-declare("batch_norm(Tensor self, Tensor running_mean, Tensor running_var, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> Tensor",
-        _batch_norm_meta, Decompose(_batch_norm), _eager_batch_norm, ("torch.nn.functional.batch_norm",),
-        lambda: [*(call(t(2, 6, 3, 4, dtype=d), t(6, dtype=d), t(6, dtype=d, fill="positive"), t(6, dtype=d), t(6, dtype=d)) for d in FLOATS),
-                 call(t(4, 6), t(6), t(6, fill="positive")), call(t(2, 6, 5), t(6), t(6, fill="positive"), t(6)),
-                 call(t(2, 6, 3, 4, layout="channels_last"), t(6), t(6, fill="positive"), None, t(6), 1e-3),
-                 call(t(2, 5, 3), t(6), t(6, fill="positive"))], ulp=8.0,
-        doc="Inference: training updates the statistics and stays a torch call.")  # fmt: skip
+declare(
+    "group_norm(Tensor self, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> Tensor",
+    _group_norm_meta,
+    Decompose(_group_norm),
+    lambda x, n, w=None, b=None, eps=1e-5: F.group_norm(x, n, w, b, eps),
+    spelled("group_norm", "tf"),
+    lambda: [
+        *(call(t(2, 6, 3, 4, dtype=d), 3, t(6, dtype=d), t(6, dtype=d)) for d in FLOATS),
+        call(t(2, 6), 2),
+        call(t(2, 6, 5), 6, t(6)),
+        call(t(2, 6, 3, 4, layout="channels_last"), 3, t(6), t(6)),
+        call(t(2, 6, 3), 4),
+    ],
+    ulp=8.0,
+)
+declare(
+    "batch_norm(Tensor self, Tensor running_mean, Tensor running_var, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> Tensor",
+    _batch_norm_meta,
+    Decompose(_batch_norm),
+    _eager_batch_norm,
+    ("torch.nn.functional.batch_norm",),
+    lambda: [
+        *(
+            call(t(2, 6, 3, 4, dtype=d), t(6, dtype=d), t(6, dtype=d, fill="positive"), t(6, dtype=d), t(6, dtype=d))
+            for d in FLOATS
+        ),
+        call(t(4, 6), t(6), t(6, fill="positive")),
+        call(t(2, 6, 5), t(6), t(6, fill="positive"), t(6)),
+        call(t(2, 6, 3, 4, layout="channels_last"), t(6), t(6, fill="positive"), None, t(6), 1e-3),
+        call(t(2, 5, 3), t(6), t(6, fill="positive")),
+    ],
+    ulp=8.0,
+    doc="Inference: training updates the statistics and stays a torch call.",
+)

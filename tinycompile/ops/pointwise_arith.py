@@ -80,16 +80,28 @@ def _eager_sub(x: Any, other: Any, alpha: Any = 1) -> torch.Tensor:
 
 
 declare(
-    "add(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", _add_meta, Pointwise(_add), _eager_add,
+    "add(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
+    _add_meta,
+    Pointwise(_add),
+    _eager_add,
     spelled("add", "tm", *_operators("add")),
-    lambda: [*two(ANY)(), call(t(3), t(3), alpha=0.5), call(t(3, dtype="int32"), t(3, dtype="int32"), alpha=3),
-             call(t(3, dtype="int32"), 2.5), call(t(3, dtype="float16"), 2.5), call(t(3, dtype="int32"), t(3), alpha=2)],
-)  # fmt: skip
+    lambda: [
+        *two(ANY)(),
+        call(t(3), t(3), alpha=0.5),
+        call(t(3, dtype="int32"), t(3, dtype="int32"), alpha=3),
+        call(t(3, dtype="int32"), 2.5),
+        call(t(3, dtype="float16"), 2.5),
+        call(t(3, dtype="int32"), t(3), alpha=2),
+    ],
+)
 declare(
-    "sub(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", _sub_meta, Pointwise(_sub), _eager_sub,
+    "sub(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
+    _sub_meta,
+    Pointwise(_sub),
+    _eager_sub,
     (*spelled("sub", "tm", *_operators("sub")), *spelled("subtract", "tm")),
     lambda: [*two(NUMERIC)(), call(t(3), t(3), alpha=0.5)],
-)  # fmt: skip
+)
 binary("mul", _mul, "default", (*spelled("mul", "tm", *_operators("mul")), *spelled("multiply", "tm")), two(ANY, number=2.5))
 
 
@@ -141,25 +153,50 @@ def _eager_div_trunc(x: Any, other: Any) -> torch.Tensor:
 
 _NONZERO = two(NUMERIC, fill="positive", number=3)
 _DIVISIONS = (
-    call(t(8, fill="special"), t(8, fill="special")), call(t(9), -2.0), call(t(9, dtype="int32", fill="integers"), -3),
-    call(t(64, dtype="float16"), 0.1), call(t(64), t(64)),
-)  # fmt: skip
+    call(t(8, fill="special"), t(8, fill="special")),
+    call(t(9), -2.0),
+    call(t(9, dtype="int32", fill="integers"), -3),
+    call(t(64, dtype="float16"), 0.1),
+    call(t(64), t(64)),
+)
 binary(
-    "div", lambda b, x, y: x / y, "int_to_float",
-    (*spelled("div", "tm", *_operators("truediv"), "torch.Tensor.__div__"), *spelled("divide", "tm"), *spelled("true_divide", "tm")),
+    "div",
+    lambda b, x, y: x / y,
+    "int_to_float",
+    (
+        *spelled("div", "tm", *_operators("truediv"), "torch.Tensor.__div__"),
+        *spelled("divide", "tm"),
+        *spelled("true_divide", "tm"),
+    ),
     two((*FLOATS, "int64", "int32", "uint8", "bool"), fill="positive", number=3),
-)  # fmt: skip
+)
 binary(
-    "floor_divide", _floor_divide, "default", spelled("floor_divide", "tm", *_operators("floordiv")),
-    lambda: [*_NONZERO(), *_DIVISIONS], meta=_not_for_bool("div_floor_cpu"),
-)  # fmt: skip
-binary("div_trunc", _div_trunc, "default", (), lambda: [*_NONZERO(), *_DIVISIONS], _eager_div_trunc, _not_for_bool("div_trunc_cpu"))
+    "floor_divide",
+    _floor_divide,
+    "default",
+    spelled("floor_divide", "tm", *_operators("floordiv")),
+    lambda: [*_NONZERO(), *_DIVISIONS],
+    meta=_not_for_bool("div_floor_cpu"),
+)
 binary(
-    "remainder", _remainder, "default", spelled("remainder", "tm", *_operators("mod")),
-    lambda: [*_NONZERO(), *_DIVISIONS], meta=_not_for_bool("remainder_cpu"),
-)  # fmt: skip
-binary("fmod", lambda b, x, y: b("fmod", x, y), "default", spelled("fmod"), lambda: [*_NONZERO(), *_DIVISIONS],
-       meta=_not_for_bool("fmod_cpu"))  # fmt: skip
+    "div_trunc", _div_trunc, "default", (), lambda: [*_NONZERO(), *_DIVISIONS], _eager_div_trunc, _not_for_bool("div_trunc_cpu")
+)
+binary(
+    "remainder",
+    _remainder,
+    "default",
+    spelled("remainder", "tm", *_operators("mod")),
+    lambda: [*_NONZERO(), *_DIVISIONS],
+    meta=_not_for_bool("remainder_cpu"),
+)
+binary(
+    "fmod",
+    lambda b, x, y: b("fmod", x, y),
+    "default",
+    spelled("fmod"),
+    lambda: [*_NONZERO(), *_DIVISIONS],
+    meta=_not_for_bool("fmod_cpu"),
+)
 
 
 # -------------------------------------------------------------------------------------------------------------------- pow
@@ -207,24 +244,39 @@ def _pow_scalar(b: Builder, x: Value, exponent: Number) -> Value:
 
 _POWERS = (0, 1, 2, 3, 4, 0.5, -0.5, -1.0, -2.0, 2.5, 1.0)
 declare(
-    "pow_scalar(Tensor self, Scalar exponent) -> Tensor", _pow_meta, Pointwise(_pow_scalar), torch.pow, (),
+    "pow_scalar(Tensor self, Scalar exponent) -> Tensor",
+    _pow_meta,
+    Pointwise(_pow_scalar),
+    torch.pow,
+    (),
     lambda: [
         *(call(t(4, 5, dtype=d, fill="positive"), p) for d in FLOATS for p in _POWERS),
         *(call(t(9, dtype=d, fill="integers"), p) for d in INTS for p in (0, 1, 2, 5)),
-        call(t(6, 4, layout="transposed"), 2), call(t(), 3), call(t(0), 2), call(t(9, fill="special"), 2.5), call(t(9, dtype="int32"), 2.5),
+        call(t(6, 4, layout="transposed"), 2),
+        call(t(), 3),
+        call(t(0), 2),
+        call(t(9, fill="special"), 2.5),
+        call(t(9, dtype="int32"), 2.5),
     ],
     doc="The exponent is a number: pow by multiplication where that is exact.",
-)  # fmt: skip
+)
 declare(
-    "pow(Tensor self, Tensor exponent) -> Tensor", _pow_meta, Pointwise(lambda b, x, exponent: b("pow", x, exponent)), torch.pow,
+    "pow(Tensor self, Tensor exponent) -> Tensor",
+    _pow_meta,
+    Pointwise(lambda b, x, exponent: b("pow", x, exponent)),
+    torch.pow,
     (*spelled("pow", "tm", *_operators("pow")),),
     lambda: [*two(FLOATS, fill="positive", number=None)(), call(2.0, t(4))],
-)  # fmt: skip
+)
 declare(
-    "pow_integers(Tensor self, Tensor exponent) -> Tensor", _pow_meta, Extern(), torch.pow, (),
+    "pow_integers(Tensor self, Tensor exponent) -> Tensor",
+    _pow_meta,
+    Extern(),
+    torch.pow,
+    (),
     lambda: [call(t(9, dtype=d, fill="integers"), t(9, dtype=d, fill="positive")) for d in INTS],
     doc="Integer powers by a tensor: left to torch, no scalar op has them.",
-)  # fmt: skip
+)
 
 
 # ------------------------------------------------------------------------------------------------- signs, parts, extremes
@@ -258,10 +310,21 @@ def _extreme(word: str) -> Any:
     return formula
 
 
-unary("neg", lambda b, x: -x, "default", (*spelled("neg", "tm", "operator.neg", "torch.Tensor.__neg__"), *spelled("negative")),
-      one(NUMERIC), meta=_neg_meta)  # fmt: skip
-unary("abs", lambda b, x: x if x.dtype in (torch.bool, torch.uint8) else b("abs", x), "default",
-      (*spelled("abs", "tm", "operator.abs", "builtins.abs", "torch.Tensor.__abs__"), *spelled("absolute")), one(NUMERIC))  # fmt: skip
+unary(
+    "neg",
+    lambda b, x: -x,
+    "default",
+    (*spelled("neg", "tm", "operator.neg", "torch.Tensor.__neg__"), *spelled("negative")),
+    one(NUMERIC),
+    meta=_neg_meta,
+)
+unary(
+    "abs",
+    lambda b, x: x if x.dtype in (torch.bool, torch.uint8) else b("abs", x),
+    "default",
+    (*spelled("abs", "tm", "operator.abs", "builtins.abs", "torch.Tensor.__abs__"), *spelled("absolute")),
+    one(NUMERIC),
+)
 unary("sign", _sign, "default", (*spelled("sign"), *spelled("sgn")), one(ANY))
 unary("square", lambda b, x: x * x if x.dtype != torch.bool else x, "default", spelled("square"), one(NUMERIC))
 unary("positive", lambda b, x: x, "default", (), one(NUMERIC), eager=torch.clone)
@@ -278,9 +341,7 @@ def _one_dtype(name: str) -> Any:
     def meta(x: TensorMeta, end: TensorMeta, weight: Any) -> TensorMeta:
         for what, other in (("end", end), ("weight", weight)):
             if isinstance(other, TensorMeta) and other.dtype != x.dtype and not (what == "weight" and not other.shape):
-                raise RuntimeError(
-                    f"expected dtype {_c_name(x.dtype)} for `{what}` but got dtype {_c_name(other.dtype)}"
-                )
+                raise RuntimeError(f"expected dtype {_c_name(x.dtype)} for `{what}` but got dtype {_c_name(other.dtype)}")
         return rules.elementwise((x, end, weight), x.dtype)
 
     return meta
@@ -313,26 +374,44 @@ def _addcmul_meta(x: TensorMeta, tensor1: Any, tensor2: Any, value: Any = 1) -> 
 
 def _addcdiv_meta(x: TensorMeta, tensor1: Any, tensor2: Any, value: Any = 1) -> TensorMeta:
     if not any(o.dtype.is_floating_point for o in rules.tensors_of((tensor1, tensor2))):
-        raise RuntimeError("Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform a "
-                           "true division of tensor1 and tensor2. The historic addcdiv behavior can be implemented as (input + "
-                           "value * torch.trunc(tensor1 / tensor2)).to(input.dtype) for integer inputs and as (input + value * "
-                           "tensor1 / tensor2) for float inputs. The future addcdiv behavior is just the latter implementation: "
-                           "(input + value * tensor1 / tensor2), for all dtypes.")
+        raise RuntimeError(
+            "Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform a "
+            "true division of tensor1 and tensor2. The historic addcdiv behavior can be implemented as (input + "
+            "value * torch.trunc(tensor1 / tensor2)).to(input.dtype) for integer inputs and as (input + value * "
+            "tensor1 / tensor2) for float inputs. The future addcdiv behavior is just the latter implementation: "
+            "(input + value * tensor1 / tensor2), for all dtypes."
+        )
     return rules.pointwise_default(x, tensor1, tensor2)
 
 
 declare(
-    "lerp(Tensor self, Tensor end, Tensor weight) -> Tensor", _one_dtype("lerp"), Pointwise(_lerp), torch.lerp, spelled("lerp"),
-    lambda: [*(call(t(4, 5, dtype=d), t(4, 5, dtype=d), 0.3) for d in FLOATS), call(t(4, 5), t(5), t(4, 1)), call(t(3), t(3), 0.7)],
-)  # fmt: skip
+    "lerp(Tensor self, Tensor end, Tensor weight) -> Tensor",
+    _one_dtype("lerp"),
+    Pointwise(_lerp),
+    torch.lerp,
+    spelled("lerp"),
+    lambda: [
+        *(call(t(4, 5, dtype=d), t(4, 5, dtype=d), 0.3) for d in FLOATS),
+        call(t(4, 5), t(5), t(4, 1)),
+        call(t(3), t(3), 0.7),
+    ],
+)
 declare(
-    "addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", _addcmul_meta, Pointwise(_addcmul),
-    lambda x, a, b, value=1: torch.addcmul(x, a, b, value=value), spelled("addcmul"),
-    lambda: [*(call(t(4, 5, dtype=d), t(4, 1, dtype=d), t(5, dtype=d), value=0.5) for d in FLOATS),
-             call(t(4, dtype="int32"), t(4, dtype="int32"), t(4, dtype="int32"))],
-)  # fmt: skip
+    "addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
+    _addcmul_meta,
+    Pointwise(_addcmul),
+    lambda x, a, b, value=1: torch.addcmul(x, a, b, value=value),
+    spelled("addcmul"),
+    lambda: [
+        *(call(t(4, 5, dtype=d), t(4, 1, dtype=d), t(5, dtype=d), value=0.5) for d in FLOATS),
+        call(t(4, dtype="int32"), t(4, dtype="int32"), t(4, dtype="int32")),
+    ],
+)
 declare(
-    "addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", _addcdiv_meta, Pointwise(_addcdiv),
-    lambda x, a, b, value=1: torch.addcdiv(x, a, b, value=value), spelled("addcdiv"),
+    "addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
+    _addcdiv_meta,
+    Pointwise(_addcdiv),
+    lambda x, a, b, value=1: torch.addcdiv(x, a, b, value=value),
+    spelled("addcdiv"),
     lambda: [call(t(4, 5, dtype=d), t(4, 1, dtype=d), t(5, dtype=d, fill="positive"), value=0.5) for d in FLOATS],
-)  # fmt: skip
+)

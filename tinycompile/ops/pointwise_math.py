@@ -97,8 +97,14 @@ def _copysign(b: Builder, x: Value, other: Value) -> Value:
     return b.where(b("signbit", other), -size, size)
 
 
-binary("atan2", lambda b, x, y: b("atan2", x, y), "int_to_float", (*spelled("atan2"), *spelled("arctan2")),
-       two((*FLOATS, "int64"), number=None), ulp=4.0)  # fmt: skip
+binary(
+    "atan2",
+    lambda b, x, y: b("atan2", x, y),
+    "int_to_float",
+    (*spelled("atan2"), *spelled("arctan2")),
+    two((*FLOATS, "int64"), number=None),
+    ulp=4.0,
+)
 binary("xlogy", _xlogy, "int_to_float", spelled("xlogy", "tms"), two((*FLOATS, "int64"), fill="positive", number=2.0), ulp=4.0)
 binary("logaddexp", _logaddexp, "int_to_float", spelled("logaddexp"), two(FLOATS, number=None, mixed=False), ulp=4.0)
 binary("copysign", _copysign, "int_to_float", spelled("copysign"), two((*FLOATS, "int64"), number=-2.0))
@@ -118,7 +124,10 @@ def _eager_nan_to_num(x: torch.Tensor, nan: Any = None, posinf: Any = None, negi
 
 REPLACE = declare(
     "replace_nonfinite(Tensor self, float nan, float posinf, float neginf) -> Tensor",
-    lambda x, nan, posinf, neginf: rules.like(x), Pointwise(_replace_nonfinite), torch.nan_to_num, (),
+    lambda x, nan, posinf, neginf: rules.like(x),
+    Pointwise(_replace_nonfinite),
+    torch.nan_to_num,
+    (),
     lambda: [call(t(8, dtype=d, fill="special"), 1.0, 2.0, -3.0) for d in FLOATS],
     doc="nan_to_num with every replacement given.",
-)  # fmt: skip
+)

@@ -25,8 +25,21 @@ def _eager_like(fn: Any) -> Any:
     return lambda x, dtype=None: fn(x, dtype=dtype)
 
 
-declare("dropout(Tensor self, float p, bool train) -> Tensor", _dropout_meta, Extern(), torch.dropout, (), lambda: [call(t(4, 5), 0.5, True)],
-        doc="Training only: in evaluation, and for p = 0, binding gives the identity.")  # fmt: skip
+declare(
+    "dropout(Tensor self, float p, bool train) -> Tensor",
+    _dropout_meta,
+    Extern(),
+    torch.dropout,
+    (),
+    lambda: [call(t(4, 5), 0.5, True)],
+    doc="Training only: in evaluation, and for p = 0, binding gives the identity.",
+)
 for _name in ("rand_like", "randn_like"):
-    declare(f"{_name}(Tensor self, *, ScalarType? dtype=None) -> Tensor", _like_meta, Extern(), _eager_like(getattr(torch, _name)),
-            spelled(_name, "t"), lambda: [call(t(4, 5))])  # fmt: skip
+    declare(
+        f"{_name}(Tensor self, *, ScalarType? dtype=None) -> Tensor",
+        _like_meta,
+        Extern(),
+        _eager_like(getattr(torch, _name)),
+        spelled(_name, "t"),
+        lambda: [call(t(4, 5))],
+    )

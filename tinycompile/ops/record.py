@@ -13,7 +13,7 @@ from typing import Any, Union
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch.schema import Schema
-from tinycompile.ops.scalar import Builder, Value
+from tinycompile.ops.scalar import Value
 
 Metas = Union[TensorMeta, tuple[TensorMeta, ...]]
 

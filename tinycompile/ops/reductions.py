@@ -28,10 +28,16 @@ def _calls(dtypes: Sequence[str], empty: bool = True, fill: str = "normal", list
 
         first = dtypes[0]
         found = [call(t(4, 5, dtype=d, fill=fill if d in FLOATS else "integers"), dims(1)) for d in dtypes]
-        found += [call(t(4, 5, 3, dtype=first, fill=fill), dims(*d), k) for d in ((0,), (1,), (-1,), (0, 2)) for k in (False, True)]
+        found += [
+            call(t(4, 5, 3, dtype=first, fill=fill), dims(*d), k) for d in ((0,), (1,), (-1,), (0, 2)) for k in (False, True)
+        ]
         found += [call(t(4, 6, dtype=first, layout=layout, fill=fill), dims(d)) for layout in LAYOUTS for d in (0, 1)]
         found += [call(t(2, 3, 4, 5, dtype=first, layout="channels_last", fill=fill), dims(2, 3), True)]
-        found += [call(t(dtype=first, fill=fill), dims(0)), call(t(1, 1, dtype=first, fill=fill), dims(0)), call(t(300, dtype=first, fill=fill), dims(0))]
+        found += [
+            call(t(dtype=first, fill=fill), dims(0)),
+            call(t(1, 1, dtype=first, fill=fill), dims(0)),
+            call(t(300, dtype=first, fill=fill), dims(0)),
+        ]
         if first in FLOATS:
             found += [call(t(6, 6, dtype=first, fill="special"), dims(1))]
         return [*found, call(t(0, 3, dtype=first), dims(1)), *([call(t(3, 0, dtype=first), dims(1))] if empty else [])]
@@ -58,10 +64,14 @@ def _mean_meta(x: TensorMeta, dim: Dims = None, keepdim: bool = False, dtype: to
     chosen = dtype or x.dtype
     if not chosen.is_floating_point:
         if dtype is None:
-            raise RuntimeError("mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
-                               f"Got: {rules.type_name(chosen)}")
-        raise RuntimeError("mean(): could not infer output dtype. Optional dtype must be either a floating point or complex dtype. "
-                           f"Got: {rules.type_name(chosen)}")
+            raise RuntimeError(
+                "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
+                f"Got: {rules.type_name(chosen)}"
+            )
+        raise RuntimeError(
+            "mean(): could not infer output dtype. Optional dtype must be either a floating point or complex dtype. "
+            f"Got: {rules.type_name(chosen)}"
+        )
     return rules.reduction(x, dim, keepdim, chosen)
 
 
@@ -92,16 +102,39 @@ _WHOLE = lambda: [call(t(4, 5)), call(t(4, 6, layout="transposed")), call(t()), 
 _TYPED = lambda: [call(t(4, 5, dtype=a), dtype=getattr(torch, b))
                   for a, b in (("float16", "float32"), ("int32", "float64"), ("float32", "float16"), ("int32", "int16"))]  # fmt: skip
 
-declare("sum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", _sum_meta,
-        Reduction("sum", _accumulated), _eager_sum, spelled("sum"),
-        lambda: [*_calls(ANY)(), *_WHOLE(), *_TYPED(), call(t(0)), call(t(4, 5), ()), call(t(3, 4), dtype=torch.int32)], ulp=2.0)  # fmt: skip
-declare("mean(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", _mean_meta,
-        Reduction("sum", _accumulated, _divide_by_count), _eager_mean, spelled("mean"),
-        lambda: [*_calls(FLOATS)(), *_WHOLE(), call(t(4, 5, dtype="int64"), dtype=torch.float32), call(t(0)), call(t(3, dtype="int32"))],
-        ulp=2.0)  # fmt: skip
-declare("prod(Tensor self, int? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", _prod_meta,
-        Reduction("prod", _accumulated), _eager_prod, spelled("prod"),
-        lambda: [*_calls(ANY, listed=False)(), *_WHOLE(), call(t(0))], ulp=2.0)  # fmt: skip
+declare(
+    "sum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+    _sum_meta,
+    Reduction("sum", _accumulated),
+    _eager_sum,
+    spelled("sum"),
+    lambda: [*_calls(ANY)(), *_WHOLE(), *_TYPED(), call(t(0)), call(t(4, 5), ()), call(t(3, 4), dtype=torch.int32)],
+    ulp=2.0,
+)
+declare(
+    "mean(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+    _mean_meta,
+    Reduction("sum", _accumulated, _divide_by_count),
+    _eager_mean,
+    spelled("mean"),
+    lambda: [
+        *_calls(FLOATS)(),
+        *_WHOLE(),
+        call(t(4, 5, dtype="int64"), dtype=torch.float32),
+        call(t(0)),
+        call(t(3, dtype="int32")),
+    ],
+    ulp=2.0,
+)
+declare(
+    "prod(Tensor self, int? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+    _prod_meta,
+    Reduction("prod", _accumulated),
+    _eager_prod,
+    spelled("prod"),
+    lambda: [*_calls(ANY, listed=False)(), *_WHOLE(), call(t(0))],
+    ulp=2.0,
+)
 
 
 def _count_meta(x: TensorMeta, dim: Dims = None) -> TensorMeta:
@@ -116,9 +149,14 @@ def _count_prologue(b: Builder, x: Value, **attrs: Any) -> Value:
     return b.cast(_is_nonzero(b, x), torch.int64)
 
 
-declare("count_nonzero(Tensor self, int[]? dim=None) -> Tensor", _count_meta, Reduction("sum", _count_prologue),
-        lambda x, dim=None: torch.count_nonzero(x, dim), spelled("count_nonzero"),
-        lambda: [*(call(t(4, 5, dtype=d, fill="integers"), [1]) for d in ANY), call(t(4, 5)), call(t(3, 4, 5), [0, 2]), call(t(0))])  # fmt: skip
+declare(
+    "count_nonzero(Tensor self, int[]? dim=None) -> Tensor",
+    _count_meta,
+    Reduction("sum", _count_prologue),
+    lambda x, dim=None: torch.count_nonzero(x, dim),
+    spelled("count_nonzero"),
+    lambda: [*(call(t(4, 5, dtype=d, fill="integers"), [1]) for d in ANY), call(t(4, 5)), call(t(3, 4, 5), [0, 2]), call(t(0))],
+)
 
 
 # -------------------------------------------------------------------------------------------------------------- any, all
@@ -136,9 +174,19 @@ def _eager_over(fn: Any) -> Any:
 
 
 for _name in ("any", "all"):
-    declare(f"{_name}(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor", _any_meta, Reduction(_name, _is_nonzero),
-            _eager_over(getattr(torch, _name)), spelled(_name),
-            lambda: [*_calls(("bool", *ANY), fill="integers")(), call(t(4, 5, dtype="bool")), call(t(0)), call(t(4, fill="special"))])  # fmt: skip
+    declare(
+        f"{_name}(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor",
+        _any_meta,
+        Reduction(_name, _is_nonzero),
+        _eager_over(getattr(torch, _name)),
+        spelled(_name),
+        lambda: [
+            *_calls(("bool", *ANY), fill="integers")(),
+            call(t(4, 5, dtype="bool")),
+            call(t(0)),
+            call(t(4, fill="special")),
+        ],
+    )
 
 
 # -------------------------------------------------------------------------------------------------- extremes, positions
@@ -202,18 +250,40 @@ def _eager_along(fn: Any) -> Any:
 
 
 for _name in ("max", "min"):
-    declare(f"a{_name}(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", _extreme_meta(f"a{_name}"),
-            Reduction(_name, _as_number), getattr(torch, f"a{_name}"), spelled(f"a{_name}"),
-            lambda: [*_calls(ANY, empty=False)(), *_WHOLE()])  # fmt: skip
-    declare(f"{_name}_all(Tensor self) -> Tensor", _whole_meta(_name), Reduction(_name, _as_number), getattr(torch, _name), (),
-            lambda: [*_WHOLE(), *(call(t(4, 5, dtype=d)) for d in ANY), call(t(9, fill="special"))],
-            doc=f"torch.{_name} of the whole tensor.")  # fmt: skip
-    declare(f"{_name}_dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", _along_meta(_name),
-            Decompose(_along(_name)), _eager_along(getattr(torch, _name)), (), _calls(ANY, empty=False, listed=False),
-            doc=f"torch.{_name} along a dim: values and the position of the first among equals.")  # fmt: skip
-    declare(f"arg{_name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", _position_meta(f"arg{_name}"),
-            Reduction(f"arg{_name}"), getattr(torch, f"arg{_name}"), spelled(f"arg{_name}"),
-            lambda: [*_calls((*FLOATS, *INTS), empty=False, listed=False)(), *_WHOLE()])  # fmt: skip
+    declare(
+        f"a{_name}(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
+        _extreme_meta(f"a{_name}"),
+        Reduction(_name, _as_number),
+        getattr(torch, f"a{_name}"),
+        spelled(f"a{_name}"),
+        lambda: [*_calls(ANY, empty=False)(), *_WHOLE()],
+    )
+    declare(
+        f"{_name}_all(Tensor self) -> Tensor",
+        _whole_meta(_name),
+        Reduction(_name, _as_number),
+        getattr(torch, _name),
+        (),
+        lambda: [*_WHOLE(), *(call(t(4, 5, dtype=d)) for d in ANY), call(t(9, fill="special"))],
+        doc=f"torch.{_name} of the whole tensor.",
+    )
+    declare(
+        f"{_name}_dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
+        _along_meta(_name),
+        Decompose(_along(_name)),
+        _eager_along(getattr(torch, _name)),
+        (),
+        _calls(ANY, empty=False, listed=False),
+        doc=f"torch.{_name} along a dim: values and the position of the first among equals.",
+    )
+    declare(
+        f"arg{_name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor",
+        _position_meta(f"arg{_name}"),
+        Reduction(f"arg{_name}"),
+        getattr(torch, f"arg{_name}"),
+        spelled(f"arg{_name}"),
+        lambda: [*_calls((*FLOATS, *INTS), empty=False, listed=False)(), *_WHOLE()],
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- moments
@@ -222,8 +292,11 @@ for _name in ("max", "min"):
 def _moment_meta(name: str) -> Any:
     def meta(x: TensorMeta, dim: Dims = None, correction: Any = None, keepdim: bool = False) -> TensorMeta:
         if not x.dtype.is_floating_point:
-            raise RuntimeError(f"{name} and var only support floating point and complex dtypes" if name == "std" else
-                               "std and var only support floating point and complex dtypes")
+            raise RuntimeError(
+                f"{name} and var only support floating point and complex dtypes"
+                if name == "std"
+                else "std and var only support floating point and complex dtypes"
+            )
         return rules.reduction(x, dim, keepdim, x.dtype)
 
     return meta
@@ -269,9 +342,15 @@ def _eager_moment(fn: Any) -> Any:
 
 def _moment_calls(name: str) -> Samples:
     return lambda: [
-        *_kept(_calls(FLOATS)()), call(t(4, 5)), call(t(4, 5), [1], correction=0), call(t(4, 5), correction=0.5), call(t(4, 1), [1]),
-        call(t(4, 1), [1], correction=0), call(t(4, 5), [1], correction=7), call(t()),
-    ]  # fmt: skip
+        *_kept(_calls(FLOATS)()),
+        call(t(4, 5)),
+        call(t(4, 5), [1], correction=0),
+        call(t(4, 5), correction=0.5),
+        call(t(4, 1), [1]),
+        call(t(4, 1), [1], correction=0),
+        call(t(4, 5), [1], correction=7),
+        call(t()),
+    ]
 
 
 def _kept(samples: Sequence[Sample]) -> list[Sample]:
@@ -281,12 +360,25 @@ def _kept(samples: Sequence[Sample]) -> list[Sample]:
 
 _MOMENTS: tuple[tuple[str, Any], ...] = (("var", _variance), ("std", _deviation))
 for _name, _epilogue in _MOMENTS:
-    declare(f"{_name}(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor", _moment_meta(_name),
-            Reduction("welford", None, _epilogue), _eager_moment(getattr(torch, _name)), spelled(_name), _moment_calls(_name), ulp=4.0)  # fmt: skip
+    declare(
+        f"{_name}(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor",
+        _moment_meta(_name),
+        Reduction("welford", None, _epilogue),
+        _eager_moment(getattr(torch, _name)),
+        spelled(_name),
+        _moment_calls(_name),
+        ulp=4.0,
+    )
 for _name, _epilogue in (("var_mean", _variance_and_mean), ("std_mean", _deviation_and_mean)):
-    declare(f"{_name}(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)",
-            _moments_meta(_name), Reduction("welford", None, _epilogue), _eager_moment(getattr(torch, _name)), spelled(_name, "t"),
-            _moment_calls(_name), ulp=4.0)  # fmt: skip
+    declare(
+        f"{_name}(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)",
+        _moments_meta(_name),
+        Reduction("welford", None, _epilogue),
+        _eager_moment(getattr(torch, _name)),
+        spelled(_name, "t"),
+        _moment_calls(_name),
+        ulp=4.0,
+    )
 
 
 # ------------------------------------------------------------------------------------------------- logsumexp, norms, scans
@@ -305,15 +397,22 @@ def _log_of_sum(b: Builder, top: Value, total: Value, count: Value, **attrs: Any
     return b.where(b("isinf", top), top, top + b("log", total))
 
 
-declare("logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor", _logsumexp_meta,
-        Reduction("online_softmax", _as_float, _log_of_sum), torch.logsumexp, spelled("logsumexp", "tms"),
-        _calls((*FLOATS, "int64")), ulp=4.0)  # fmt: skip
+declare(
+    "logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor",
+    _logsumexp_meta,
+    Reduction("online_softmax", _as_float, _log_of_sum),
+    torch.logsumexp,
+    spelled("logsumexp", "tms"),
+    _calls((*FLOATS, "int64")),
+    ulp=4.0,
+)
 
 
 def _vector_norm_meta(x: TensorMeta, ord: Any = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> TensorMeta:
     if not x.dtype.is_floating_point:
-        raise RuntimeError("linalg.vector_norm: Expected a floating point or complex tensor as input. Got "
-                           f"{rules.type_name(x.dtype)}")
+        raise RuntimeError(
+            f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {rules.type_name(x.dtype)}"
+        )
     return rules.reduction(x, dim, keepdim, dtype or x.dtype)
 
 
@@ -336,15 +435,27 @@ def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, d
     return cast(result, out)
 
 
-def _eager_vector_norm(x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> torch.Tensor:
+def _eager_vector_norm(
+    x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> torch.Tensor:
     return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=dtype)
 
 
-declare("linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
-        _vector_norm_meta, Decompose(_vector_norm), _eager_vector_norm, spelled("vector_norm", "l"),
-        lambda: [*(call(t(4, 5, dtype=d), p, (1,)) for d in FLOATS for p in (2, 1, 0, 3, float("inf"), float("-inf"))),
-                 call(t(4, 5)), call(t(4, 6, layout="transposed"), 2, (0,), True), call(t(4, 5, dtype="float16"), dtype=torch.float32),
-                 call(t())], ulp=4.0)  # fmt: skip
+declare(
+    "linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+    _vector_norm_meta,
+    Decompose(_vector_norm),
+    _eager_vector_norm,
+    spelled("vector_norm", "l"),
+    lambda: [
+        *(call(t(4, 5, dtype=d), p, (1,)) for d in FLOATS for p in (2, 1, 0, 3, float("inf"), float("-inf"))),
+        call(t(4, 5)),
+        call(t(4, 6, layout="transposed"), 2, (0,), True),
+        call(t(4, 5, dtype="float16"), dtype=torch.float32),
+        call(t()),
+    ],
+    ulp=4.0,
+)
 
 
 def _scan_meta(x: TensorMeta, dim: int, dtype: torch.dtype | None = None) -> TensorMeta:
@@ -357,7 +468,20 @@ def _eager_scan(fn: Any) -> Any:
 
 
 for _name, _kind in (("cumsum", "sum"), ("cumprod", "prod")):
-    declare(f"{_name}(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor", _scan_meta, Scan(_kind),
-            _eager_scan(getattr(torch, _name)), spelled(_name),
-            lambda: [*(call(t(4, 5, dtype=d, fill="integers"), 1) for d in ANY), call(t(4, 5), 0), call(t(3, 4, 5), -2), call(t(), 0),
-                     call(t(4, 6, layout="transposed"), 1), call(t(0, 3), 0), call(t(4, dtype="int32"), 0, dtype=torch.float64)], ulp=4.0)  # fmt: skip
+    declare(
+        f"{_name}(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor",
+        _scan_meta,
+        Scan(_kind),
+        _eager_scan(getattr(torch, _name)),
+        spelled(_name),
+        lambda: [
+            *(call(t(4, 5, dtype=d, fill="integers"), 1) for d in ANY),
+            call(t(4, 5), 0),
+            call(t(3, 4, 5), -2),
+            call(t(), 0),
+            call(t(4, 6, layout="transposed"), 1),
+            call(t(0, 3), 0),
+            call(t(4, dtype="int32"), 0, dtype=torch.float64),
+        ],
+        ulp=4.0,
+    )

@@ -69,17 +69,47 @@ def _log_softmax(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
 
 def _calls() -> Any:
     return [
-        *(call(t(4, 5, dtype=d), 1) for d in FLOATS), call(t(4, 5), 0), call(t(3, 4, 5), 1), call(t(3, 4, 5), -3), call(t(), 0),
-        *(call(t(4, 6, layout=lay), d) for lay in LAYOUTS for d in (0, 1)), call(t(6, 6, fill="special"), 1), call(t(0, 3), 1),
-        call(t(3, 0), 1), call(t(4, 5, dtype="float16"), 1, torch.float32), call(t(4, 5, dtype="int32"), 1), call(t(4, 5), 2),
-        call(t(2, 3, 4, 5, layout="channels_last"), 1), call(t(4, 1), 1),
-    ]  # fmt: skip
+        *(call(t(4, 5, dtype=d), 1) for d in FLOATS),
+        call(t(4, 5), 0),
+        call(t(3, 4, 5), 1),
+        call(t(3, 4, 5), -3),
+        call(t(), 0),
+        *(call(t(4, 6, layout=lay), d) for lay in LAYOUTS for d in (0, 1)),
+        call(t(6, 6, fill="special"), 1),
+        call(t(0, 3), 1),
+        call(t(3, 0), 1),
+        call(t(4, 5, dtype="float16"), 1, torch.float32),
+        call(t(4, 5, dtype="int32"), 1),
+        call(t(4, 5), 2),
+        call(t(2, 3, 4, 5, layout="channels_last"), 1),
+        call(t(4, 1), 1),
+    ]
 
 
-declare("softmax_stats(Tensor self, int dim) -> (Tensor max, Tensor sum)", _stats_meta, Reduction("online_softmax", None, _stats), _eager_stats, (),
-        lambda: [*(call(t(4, 5, dtype=d), 1) for d in ("float32", "float64")), call(t(3, 4, 5), 1)],
-        doc="The maximum and the sum of exp(x - max) along a dim, kept as size 1.")  # fmt: skip
-declare("softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", _meta("softmax"), Decompose(_softmax),
-        lambda x, dim, dtype=None: torch.softmax(x, dim, dtype=dtype), spelled("softmax", "tmfs"), _calls, ulp=4.0)  # fmt: skip
-declare("log_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", _meta("log_softmax"), Decompose(_log_softmax),
-        lambda x, dim, dtype=None: torch.log_softmax(x, dim, dtype=dtype), spelled("log_softmax", "tmfs"), _calls, ulp=4.0)  # fmt: skip
+declare(
+    "softmax_stats(Tensor self, int dim) -> (Tensor max, Tensor sum)",
+    _stats_meta,
+    Reduction("online_softmax", None, _stats),
+    _eager_stats,
+    (),
+    lambda: [*(call(t(4, 5, dtype=d), 1) for d in ("float32", "float64")), call(t(3, 4, 5), 1)],
+    doc="The maximum and the sum of exp(x - max) along a dim, kept as size 1.",
+)
+declare(
+    "softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
+    _meta("softmax"),
+    Decompose(_softmax),
+    lambda x, dim, dtype=None: torch.softmax(x, dim, dtype=dtype),
+    spelled("softmax", "tmfs"),
+    _calls,
+    ulp=4.0,
+)
+declare(
+    "log_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
+    _meta("log_softmax"),
+    Decompose(_log_softmax),
+    lambda x, dim, dtype=None: torch.log_softmax(x, dim, dtype=dtype),
+    spelled("log_softmax", "tmfs"),
+    _calls,
+    ulp=4.0,
+)

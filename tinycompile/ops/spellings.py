@@ -194,7 +194,7 @@ def _norm(args: Args, kwargs: Kwargs) -> Bound:
     given = dict(zip(("self", "p", "dim", "keepdim", "dtype"), args[:1] + args[1:2] + args[2:], strict=False)) | kwargs
     x, p, dim = given.pop("self", given.pop("input", None)), given.pop("p", "fro"), given.pop("dim", None)
     keepdim, dtype, out = given.pop("keepdim", False), given.pop("dtype", None), given.pop("out", None)
-    if given or out is not None or isinstance(p, str) and p != "fro":
+    if given or out is not None or (isinstance(p, str) and p != "fro"):
         return None
     return call_of("linalg_vector_norm", x, 2 if p in (None, "fro") else p, dim, bool(keepdim), dtype=dtype)
 

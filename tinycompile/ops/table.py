@@ -26,9 +26,14 @@ Binder = Callable[[Args, dict[str, Any]], "BoundCall | None"]
 _ROOTS: dict[str, Any] = {"torch": torch, "operator": operator, "builtins": builtins}
 _PYTHON_DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool}
 _KEYWORDS = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self"}  # torch's other names for arguments
-_FACTORY = {"layout": (None, torch.strided), "pin_memory": (None, False), "requires_grad": (None, False)}  # the values that change nothing
-INPLACE_OPERATORS = frozenset(f"i{n}" for n in (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"))  # fmt: skip
+_FACTORY = {
+    "layout": (None, torch.strided),
+    "pin_memory": (None, False),
+    "requires_grad": (None, False),
+}  # the values that change nothing
+INPLACE_OPERATORS = frozenset(
+    f"i{n}" for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+)
 
 _BINDERS: dict[Any, Binder] = {}
 _METHODS: dict[str, Any] = {}  # torch.Tensor's attributes, by name
@@ -88,7 +93,9 @@ def resolve(dotted: str) -> Any:
 
 def is_tensor(value: Any) -> bool:
     """A tensor of any kind: what has a dtype and a shape."""
-    return isinstance(value, (torch.Tensor, TensorMeta)) or (hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "device"))
+    return isinstance(value, (torch.Tensor, TensorMeta)) or (
+        hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "device")
+    )
 
 
 _STRIDED = torch.strided
@@ -121,7 +128,9 @@ class SchemaBinder:
     def __init__(self, op: Op, inplace: bool = False, varargs: bool = False) -> None:
         self.op, self.inplace = op, inplace
         self.varargs = _first_list(op.schema) if varargs else None
-        self.fixes = tuple((i, _FIXES[kind]) for i, a in enumerate(op.schema.args) if (kind := _kind(a.base, a.is_list)) in _FIXES)
+        self.fixes = tuple(
+            (i, _FIXES[kind]) for i, a in enumerate(op.schema.args) if (kind := _kind(a.base, a.is_list)) in _FIXES
+        )
         self.needs_tensor = op.schema.args[0].base == "Tensor"
 
     def __call__(self, args: Args, kwargs: dict[str, Any]) -> BoundCall | None:
@@ -208,8 +217,7 @@ def _by_schema(name: str) -> SchemaBinder:
 # --------------------------------------------------------------------------------------------------------- building it
 
 # Records whose list of sizes or dims may be given as separate arguments, by method and by function.
-VARARGS = frozenset((
-    "view", "reshape", "permute", "expand", "repeat", "flip", "empty"))  # fmt: skip
+VARARGS = frozenset(("view", "reshape", "permute", "expand", "repeat", "flip", "empty"))
 _ATTRIBUTES: dict[str, Binder] = {}
 
 
@@ -226,10 +234,13 @@ def add_attribute(name: str, binder: Binder) -> None:
 
 
 def add_record(op: Op) -> None:
-    """Every spelling in ``op.functions``, with the in-place twin of each (a trailing underscore)."""
+    """Every spelling in ``op.functions``, with the in-place twin of each (a trailing underscore).
+
+    A view has none: ``t_()`` and its like change a tensor's metadata, not its data."""
+    writes = not any(r.alias for r in op.schema.returns)
     for dotted in op.functions:
         last = dotted.rsplit(".", 1)[1]
         inplace = last.strip("_") in INPLACE_OPERATORS
         add(dotted, SchemaBinder(op, inplace, op.name in VARARGS))
-        if not last.endswith("_") and not dotted.startswith(("operator.", "builtins.")):
+        if writes and not last.endswith("_") and not dotted.startswith(("operator.", "builtins.")):
             add(f"{dotted}_", SchemaBinder(op, True, op.name in VARARGS))

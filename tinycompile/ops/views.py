@@ -72,7 +72,7 @@ def _matching_runs(old: Shape, new: Shape) -> list[tuple[slice, slice]]:
         left: Dim = 1
         right: Dim = 1
         while True:
-            if i < len(old) and (left == right and i == first_i or _behind(left, right, j == len(new))):
+            if i < len(old) and ((left == right and i == first_i) or _behind(left, right, j == len(new))):
                 left, i = left * old[i], i + 1
             elif j < len(new):
                 right, j = right * new[j], j + 1
@@ -97,8 +97,10 @@ def _view_meta(x: TensorMeta, size: Sequence[Dim]) -> TensorMeta:
     shape = shapes.infer_size(tuple(size), x.numel)
     strides = shapes.view_strides(x.shape, x.strides, shape)
     if strides is None:
-        raise RuntimeError("view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
-                           "contiguous subspaces). Use .reshape(...) instead.")
+        raise RuntimeError(
+            "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
+            "contiguous subspaces). Use .reshape(...) instead."
+        )
     return _viewed(x, shape, strides)
 
 
@@ -127,22 +129,70 @@ def unflattened_shape(shape: Shape, dim: int, sizes: Sequence[Dim]) -> Shape:
 
 
 _RESHAPES = (
-    (t(4, 6), (24,)), (t(4, 6), (2, 2, 6)), (t(4, 6), (-1, 3)), (t(2, 3, 4), (6, 4)), (t(2, 3, 4), (2, 12)), (t(), (1, 1)), (t(1), ()),
-    (t(0, 3), (3, 0)), (t(4, 6), (8, 3)), (t(4, 6, layout="offset"), (24,)), (t(1, 4, 1), (4,)), (t(4), (1, 4, 1)),
-)  # fmt: skip
-declare("view(Tensor(a) self, SymInt[] size) -> Tensor(a)", _view_meta, View(reshape_index), lambda x, size: x.view(size), spelled("view", "m"),
-        lambda: [*(call(a, s) for a, s in _RESHAPES), call(t(4, 6, layout="transposed"), (4, 2, 3)), call(t(4, 6, layout="transposed"), (24,)),
-                 call(t(4, 6), (5, 5)), call(t(4, 6), (-1, -1)), call(t(4, 6), (-1, 7))])  # fmt: skip
-declare("reshape(Tensor self, SymInt[] shape) -> Tensor", _reshape_meta, View(reshape_index), torch.reshape, spelled("reshape"),
-        lambda: [*(call(a, s) for a, s in _RESHAPES), call(t(4, 6, layout="transposed"), (24,)), call(t(2, 6, layout="strided"), (3, 4)),
-                 call(t(4, 6, layout="expanded"), (2, 12))])  # fmt: skip
-declare("flatten(Tensor self, int start_dim=0, int end_dim=-1) -> Tensor",
-        lambda x, start=0, end=-1: _reshape_meta(x, flattened_shape(x.shape, start, end)), View(reshape_index), torch.flatten, spelled("flatten"),
-        lambda: [call(t(2, 3, 4)), call(t(2, 3, 4), 1), call(t(2, 3, 4), 0, 1), call(t()), call(t(4, 6, layout="transposed")), call(t(2, 3), 1, 0)])  # fmt: skip
-declare("unflatten(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)",
-        lambda x, dim, sizes: _view_meta(x, unflattened_shape(x.shape, dim, sizes)), View(reshape_index),
-        lambda x, dim, sizes: torch.unflatten(x, dim, sizes), spelled("unflatten"),
-        lambda: [call(t(4, 6), 1, (2, 3)), call(t(4, 6), 0, (-1, 2)), call(t(4, 6, layout="transposed"), 1, (3, 2))])  # fmt: skip
+    (t(4, 6), (24,)),
+    (t(4, 6), (2, 2, 6)),
+    (t(4, 6), (-1, 3)),
+    (t(2, 3, 4), (6, 4)),
+    (t(2, 3, 4), (2, 12)),
+    (t(), (1, 1)),
+    (t(1), ()),
+    (t(0, 3), (3, 0)),
+    (t(4, 6), (8, 3)),
+    (t(4, 6, layout="offset"), (24,)),
+    (t(1, 4, 1), (4,)),
+    (t(4), (1, 4, 1)),
+)
+declare(
+    "view(Tensor(a) self, SymInt[] size) -> Tensor(a)",
+    _view_meta,
+    View(reshape_index),
+    lambda x, size: x.view(size),
+    spelled("view", "m"),
+    lambda: [
+        *(call(a, s) for a, s in _RESHAPES),
+        call(t(4, 6, layout="transposed"), (4, 2, 3)),
+        call(t(4, 6, layout="transposed"), (24,)),
+        call(t(4, 6), (5, 5)),
+        call(t(4, 6), (-1, -1)),
+        call(t(4, 6), (-1, 7)),
+    ],
+)
+declare(
+    "reshape(Tensor self, SymInt[] shape) -> Tensor",
+    _reshape_meta,
+    View(reshape_index),
+    torch.reshape,
+    spelled("reshape"),
+    lambda: [
+        *(call(a, s) for a, s in _RESHAPES),
+        call(t(4, 6, layout="transposed"), (24,)),
+        call(t(2, 6, layout="strided"), (3, 4)),
+        call(t(4, 6, layout="expanded"), (2, 12)),
+    ],
+)
+declare(
+    "flatten(Tensor self, int start_dim=0, int end_dim=-1) -> Tensor",
+    lambda x, start=0, end=-1: _reshape_meta(x, flattened_shape(x.shape, start, end)),
+    View(reshape_index),
+    torch.flatten,
+    spelled("flatten"),
+    lambda: [
+        call(t(2, 3, 4)),
+        call(t(2, 3, 4), 1),
+        call(t(2, 3, 4), 0, 1),
+        call(t()),
+        call(t(4, 6, layout="transposed")),
+        call(t(2, 3), 1, 0),
+    ],
+)
+declare(
+    "unflatten(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)",
+    lambda x, dim, sizes: _view_meta(x, unflattened_shape(x.shape, dim, sizes)),
+    View(reshape_index),
+    lambda x, dim, sizes: torch.unflatten(x, dim, sizes),
+    spelled("unflatten"),
+    lambda: [call(t(4, 6), 1, (2, 3)), call(t(4, 6), 0, (-1, 2)), call(t(4, 6, layout="transposed"), 1, (3, 2))],
+)
 
 
 # ----------------------------------------------------------------------------------------------------- order of the dims
@@ -198,8 +248,10 @@ def moved(rank: int, source: int | Sequence[int], destination: int | Sequence[in
     src = [shapes.normalize_dim(d, rank) for d in ((source,) if isinstance(source, int) else source)]
     dst = [shapes.normalize_dim(d, rank) for d in ((destination,) if isinstance(destination, int) else destination)]
     if len(src) != len(dst):
-        raise RuntimeError("movedim: Invalid source or destination dims: source "
-                           f"({list(src)} dims) should contain the same number of dims as destination ({list(dst)} dims)")
+        raise RuntimeError(
+            "movedim: Invalid source or destination dims: source "
+            f"({list(src)} dims) should contain the same number of dims as destination ({list(dst)} dims)"
+        )
     if len(set(src)) != len(src) or len(set(dst)) != len(dst):
         raise RuntimeError("movedim: repeated dim in `source` or `destination`")
     order = [-1] * rank
@@ -209,19 +261,44 @@ def moved(rank: int, source: int | Sequence[int], destination: int | Sequence[in
     return tuple(d if d >= 0 else next(rest) for d in order)
 
 
-declare("permute(Tensor(a) self, int[] dims) -> Tensor(a)", _permute_meta, View(_permute_index), torch.permute, spelled("permute"),
-        lambda: [call(t(2, 3, 4), (2, 0, 1)), call(t(2, 3, 4), (-1, 0, -2)), call(t(), ()), call(t(2, 3), (0, 0)), call(t(4, 6, layout="strided"), (1, 0))])  # fmt: skip
-declare("transpose(Tensor(a) self, int dim0, int dim1) -> Tensor(a)", lambda x, a, b: _permute_meta(x, swapped(x.rank, a, b)),
-        View(_transpose_index), torch.transpose,
-        (*spelled("transpose"), *spelled("swapaxes"), *spelled("swapdims")),
-        lambda: [call(t(2, 3, 4), 0, 2), call(t(2, 3, 4), -1, -2), call(t(), 0, -1), call(t(2, 3), 0, 5), call(t(2, 3), 1, 1)])  # fmt: skip
-declare("t(Tensor(a) self) -> Tensor(a)", _t_meta, View(_t_index), torch.t, spelled("t"),
-        lambda: [call(t(2, 3)), call(t(3)), call(t()), call(t(1, 2, 3))])  # fmt: skip
-declare("movedim(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
-        lambda x, source, destination: _permute_meta(x, moved(x.rank, source, destination)),
-        View(lambda coords, i, o, source, destination: _permute_index(coords, i, o, moved(i.rank, source, destination))),
-        lambda x, source, destination: torch.movedim(x, source, destination), (*spelled("movedim"), *spelled("moveaxis")),
-        lambda: [call(t(2, 3, 4), (0,), (2,)), call(t(2, 3, 4), (0, 1), (1, 2)), call(t(2, 3, 4), (-1,), (0,))])  # fmt: skip
+declare(
+    "permute(Tensor(a) self, int[] dims) -> Tensor(a)",
+    _permute_meta,
+    View(_permute_index),
+    torch.permute,
+    spelled("permute"),
+    lambda: [
+        call(t(2, 3, 4), (2, 0, 1)),
+        call(t(2, 3, 4), (-1, 0, -2)),
+        call(t(), ()),
+        call(t(2, 3), (0, 0)),
+        call(t(4, 6, layout="strided"), (1, 0)),
+    ],
+)
+declare(
+    "transpose(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
+    lambda x, a, b: _permute_meta(x, swapped(x.rank, a, b)),
+    View(_transpose_index),
+    torch.transpose,
+    (*spelled("transpose"), *spelled("swapaxes"), *spelled("swapdims")),
+    lambda: [call(t(2, 3, 4), 0, 2), call(t(2, 3, 4), -1, -2), call(t(), 0, -1), call(t(2, 3), 0, 5), call(t(2, 3), 1, 1)],
+)
+declare(
+    "t(Tensor(a) self) -> Tensor(a)",
+    _t_meta,
+    View(_t_index),
+    torch.t,
+    spelled("t"),
+    lambda: [call(t(2, 3)), call(t(3)), call(t()), call(t(1, 2, 3))],
+)
+declare(
+    "movedim(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
+    lambda x, source, destination: _permute_meta(x, moved(x.rank, source, destination)),
+    View(lambda coords, i, o, source, destination: _permute_index(coords, i, o, moved(i.rank, source, destination))),
+    lambda x, source, destination: torch.movedim(x, source, destination),
+    (*spelled("movedim"), *spelled("moveaxis")),
+    lambda: [call(t(2, 3, 4), (0,), (2,)), call(t(2, 3, 4), (0, 1), (1, 2)), call(t(2, 3, 4), (-1,), (0,))],
+)
 
 
 # ------------------------------------------------------------------------------------------------------ sizes of one, expand
@@ -230,23 +307,35 @@ declare("movedim(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
 def _expand_meta(x: TensorMeta, size: Sequence[Dim], implicit: bool = False) -> TensorMeta:
     lead = len(size) - x.rank
     if lead < 0:
-        raise RuntimeError(f"expand({_tensor_text(x)}, size={list(size)}): the number of sizes provided ({len(size)}) must be greater or "
-                           f"equal to the number of dimensions in the tensor ({x.rank})")
+        raise RuntimeError(
+            f"expand({_tensor_text(x)}, size={list(size)}): the number of sizes provided ({len(size)}) must be greater or "
+            f"equal to the number of dimensions in the tensor ({x.rank})"
+        )
     shape: list[Dim] = []
     for d, want in enumerate(size):
         have: Dim = 1 if d < lead else x.shape[d - lead]
         if isinstance(want, int) and want == -1:
             if d < lead:
-                raise RuntimeError(f"expand({_tensor_text(x)}, size={list(size)}): the expanded size of the tensor ({want}) isn't allowed in "
-                                   f"a leading, non-existing dimension {d}")
+                raise RuntimeError(
+                    f"expand({_tensor_text(x)}, size={list(size)}): the expanded size of the tensor ({want}) isn't allowed in "
+                    f"a leading, non-existing dimension {d}"
+                )
             want = have
         if not rules.is_one(have) and not shapes.same(have, want):
-            raise RuntimeError(f"The expanded size of the tensor ({want}) must match the existing size ({have}) at non-singleton dimension "
-                               f"{d}.  Target sizes: {list(size)}.  Tensor sizes: {list(x.shape)}")
+            raise RuntimeError(
+                f"The expanded size of the tensor ({want}) must match the existing size ({have}) at non-singleton dimension "
+                f"{d}.  Target sizes: {list(size)}.  Tensor sizes: {list(x.shape)}"
+            )
         shape.append(want if rules.is_one(have) else have)
     strides = [x.strides[d - lead] if d >= lead and x.shape[d - lead] == shape[d] else 0 for d in range(len(shape))]
-    for d in range(lead - 1 if x.rank else -1, -1, -1):  # ATen's inferExpandGeometry: a new leading 1 gets its dense stride; not of a 0-d
-        strides[d] = shape[d + 1] * strides[d + 1] if rules.is_one(shape[d]) and d + 1 < len(shape) else (1 if rules.is_one(shape[d]) else 0)
+    for d in range(
+        lead - 1 if x.rank else -1, -1, -1
+    ):  # ATen's inferExpandGeometry: a new leading 1 gets its dense stride; not of a 0-d
+        strides[d] = (
+            shape[d + 1] * strides[d + 1]
+            if rules.is_one(shape[d]) and d + 1 < len(shape)
+            else (1 if rules.is_one(shape[d]) else 0)
+        )
     return _viewed(x, shape, strides)
 
 
@@ -286,15 +375,55 @@ def _unsqueeze_index(coords: Coords, meta_in: TensorMeta, meta_out: TensorMeta, 
     return (*coords[:at], *coords[at + 1 :])
 
 
-declare("expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)", _expand_meta, View(_expand_index),
-        lambda x, size, implicit=False: x.expand(size), spelled("expand", "m"),
-        lambda: [call(t(3, 1), (3, 4)), call(t(3, 1), (-1, 4)), call(t(3), (2, 3)), call(t(), (2, 2)), call(t(1), (1, 1, 1)), call(t(3, 1), (2, 3, 1)),
-                 call(t(3), (2, 4)), call(t(3, 4), (4,)), call(t(2, 1, 3, layout="transposed"), (2, 5, 3)), call(t(1, 3), (0, 3))])  # fmt: skip
-declare("squeeze(Tensor(a) self, int[]? dim=None) -> Tensor(a)", _squeeze_meta, View(_squeeze_index),
-        lambda x, dim=None: torch.squeeze(x) if dim is None else torch.squeeze(x, dim), spelled("squeeze"),
-        lambda: [call(t(1, 3, 1)), call(t(1, 3, 1), (0,)), call(t(1, 3, 1), (-1, 0)), call(t(1, 3), (1,)), call(t()), call(t(3, 1), (5,))])  # fmt: skip
-declare("unsqueeze(Tensor(a) self, int dim) -> Tensor(a)", _unsqueeze_meta, View(_unsqueeze_index), torch.unsqueeze, spelled("unsqueeze"),
-        lambda: [call(t(3, 4), 0), call(t(3, 4), -1), call(t(3, 4), 1), call(t(), 0), call(t(3), 5), call(t(4, 6, layout="transposed"), 1)])  # fmt: skip
+declare(
+    "expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)",
+    _expand_meta,
+    View(_expand_index),
+    lambda x, size, implicit=False: x.expand(size),
+    spelled("expand", "m"),
+    lambda: [
+        call(t(3, 1), (3, 4)),
+        call(t(3, 1), (-1, 4)),
+        call(t(3), (2, 3)),
+        call(t(), (2, 2)),
+        call(t(1), (1, 1, 1)),
+        call(t(3, 1), (2, 3, 1)),
+        call(t(3), (2, 4)),
+        call(t(3, 4), (4,)),
+        call(t(2, 1, 3, layout="transposed"), (2, 5, 3)),
+        call(t(1, 3), (0, 3)),
+    ],
+)
+declare(
+    "squeeze(Tensor(a) self, int[]? dim=None) -> Tensor(a)",
+    _squeeze_meta,
+    View(_squeeze_index),
+    lambda x, dim=None: torch.squeeze(x) if dim is None else torch.squeeze(x, dim),
+    spelled("squeeze"),
+    lambda: [
+        call(t(1, 3, 1)),
+        call(t(1, 3, 1), (0,)),
+        call(t(1, 3, 1), (-1, 0)),
+        call(t(1, 3), (1,)),
+        call(t()),
+        call(t(3, 1), (5,)),
+    ],
+)
+declare(
+    "unsqueeze(Tensor(a) self, int dim) -> Tensor(a)",
+    _unsqueeze_meta,
+    View(_unsqueeze_index),
+    torch.unsqueeze,
+    spelled("unsqueeze"),
+    lambda: [
+        call(t(3, 4), 0),
+        call(t(3, 4), -1),
+        call(t(3, 4), 1),
+        call(t(), 0),
+        call(t(3), 5),
+        call(t(4, 6, layout="transposed"), 1),
+    ],
+)
 
 
 # ------------------------------------------------------------------------------------------------------- parts of a tensor
@@ -307,8 +436,12 @@ def _select_meta(x: TensorMeta, dim: int, index: Dim) -> TensorMeta:
     size = x.shape[at]
     if not shapes.at_least(size - 1, index) or not shapes.at_least(index, -size):
         raise IndexError(f"select(): index {index} out of range for tensor of size {list(x.shape)} at dimension {at}")
-    return _viewed(x, (*x.shape[:at], *x.shape[at + 1 :]), (*x.strides[:at], *x.strides[at + 1 :]),
-                   x.offset + _wrapped(index, size) * x.strides[at])  # fmt: skip
+    return _viewed(
+        x,
+        (*x.shape[:at], *x.shape[at + 1 :]),
+        (*x.strides[:at], *x.strides[at + 1 :]),
+        x.offset + _wrapped(index, size) * x.strides[at],
+    )
 
 
 def _wrapped(index: Dim, size: Dim) -> Dim:
@@ -343,12 +476,23 @@ def _slice_meta(x: TensorMeta, dim: int = 0, start: Dim | None = None, end: Dim 
         raise RuntimeError("slice() cannot be applied to a 0-dim tensor.")
     at = shapes.normalize_dim(dim, x.rank)
     first, length = slice_bounds(x.shape[at], start, end, step)
-    return _viewed(x, (*x.shape[:at], length, *x.shape[at + 1 :]), (*x.strides[:at], x.strides[at] * step, *x.strides[at + 1 :]),
-                   x.offset + first * x.strides[at])  # fmt: skip
+    return _viewed(
+        x,
+        (*x.shape[:at], length, *x.shape[at + 1 :]),
+        (*x.strides[:at], x.strides[at] * step, *x.strides[at + 1 :]),
+        x.offset + first * x.strides[at],
+    )
 
 
-def _slice_index(coords: Coords, meta_in: TensorMeta, meta_out: TensorMeta, dim: int = 0, start: Dim | None = None,
-                 end: Dim | None = None, step: Dim = 1) -> Coords:  # fmt: skip
+def _slice_index(
+    coords: Coords,
+    meta_in: TensorMeta,
+    meta_out: TensorMeta,
+    dim: int = 0,
+    start: Dim | None = None,
+    end: Dim | None = None,
+    step: Dim = 1,
+) -> Coords:
     at = shapes.normalize_dim(dim, meta_in.rank)
     first, _ = slice_bounds(meta_in.shape[at], start, end, step)
     return (*coords[:at], coords[at] * step + first, *coords[at + 1 :])
@@ -387,25 +531,72 @@ def _diagonal_meta(x: TensorMeta, offset: int = 0, dim1: int = 0, dim2: int = 1)
     length = ex.maximum(ex.minimum(rows, cols), 0)
     rest = [d for d in range(x.rank) if d not in (a, b)]
     start = 0 if rules.is_zero(length) else offset * x.strides[b] if offset >= 0 else -offset * x.strides[a]
-    return _viewed(x, [*(x.shape[d] for d in rest), length], [*(x.strides[d] for d in rest), x.strides[a] + x.strides[b]], x.offset + start)
+    return _viewed(
+        x, [*(x.shape[d] for d in rest), length], [*(x.strides[d] for d in rest), x.strides[a] + x.strides[b]], x.offset + start
+    )
 
 
-def _diagonal_index(coords: Coords, meta_in: TensorMeta, meta_out: TensorMeta, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Coords:
+def _diagonal_index(
+    coords: Coords, meta_in: TensorMeta, meta_out: TensorMeta, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Coords:
     a, b = shapes.normalize_dim(dim1, meta_in.rank), shapes.normalize_dim(dim2, meta_in.rank)
     rest = iter(coords[:-1])
     at = {a: coords[-1] + max(-offset, 0), b: coords[-1] + max(offset, 0)}
     return tuple(at[d] if d in at else next(rest) for d in range(meta_in.rank))
 
 
-declare("select(Tensor(a) self, int dim, SymInt index) -> Tensor(a)", _select_meta, View(_select_index), torch.select, spelled("select"),
-        lambda: [call(t(3, 4), 0, 1), call(t(3, 4), 1, -1), call(t(4, 6, layout="transposed"), 0, 2), call(t(3), 0, 3), call(t(), 0, 0), call(t(3), 0, -4)])  # fmt: skip
-declare("slice(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)", _slice_meta, View(_slice_index),
-        _eager_slice, (), lambda: [call(t(5, 6), 0, 1, 3), call(t(5, 6), 1, -3), call(t(5, 6), 1, None, None, 2), call(t(5, 6), -1, 4, 2),
-                                   call(t(5, 6), 0, -100, 100, 3), call(t(5, 6, layout="strided"), 1, 1, 5, 2)])  # fmt: skip
-declare("narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)", _narrow_meta, View(_narrow_index), torch.narrow,
-        spelled("narrow"), lambda: [call(t(5, 6), 0, 1, 3), call(t(5, 6), 1, -3, 2), call(t(5, 6), 1, 4, 3), call(t(5), 0, 5, 0), call(t(5), 0, 0, -1)])  # fmt: skip
-declare("diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)", _diagonal_meta, View(_diagonal_index), torch.diagonal,
-        spelled("diagonal"), lambda: [call(t(3, 4)), call(t(3, 4), 1), call(t(3, 4), -1), call(t(2, 3, 4), 0, -2, -1), call(t(3, 4), 9)])  # fmt: skip
+declare(
+    "select(Tensor(a) self, int dim, SymInt index) -> Tensor(a)",
+    _select_meta,
+    View(_select_index),
+    torch.select,
+    spelled("select"),
+    lambda: [
+        call(t(3, 4), 0, 1),
+        call(t(3, 4), 1, -1),
+        call(t(4, 6, layout="transposed"), 0, 2),
+        call(t(3), 0, 3),
+        call(t(), 0, 0),
+        call(t(3), 0, -4),
+    ],
+)
+declare(
+    "slice(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)",
+    _slice_meta,
+    View(_slice_index),
+    _eager_slice,
+    (),
+    lambda: [
+        call(t(5, 6), 0, 1, 3),
+        call(t(5, 6), 1, -3),
+        call(t(5, 6), 1, None, None, 2),
+        call(t(5, 6), -1, 4, 2),
+        call(t(5, 6), 0, -100, 100, 3),
+        call(t(5, 6, layout="strided"), 1, 1, 5, 2),
+    ],
+)
+declare(
+    "narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)",
+    _narrow_meta,
+    View(_narrow_index),
+    torch.narrow,
+    spelled("narrow"),
+    lambda: [
+        call(t(5, 6), 0, 1, 3),
+        call(t(5, 6), 1, -3, 2),
+        call(t(5, 6), 1, 4, 3),
+        call(t(5), 0, 5, 0),
+        call(t(5), 0, 0, -1),
+    ],
+)
+declare(
+    "diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)",
+    _diagonal_meta,
+    View(_diagonal_index),
+    torch.diagonal,
+    spelled("diagonal"),
+    lambda: [call(t(3, 4)), call(t(3, 4), 1), call(t(3, 4), -1), call(t(2, 3, 4), 0, -2, -1), call(t(3, 4), 9)],
+)
 
 
 # ------------------------------------------------------------------------------------------------- several views at a time
@@ -454,14 +645,18 @@ def _chunk_lengths(size: Dim, chunks: int) -> list[Dim]:
     if isinstance(size, int):
         step = -(-size // chunks)
         return [0] * chunks if step == 0 else split_lengths(size, step)
-    return [size // chunks] * chunks if shapes.same(size % chunks, 0) else split_lengths(size, -(-shapes.pinned(size) // chunks))
+    return (
+        [size // chunks] * chunks if shapes.same(size % chunks, 0) else split_lengths(size, -(-shapes.pinned(size) // chunks))
+    )
 
 
 def _section_lengths(x: Any, dim: int, sizes: Sequence[Dim]) -> list[Dim]:
     total = x.shape[_at(x, dim)]
     if not shapes.same(sum(sizes, start=0), total):
-        raise RuntimeError(f"split_with_sizes expects split_sizes to sum exactly to {total} (input tensor's size at dimension {dim}), but got "
-                           f"split_sizes={list(sizes)}")
+        raise RuntimeError(
+            f"split_with_sizes expects split_sizes to sum exactly to {total} (input tensor's size at dimension {dim}), but got "
+            f"split_sizes={list(sizes)}"
+        )
     return list(sizes)
 
 
@@ -506,14 +701,41 @@ def _unbind(x: Any, dim: int = 0) -> Any:
     return tuple(ops.select(x, dim, i) for i in range(_static(x.shape[dim])))
 
 
-declare("split(Tensor(a) self, SymInt split_size, int dim=0) -> Tensor(a)[]", _split_meta, Decompose(_split),
-        lambda x, size, dim=0: tuple(torch.split(x, size, dim)), (),
-        lambda: [call(t(5, 6), 2), call(t(5, 6), 4, 1), call(t(5, 6), 3, -1), call(t(0, 3), 2), call(t(4, 6, layout="transposed"), 2)])  # fmt: skip
-declare("split_with_sizes(Tensor(a) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]", _split_sizes_meta, Decompose(_split_sizes),
-        lambda x, sizes, dim=0: tuple(torch.split_with_sizes(x, sizes, dim)), spelled("split_with_sizes"),
-        lambda: [call(t(5, 6), (2, 3)), call(t(5, 6), (1, 0, 5), 1), call(t(5, 6), (1, 1))])  # fmt: skip
-declare("chunk(Tensor(a) self, int chunks, int dim=0) -> Tensor(a)[]", _chunk_meta, Decompose(_chunk),
-        lambda x, chunks, dim=0: tuple(torch.chunk(x, chunks, dim)), spelled("chunk"),
-        lambda: [call(t(5, 6), 2), call(t(5, 6), 4, 1), call(t(5, 6), 3, -1), call(t(0, 3), 2), call(t(3), 5), call(t(3), 0)])  # fmt: skip
-declare("unbind(Tensor(a) self, int dim=0) -> Tensor(a)[]", _unbind_meta, Decompose(_unbind), lambda x, dim=0: tuple(torch.unbind(x, dim)),
-        spelled("unbind"), lambda: [call(t(3, 4)), call(t(3, 4), 1), call(t(3, 4), -1), call(t(0, 3))])  # fmt: skip
+declare(
+    "split(Tensor(a) self, SymInt split_size, int dim=0) -> Tensor(a)[]",
+    _split_meta,
+    Decompose(_split),
+    lambda x, size, dim=0: tuple(torch.split(x, size, dim)),
+    (),
+    lambda: [
+        call(t(5, 6), 2),
+        call(t(5, 6), 4, 1),
+        call(t(5, 6), 3, -1),
+        call(t(0, 3), 2),
+        call(t(4, 6, layout="transposed"), 2),
+    ],
+)
+declare(
+    "split_with_sizes(Tensor(a) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]",
+    _split_sizes_meta,
+    Decompose(_split_sizes),
+    lambda x, sizes, dim=0: tuple(torch.split_with_sizes(x, sizes, dim)),
+    spelled("split_with_sizes"),
+    lambda: [call(t(5, 6), (2, 3)), call(t(5, 6), (1, 0, 5), 1), call(t(5, 6), (1, 1))],
+)
+declare(
+    "chunk(Tensor(a) self, int chunks, int dim=0) -> Tensor(a)[]",
+    _chunk_meta,
+    Decompose(_chunk),
+    lambda x, chunks, dim=0: tuple(torch.chunk(x, chunks, dim)),
+    spelled("chunk"),
+    lambda: [call(t(5, 6), 2), call(t(5, 6), 4, 1), call(t(5, 6), 3, -1), call(t(0, 3), 2), call(t(3), 5), call(t(3), 0)],
+)
+declare(
+    "unbind(Tensor(a) self, int dim=0) -> Tensor(a)[]",
+    _unbind_meta,
+    Decompose(_unbind),
+    lambda x, dim=0: tuple(torch.unbind(x, dim)),
+    spelled("unbind"),
+    lambda: [call(t(3, 4)), call(t(3, 4), 1), call(t(3, 4), -1), call(t(0, 3))],
+)
