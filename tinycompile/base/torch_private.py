@@ -99,6 +99,12 @@ raw_stream: Callable[[int], int] = _find("_cuda_getCurrentRawStream") or _raw_st
 """``raw_stream(device_index)``: the current CUDA stream's handle as an int."""
 
 
+# --- launching cubins --------------------------------------------------------------------------------------------------------
+
+# Loads a cubin and launches its kernels from C++ without a compiled stub. CUDA builds only; the public way is Triton's launcher.
+static_launcher: Any = getattr(torch._C, "_StaticCudaLauncher", None)
+
+
 # --- storages ----------------------------------------------------------------------------------------------------------------
 
 
@@ -158,5 +164,6 @@ def in_use() -> dict[str, bool]:
         "_empty_strided_cuda": empty_strided_cuda is not _empty_cuda_public,
         "_cuda_getCurrentRawStream": raw_stream is not _raw_stream_public,
         "_dispatch_keys": _dispatch_keys is not None,
+        "_StaticCudaLauncher": static_launcher is not None,
         "modes": None not in (_any_autocast, _function_modes, _dispatch_modes),
     }

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base import torch_private
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.base.logs import log
@@ -66,11 +67,40 @@ def make_launcher(source: KernelSource, config: Config, kernel: Any) -> Launcher
     """A launcher of one compiled configuration, called as ``launcher(stream, *tensors_and_sizes)``.
 
     Loads the binary on the current device. Tensors must be on it; a grid of size 0 is not launched."""
+    static = static_launcher(source, config, kernel)
+    if static is not None:
+        return static
     kernel._init_handles()
     fast = _adapted(source, config, kernel)
     if fast is None:
         fast = _generate(source, config, kernel, *_run_prefix(kernel), packed=False)
     return _Guarded(source, config, kernel, fast).first
+
+
+# How torch's launcher reads an argument, by Triton's signature type.
+_STATIC_TYPES = {"int32": "i", "int64": "l"}
+
+
+def static_launcher(source: KernelSource, config: Config, kernel: Any) -> Launcher | None:
+    """Through torch's own launcher of cubins, where this build has it: Triton's needs a C compiler run for each new signature."""
+    torch_launcher = torch_private.static_launcher
+    metadata = kernel.metadata
+    sized = any(getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile"))
+    if torch_launcher is None or sized or getattr(metadata, "num_ctas", 1) != 1 or getattr(metadata, "launch_pdl", False):
+        return None
+    cubin = next(path for name, path in kernel.metadata_group.items() if name.endswith(".cubin"))
+    try:
+        loaded = torch_launcher._load_kernel(str(cubin), metadata.name, metadata.shared, torch.cuda.current_device())
+    except (RuntimeError, TypeError) as error:
+        log("kernels", f"{source.name}: torch's launcher does not load it ({error}); Triton's is used")
+        return None
+    scratch = sum(hasattr(metadata, f"{kind}_scratch_size") for kind in ("global", "profile"))
+    types = "".join("O" if a.kind == "pointer" else _STATIC_TYPES[a.dtype] for a in source.args) + "O" * scratch
+    names = {"run": torch_launcher._launch_kernel, "function": loaded[-3], "types": types}
+    call = f"run(function, x, {{y}}, {{z}}, {metadata.num_warps}, {metadata.shared}, types, ({{args}}{'None, ' * scratch}), stream)"
+    launch = _write(source, config, call, names)
+    launch.kernel = kernel  # type: ignore[attr-defined]  # keeps the binary's files findable for the disk cache
+    return launch
 
 
 def _adapted(source: KernelSource, config: Config, kernel: Any) -> Launcher | None:
@@ -97,17 +127,23 @@ def _adapted(source: KernelSource, config: Config, kernel: Any) -> Launcher | No
 def _generate(
     source: KernelSource, config: Config, kernel: Any, run: Callable[..., Any], prefix: str, names: dict[str, Any], packed: bool
 ) -> Launcher:
-    """Write and compile the launching function: everything constant is a default argument or literal."""
-    constants = dict(config.constants)
+    """A launching function that goes through Triton's launcher."""
+    constants = "".join(f"{value}, " for _, value in config.constants)
+    arguments = f"({{args}}{constants})" if packed else f"{{args}}{constants}"
+    names = {"run": run, "function": kernel.function, "metadata": kernel.packed_metadata, **names}
+    return _write(source, config, f"run(x, {{y}}, {{z}}, {prefix}, {arguments})", names)
+
+
+def _write(source: KernelSource, config: Config, call: str, names: dict[str, Any]) -> Launcher:
+    """Write and compile a launching function: everything constant is a literal. ``call`` has places for ``y``, ``z`` and ``args``."""
     parameters = [f"a{i}" for i in range(len(source.args))]
     symbols = {a.name: p for a, p in zip(source.args, parameters, strict=True) if a.kind == "size"}
     values = [f"{p}.data_ptr()" if a.kind == "pointer" else p for a, p in zip(source.args, parameters, strict=True)]
-    values += [str(v) for v in constants.values()]
-    arguments = f"({', '.join(values)},)" if packed else ", ".join(values)
-    x, y, z = (_rename(text, symbols) for text in _grid_over_args(source, constants))
+    x, y, z = (_rename(text, symbols) for text in _grid_over_args(source, dict(config.constants)))
     guard = "" if x.isdigit() and int(x) > 0 else "    if x <= 0: return\n"
-    text = f"def launch(stream, {', '.join(parameters)}):\n    x = {x}\n{guard}    run(x, {y}, {z}, {prefix}, {arguments})\n"
-    namespace = {"run": run, "function": kernel.function, "metadata": kernel.packed_metadata, "min": min, "max": max, **names}
+    call = call.format(y=y, z=z, args="".join(f"{v}, " for v in values))
+    text = f"def launch(stream, {', '.join(parameters)}):\n    x = {x}\n{guard}    {call}\n"
+    namespace = {"min": min, "max": max, **names}
     exec(compile(text, f"<launch {source.name}>", "exec"), namespace)
     return namespace["launch"]  # type: ignore[no-any-return]
 
