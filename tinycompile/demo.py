@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -82,14 +83,14 @@ class Outcome:
 
 def run(device: str, lines: int) -> int:
     """Show every example on ``cpu`` or ``cuda``, with at most ``lines`` lines of generated code each. 0 if all is right."""
-    print(title(f"tinycompile demo on {_where(device)}"), "\n")
+    print(title(f"tinycompile demo on {_where(device)}") + "\n")
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="tinycompile-demo-") as folder, config.patch(cache_dir=folder), torch.no_grad():
         for number, example in enumerate(EXAMPLES, 1):
             print(title(f"{number}. {example.name}", "-"))
             outcome = measure(example, device)
             outcomes.append(outcome)
-            print("\n".join(describe(outcome, device, lines)), "\n")
+            print("\n".join(describe(outcome, device, lines)) + "\n")
         print(title("summary"))
         print(summary(outcomes))
         print(title("\nseconds by stage, from an empty cache", "-"))
@@ -125,14 +126,14 @@ def make_inputs(example: Example, device: str) -> list[Tensor]:
 def describe(outcome: Outcome, device: str, lines: int) -> Iterator[str]:
     """The example's source, what was made of it, and how it did."""
     compiled, report = outcome.compiled, outcome.report
-    yield indent(inspect.getsource(outcome.example.fn))
+    yield indent(inspect.getsource(outcome.example.fn)) + "\n"
     yield f"captured {len(report.graph.nodes) if report.graph else 0} graph nodes; {len(report.guards)} guards"
     for broken in report.breaks:
         yield indent(f"graph break: {broken}")
     yield f"kernels: {len(report.kernels)} generated, {len(report.externs)} from libraries ({report.backend})"
     for kernel in report.kernels:
         yield f"  {kernel.name}: {size(kernel.bytes_moved)} moved" + (f"; {kernel.why}" if kernel.why else "")
-        yield from (f"    covers {line}" for line in kernel.lines)
+        yield f"    from {', '.join(dict.fromkeys(Path(line).name for line in kernel.lines))}"
     yield from (f"  {name} (library)" for name in report.externs)
     yield from (f"  {'fused' if d.fused else 'not fused'}: {d.first} + {d.second}: {d.why}" for d in report.decisions)
     yield f"\ngenerated Triton for {H100.arch if device == 'cpu' else 'this GPU'}:\n"

@@ -37,7 +37,7 @@ class Finding:
 def run() -> int:
     """Print all findings and what follows from them; 0 unless something is wrong."""
     findings = list(look())
-    print(title("tinycompile doctor"), "\n")
+    print(title("tinycompile doctor") + "\n")
     print(columns([(f.what, f.state, f.found) for f in findings], ("what", "state", "found")))
     print("\n" + title("what it means", "-"))
     print("\n".join(f"* {f.what}: {f.means}" for f in findings))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from tinycompile.compiler import CompiledGraph, generate, stage_order
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.plan import Decision, Plan
-from tinycompile.ir.source import KernelSource
+from tinycompile.ir.source import KernelSource, Source
 from tinycompile.runtime import triton_build
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Report:
         lines = ["", f"kernels: {len(self.kernels)} generated, {len(self.externs)} from libraries"]
         for k in self.kernels:
             lines.append(f"  {k.name}  {_bytes(k.bytes_moved)}  [{k.why}]" if k.why else f"  {k.name}  {_bytes(k.bytes_moved)}")
-            lines += [f"    covers {line}" for line in k.lines]
+            lines += [f"    covers {line}" for line in dict.fromkeys(k.lines)]
         lines += [f"  {e}  (library)" for e in self.externs]
         if self.bytes_minimum:
             times = self.bytes_moved / self.bytes_minimum
@@ -193,6 +193,13 @@ class Report:
         return lines + [f"  {stage:<10} {seconds * 1e3:9.2f} ms" for stage, seconds in self.times]
 
 
+def library_calls(source: Source) -> tuple[str, ...]:
+    """The target of each library call that the wrapper makes, in order; one entry a call."""
+    targets = {name: target for name, _, target in source.externs}
+    called = re.findall(r"\b(\w+)\(", source.wrapper)
+    return tuple(targets[name] for name in called if name in targets)
+
+
 def _bytes(n: int) -> str:
     for unit in ("B", "KiB", "MiB"):
         if n < 10240:
@@ -214,7 +221,7 @@ def make_report(function: CompiledFunction, entry: CacheEntry) -> Report:
         breaks=tuple(entry.captured.breaks),
         guards=tuple(entry.captured.guards),
         kernels=kernels,
-        externs=tuple(target for _, _, target in compiled.source.externs) if compiled and compiled.source else (),
+        externs=library_calls(compiled.source) if compiled and compiled.source else (),
         decisions=plan.decisions if plan else (),
         bytes_moved=sum(k.bytes_moved for k in kernels),
         bytes_minimum=_number(plan.bytes_minimum, hints) if plan else 0,
