@@ -127,7 +127,9 @@ class Program:
         self.inputs: list[str] = []
         self.hints: dict[str, int] = {}
 
-    def buffer(self, name: str, shape: Sequence[Dim], dtype: torch.dtype = F32, role: str = "temp", device: Device = CPU) -> str:
+    def buffer(
+        self, name: str, shape: Sequence[Dim], dtype: torch.dtype = F32, role: str = "temp", device: Device = CPU
+    ) -> str:
         self.buffers[name] = Buffer(name, TensorMeta.contiguous(tuple(shape), dtype, device), role)
         if role == "input":
             self.inputs.append(name)

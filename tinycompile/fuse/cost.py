@@ -77,11 +77,10 @@ class Cost:
         return self.buffers[name].meta.dtype.itemsize
 
     def touched(self, name: str, accesses: Iterable[Access], axes: Mapping[str, Dim]) -> Dim:
-        """Elements of a buffer that the accesses reach: the whole of it, or one a point where that is less (gathers, slices)."""
+        """Elements of a buffer that the accesses reach: all, or one a point where that is less (gathers, slices)."""
         whole = self.elements(name)
         seen: Dim = 0
-        for index, at in {(a.index, a.axes) for a in accesses}:
-            del index
+        for _, at in {(a.index, a.axes) for a in accesses}:
             seen = seen + ex.product(axes[x] for x in sorted(at))
         return seen if self.size(seen) < self.size(whole) else whole
 

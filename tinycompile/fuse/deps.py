@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
 from tinycompile.ir.effects import is_pure, written
 from tinycompile.ir.graph import Node, Ref
 from tinycompile.ir.loops import Const, ExternCall, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store, TensorView
-from tinycompile.ops.scalar import SCALAR_OPS
 
 Step = Nest | ExternCall
 
@@ -50,7 +47,7 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the planner needs to know of a nest. ``reduction``: axes that a Reduce or Scan runs over. ``ordered``: their order
-    matters (argmax, scans). ``divides``: it divides integers by something not constant, so it must not run on made-up values."""
+    matters (argmax, scans). ``divides``: it divides integers by what is no constant, so it must not run on made-up values."""
 
     axes: Mapping[str, Dim]
     reduction: frozenset[str]
@@ -123,7 +120,7 @@ def defined(stmt: Statement) -> tuple[str, ...]:
     return () if isinstance(stmt, Store) else (stmt.name,)
 
 
-def used_values(stmt: Statement, known: Mapping[str, Any] | frozenset[str] | set[str]) -> set[str]:
+def used_values(stmt: Statement, known: Container[str]) -> set[str]:
     """Arguments and indirect indices, among the ``known`` value names."""
     used = set(args_of(stmt))
     for d in dims_of(stmt):
@@ -135,7 +132,6 @@ def analyse(nest: Nest) -> Facts:
     """Read off the facts of one nest."""
     axes = frozenset(a.name for a in nest.axes)
     lives: dict[str, frozenset[str]] = {}
-    dtypes: dict[str, torch.dtype] = {}
     constants: dict[str, Any] = {}
     loads: list[Access] = []
     stores: list[Access] = []
@@ -150,9 +146,8 @@ def analyse(nest: Nest) -> Facts:
             stores.append(Access(stmt.buffer, stmt.index, at, "store" if stmt.mode == "plain" else "atomic"))
         elif isinstance(stmt, Scalar):
             weight += WEIGHTS.get(stmt.op, 1)
-            if stmt.op in _DIVISIONS and "f" not in SCALAR_OPS[stmt.op].domain or stmt.op == "fmod":
+            if stmt.op in _DIVISIONS:
                 divides |= not stmt.dtype.is_floating_point and not constants.get(stmt.args[1])
-            dtypes[stmt.name] = stmt.dtype
         elif isinstance(stmt, Const):
             constants[stmt.name] = stmt.value
         elif isinstance(stmt, Reduce):

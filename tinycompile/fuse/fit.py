@@ -18,7 +18,7 @@ def candidates(
     host: Axes, guest: Axes, host_reduced: frozenset[str], guest_reduced: frozenset[str],
     shared: Sequence[tuple[Sequence[Access], Sequence[Access]]],
 ) -> Iterator[Mapped]:  # fmt: skip
-    """Possible fits, the likeliest first, each once. ``shared``: for each common buffer, the host's and the guest's accesses."""
+    """Possible fits, the likeliest first, each once. ``shared``: for each common buffer, the accesses of both."""
     seen: list[Mapped] = []
     for theirs, ours in shared:
         for b in _distinct(ours):
@@ -101,9 +101,9 @@ def _counts_through(linear: Dim, axes: Axes, total: Dim) -> bool:
     rest = linear - sum((step * ex.sym(name, 0, axes[name]) for name, step in steps.items()), start=0)
     reached: Dim = 1
     while steps:
-        name = next((n for n, step in steps.items() if step == reached), None)
-        if name is None:
+        following = next((n for n, step in steps.items() if step == reached), None)
+        if following is None:
             return False
-        reached = reached * axes[name]
-        del steps[name]
+        reached = reached * axes[following]
+        del steps[following]
     return rest == 0 and reached == total

@@ -211,5 +211,3 @@ def weave_group(g: Group, vanish: frozenset[str], cost: Cost, taken: Sequence[st
         weaver.add(m.nest, m.dims)
     origins = [o for m in g.members for o in m.nest.origins]
     return weaver.finish(g.members[-1].nest.name, g.axes, origins)
-
-

@@ -1,7 +1,7 @@
 """Inlining: pointwise producers that are computed inside the kernels that read them, and so never stored.
 
-Decided from the last nest to the first. A producer whose readers all end in one kernel (its *sink*) goes there, through any index
-map; a cheap one goes into several. A producer with several sinks that is not cheap is left to grouping, which shares the value.
+Decided from the last nest to the first. A producer whose readers all end in one kernel (its *sink*) goes there, through any
+index map; a cheap one goes into several. One with several sinks that is not cheap is left to grouping, which shares the value.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Chooser:
             return
         uses = self.gather(buffer, readers)
         if uses is None:
-            self.refuse(nest, readers, "too-many-copies", f"it would be computed at more than {MAX_INSTANCES} places of one kernel")
+            self.refuse(nest, readers, "too-many-copies", f"one kernel would compute it at more than {MAX_INSTANCES} places")
         elif uses.masked and facts.divides:
             self.refuse(nest, readers, "masked-division", "its integer division would run on points that a mask excludes")
         elif any(self.device(c) != self.cost.buffers[buffer].meta.device for c in uses.sinks):
@@ -133,7 +133,8 @@ class _Chooser:
             self.result.vanish.add(buffer)
         for c in sorted(uses.sinks):
             why = "it reads no memory" if constant else "it is cheap" if several else "all its readers are in this kernel"
-            self.result.decisions.append(Decision(nest.name, self.steps[c].name, True, "inline", f"{why}; {buffer} is not re-read"))
+            words = f"{why}; {buffer} is not re-read"
+            self.result.decisions.append(Decision(nest.name, self.steps[c].name, True, "inline", words))
 
     def gather(self, buffer: str, readers: Sequence[int]) -> _Uses | None:
         """All points at which a buffer is read, in the coordinates of the kernels where its readers end."""
@@ -220,7 +221,7 @@ def invertible(facts: Facts) -> tuple[str | None, ...] | None:
 
 
 def choose(steps: Sequence[Step], facts: Sequence[Facts | None], kept: frozenset[str], cost: Cost) -> Inlined:
-    """Decide what to inline. ``facts`` is None at extern calls; ``kept``: buffers that must exist (outputs, extern arguments)."""
+    """Decide what to inline. ``facts`` is None at extern calls; ``kept``: buffers that must exist (outputs, arguments)."""
     return _Chooser(steps, facts, kept, cost).run()
 
 

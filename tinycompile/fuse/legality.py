@@ -175,12 +175,12 @@ def _check(host: Group, guest: Group, mapped: fit.Mapped, mutable: frozenset[str
         if refusal is not None:
             return refusal
     merged = _join(host, guest, mapped, host.reduction | reduction)
-    return _conflict(host, guest, mapped, merged, mutable) or _starved(host, guest, merged, cost) or merged
+    return _conflict(host, guest, merged, mutable) or _starved(host, guest, merged, cost) or merged
 
 
 def _reductions_agree(host: Group, guest: Group, mapped: fit.Mapped, reduction: frozenset[str], rows: bool) -> Refusal | None:
     if rows or (host.reduction and reduction != host.reduction):
-        return Refusal("reductions-differ", f"one reduces over {_some(host.reduction)}, the other over {_some(reduction)} of it")
+        return Refusal("reductions-differ", f"one reduces over {_some(host.reduction)}, the other over {_some(reduction)}")
     if reduction & fit.image(mapped, guest.parallel):
         return Refusal("reductions-differ", "an axis would be reduced in part")
     lone = [ex.as_sym(mapped[g]) for g in guest.axes if g in guest.reduction]
@@ -202,17 +202,14 @@ def _join(host: Group, guest: Group, mapped: fit.Mapped, reduction: frozenset[st
                 moved = replace(a, index=index, axes=frozenset[str]().union(*(images[x] for x in a.axes)))
                 if moved not in held:
                     held.append(moved)
-    moved_members = (
-        replace(m, dims={axis: ex.substitute(d, mapped) for axis, d in m.dims.items()}) for m in guest.members
-    )
+    moved_members = (replace(m, dims={axis: ex.substitute(d, mapped) for axis, d in m.dims.items()}) for m in guest.members)
     members = tuple(sorted((*host.members, *moved_members), key=lambda m: m.position))
     statements = host.statements + guest.statements
     return Group(members, host.axes, reduction, host.ordered or guest.ordered, loads, stores, host.device, statements)
 
 
-def _conflict(host: Group, guest: Group, mapped: fit.Mapped, merged: Group, mutable: frozenset[str]) -> Refusal | None:
+def _conflict(host: Group, guest: Group, merged: Group, mutable: frozenset[str]) -> Refusal | None:
     """What one writes, the other may touch only at the same point."""
-    del mapped
     for buffer in sorted({*host.stores, *guest.stores}):
         in_host = buffer in host.loads or buffer in host.stores
         in_guest = buffer in guest.loads or buffer in guest.stores
@@ -222,7 +219,7 @@ def _conflict(host: Group, guest: Group, mapped: fit.Mapped, merged: Group, muta
         for a in (*merged.stores[buffer], *merged.loads.get(buffer, ())):
             if a.index != place:
                 shown, wanted = (", ".join(map(str, i)) for i in (place, a.index))
-                return Refusal("other-points", f"{buffer} is written at [{shown}] but needed at [{wanted}]: other points make it")
+                return Refusal("other-points", f"{buffer} is written at [{shown}] but needed at [{wanted}], from other points")
     if merged.reduction:
         for buffer in mutable & {*merged.stores} & {*merged.loads}:
             if any(a.axes & merged.reduction for a in (*merged.stores[buffer], *merged.loads[buffer])):

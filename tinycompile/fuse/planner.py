@@ -191,5 +191,3 @@ def _bytes_minimum(loops: Loops, steps: Sequence[Kernel | ExternCall], cost: Cos
         if name not in loops.inputs:
             total = total + cost.elements(name) * cost.itemsize(name)
     return total
-
-

@@ -1,7 +1,8 @@
 """Split reductions: one with too few rows for the target becomes two nests, joined by a buffer of partial results.
 
-The first nest reduces chunks of the outermost reduction axis, in parallel; the second combines the chunks and does what followed.
-Welford combines as Chan, Golub and LeVeque (1983): ``mean = sum(n_k*mean_k)/n``, ``m2 = sum(m2_k) + sum(n_k*(mean_k - mean)^2)``.
+The first nest reduces chunks of the outermost reduction axis, in parallel; the second combines them and does what followed.
+Welford combines as Chan, Golub and LeVeque (1983): ``mean = sum(n_k*mean_k)/n``,
+``m2 = sum(m2_k) + sum(n_k*(mean_k - mean)^2)``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """A nest's statements by where they go. ``before``: what no reduction feeds; ``after``: what one does; ``lives``: value -> axes."""
+    """A nest's statements: ``before`` any reduction's result is needed, and ``after``. ``lives``: value -> axes."""
 
     before: tuple[Statement, ...]
     reduces: tuple[Reduce, ...]
@@ -78,7 +79,7 @@ def _divisor_near(extent: Dim, wanted: int) -> int | None:
 
 
 def _parts(nest: Nest) -> _Parts | None:
-    """The statements by place; None when some value over the full space needs a reduction's result, or a kind does not split."""
+    """The statements by place; None when something over the full space needs a reduction's result, or a kind does not split."""
     axes = frozenset(a.name for a in nest.axes)
     reduction = frozenset(a.name for a in nest.axes if a.kind == "reduction")
     lives: dict[str, frozenset[str]] = {}
@@ -89,7 +90,7 @@ def _parts(nest: Nest) -> _Parts | None:
     for s in nest.body:
         at = statement_axes(s, axes, lives)
         lives.update(dict.fromkeys(defined(s), at))
-        needs = bool(used_values(s, lives.keys()) & fed)
+        needs = bool(used_values(s, lives) & fed)
         if isinstance(s, Scan):
             return None
         if isinstance(s, Reduce):
@@ -177,6 +178,7 @@ class _Splitter:
 
     def reduce_chunk(self, w: Weaver, r: Reduce) -> list[Buffer]:
         """Reduce one chunk and store it; returns the buffers."""
+        values: tuple[str, ...]
         if r.kind == "welford" and not self.how.even:
             values = self.welford_of_short_chunk(w, r)
         else:

@@ -24,7 +24,7 @@ HALF = frozenset({torch.float16, torch.bfloat16})
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A nest that is computed again wherever its buffer is read. ``axes``: the axis that each dim of the buffer walks, or None."""
+    """A nest that is computed again wherever its buffer is read. ``axes``: what each dim of the buffer walks, or None."""
 
     nest: Nest
     axes: tuple[str | None, ...]
@@ -32,7 +32,7 @@ class Producer:
 
 @dataclass
 class _Frame:
-    """One body being emitted: what its axes and values have become. ``wide`` names half loads that stand for a float32 value."""
+    """One body being emitted: what its axes and values have become. ``wide``: half loads that stand for a float32 value."""
 
     body: Sequence[Statement]
     dims: dict[str, Dim]
@@ -74,11 +74,14 @@ class Weaver:
                 stack.pop()
                 continue
             stmt = frame.body[frame.at]
-            inner = self._load(frame, stmt) if isinstance(stmt, Load) else self._compute(frame, stmt)
-            if inner is not None:
-                stack.append(inner)  # the load is looked at again when its producer's value is there
+            if isinstance(stmt, Load):
+                inner = self._load(frame, stmt)
+                if inner is not None:
+                    stack.append(inner)  # the load is looked at again when its producer's value is there
+                    continue
             else:
-                frame.at += 1
+                self._compute(frame, stmt)
+            frame.at += 1
 
     def finish(self, name: str, extents: Mapping[str, Dim], origins: Iterable[str]) -> Nest:
         """The nest, without dead statements; an axis is a reduction where something reduces over it."""
@@ -324,5 +327,3 @@ def with_dims(s: Statement, fn: Any) -> Statement:
     if isinstance(s, Store):
         return replace(s, index=tuple(fn(d) for d in s.index))
     return replace(s, expr=fn(s.expr)) if isinstance(s, Index) else s
-
-

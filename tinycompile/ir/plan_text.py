@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.loops import ExternCall
 from tinycompile.ir.loops_text import print_argument, print_buffer, print_extern, print_nest
 from tinycompile.ir.plan import Alloc, Decision, Free, Kernel, Plan, Step
@@ -45,13 +46,13 @@ def bytes_text(count: Dim) -> str:
     return f"{count / 1000:.3g} kB"
 
 
-def _step(step: Step, known: dict[str, object], where: dict[str, str]) -> list[str]:
+def _step(step: Step, known: dict[str, TensorMeta], where: dict[str, str]) -> list[str]:
     if isinstance(step, Alloc):
         return [f"alloc(buf.{step.buffer}" + (f", reuses=buf.{step.reuses})" if step.reuses else ")")]
     if isinstance(step, Free):
         return [f"free(buf.{step.buffer})"]
     if isinstance(step, ExternCall):
-        return ["", print_extern(step, known)]  # type: ignore[arg-type]
+        return ["", print_extern(step, known)]
     return ["", *_kernel(step, where)]
 
 
