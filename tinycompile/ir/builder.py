@@ -102,7 +102,7 @@ class GraphBuilder:
         return Graph(name, (*nodes, output), tuple((hints or {}).items()))
 
     def _final_names(self, nodes: Sequence[Node], reserved: set[str]) -> dict[str, str]:
-        unique = UniqueNames({"output"} | reserved)
+        unique = UniqueNames({"output"} | RESERVED | reserved)
         names: dict[str, str] = {}
         for node in nodes:
             if node.kind == "placeholder" and node.target:  # a size's symbol is the name itself
@@ -124,7 +124,7 @@ class UniqueNames:
         """A free identifier close to ``hint``."""
         base = identifier(hint)
         name = base
-        while name in self._taken or name in RESERVED or keyword.iskeyword(name):
+        while name in self._taken or keyword.iskeyword(name):
             self._next[base] = self._next.get(base, 0) + 1
             name = f"{base}_{self._next[base]}"
         self._taken.add(name)

@@ -1,0 +1,165 @@
+"""Graph breaks: where capture can't go on. Each kind has a stable id, what happened, why that ends a graph, and a hint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tinycompile.ir.graph import Location
+
+
+@dataclass(frozen=True, slots=True)
+class BreakKind:
+    """One entry of the registry."""
+
+    id: str
+    what: str
+    why: str
+    hint: str
+
+
+_UNSUPPORTED = "Write that part in another way, or move it out of the compiled function."
+_ALL = (
+    BreakKind(
+        "data-dependent",
+        "A Python value was asked of a tensor's data",
+        "the data is only known when the kernels have run",
+        "Keep the value in a tensor (torch.where instead of if), or compute it outside the compiled function.",
+    ),
+    BreakKind(
+        "input-mutation",
+        "A tensor that came from outside, or that others view, was written in place",
+        "the graph is functional: only fresh, unshared intermediates can be updated in place",
+        "Write `x = x + y` instead of `x += y`, or clone first.",
+    ),
+    BreakKind(
+        "side-effect",
+        "Something outside the function was changed (an attribute, a global, a container, a closure's variable)",
+        "the change would have to be replayed on each call",
+        "Return the new value and store it in the caller.",
+    ),
+    BreakKind(
+        "print",
+        "Output was printed or logged",
+        "it must come out once per call, in order",
+        "Print outside the compiled function.",
+    ),
+    BreakKind(
+        "unknown-function",
+        "A function was called that capture can't look into",
+        "it is written in C or it is not known to be free of side effects",
+        "Use a torch function, or call it outside the compiled function.",
+    ),
+    BreakKind(
+        "unsupported-instruction", "A Python construct that capture does not follow yet", "its meaning is not modelled", _UNSUPPORTED
+    ),
+    BreakKind("unsupported-value", "A Python object that capture can't model", "operations on it are unknown", _UNSUPPORTED),
+    BreakKind(
+        "unsupported-argument",
+        "A torch function got an argument that can't be put in a graph",
+        "graph arguments are tensors, numbers, strings, dtypes, devices and sequences of these",
+        _UNSUPPORTED,
+    ),
+    BreakKind(
+        "unsupported-op",
+        "A torch function without a record that can't be an opaque call either",
+        "its result's shape can't be told without running it, or it mutates its inputs",
+        _UNSUPPORTED,
+    ),
+    BreakKind(
+        "random",
+        "Random numbers were drawn",
+        "the generator's state is outside the graph",
+        "Draw them outside the compiled function, or call model.eval() if this is dropout.",
+    ),
+    BreakKind(
+        "tensor-kind",
+        "A tensor that is no plain strided torch.Tensor or Parameter",
+        "subclasses, sparse and quantised layouts, functorch wrappers, and conjugate or negative views have other semantics",
+        "Convert to a plain tensor (for example .resolve_conj(), .to_dense()) before the call.",
+    ),
+    BreakKind(
+        "mode",
+        "A torch mode is active (autocast, inference mode, a torch function or dispatch mode)",
+        "it changes what every op means",
+        "Leave the mode around the compiled call, or move it.",
+    ),
+    BreakKind("grad-mode", "The gradient mode was changed in a way that can't be captured", "it changes what every op means", _UNSUPPORTED),
+    BreakKind(
+        "hooks",
+        "A module has hooks",
+        "hooks are arbitrary code around forward",
+        "Remove the hooks, or compile the modules inside separately.",
+    ),
+    BreakKind(
+        "try-block",
+        "A tensor op inside try/except or try/finally",
+        "an error that only shows at run time would miss the handler",
+        "Move the tensor ops out of the try block.",
+    ),
+    BreakKind(
+        "user-exception",
+        "The function raised",
+        "the frame runs in eager Python so that the error is Python's own",
+        "If the exception is expected, raise it outside the compiled function.",
+    ),
+    BreakKind("generator", "The function is a generator or a coroutine", "its frame outlives the call", _UNSUPPORTED),
+    BreakKind("user-break", "tinycompile.graph_break() was called", "it was asked for", "Remove the call."),
+    BreakKind(
+        "reconstruct",
+        "The function returns something that can't be rebuilt outside the graph",
+        "only containers, constants, tensors and things that came from outside can be",
+        "Return tensors and plain containers.",
+    ),
+    BreakKind(
+        "recursion", "Calls are nested too deeply", "capture follows each call", "Compile the inner function on its own."
+    ),
+)  # fmt: skip
+KINDS: dict[str, BreakKind] = {kind.id: kind for kind in _ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """One break that happened: its kind, the particulars, and the user's line."""
+
+    id: str
+    reason: str
+    location: Location
+
+    @property
+    def kind(self) -> BreakKind:
+        """The registry's entry."""
+        return KINDS[self.id]
+
+    @property
+    def file(self) -> str:
+        """The user's file."""
+        return self.location.file
+
+    @property
+    def line(self) -> int:
+        """The user's line."""
+        return self.location.line
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        return self.kind.hint
+
+    def __str__(self) -> str:
+        where = f"{self.location.file}:{self.location.line}" + (f" in {self.location.function}" if self.location.function else "")
+        return f"[{self.id}] {self.kind.what}: {self.reason}\n  at {where}\n  why: {self.kind.why}\n  hint: {self.hint}"
+
+
+class GraphBreak(Exception):
+    """Raised inside capture; never leaves it."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        assert kind in KINDS, kind
+        super().__init__(f"[{kind}] {reason}")
+        self.kind, self.reason = kind, reason
+
+
+def graph_break(kind: str, reason: str) -> NoReturn:
+    """Stop capturing here."""
+    raise GraphBreak(kind, reason)

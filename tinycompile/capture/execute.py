@@ -1,0 +1,74 @@
+"""The symbolic interpreter's loop: one frame, one instruction after the other."""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.bytecode import Instruction, decode, guarded_by_try
+from tinycompile.capture.opcodes.registry import HANDLERS
+from tinycompile.capture.values.base import Value
+from tinycompile.ir.graph import Location
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+class Frame:
+    """The state of one call: where it is, its variables (``slots``: values, lazies or cells by name) and its stack."""
+
+    __slots__ = ("at", "code", "globals", "instructions", "name", "result", "slots", "stack", "suspended")
+
+    def __init__(self, code: CodeType, globals_: dict[str, Any], slots: dict[str, Any], name: str) -> None:
+        self.code, self.globals, self.slots, self.name = code, globals_, slots, name
+        self.instructions = decode(code)
+        self.stack: list[Any] = []
+        self.at = 0
+        self.result: Value | None = None
+        self.suspended = False
+
+    @property
+    def current(self) -> Instruction:
+        """The instruction that is being executed."""
+        return self.instructions[self.at - 1]
+
+    @property
+    def location(self) -> Location:
+        """The user's line."""
+        line = self.current.line if self.at else self.code.co_firstlineno
+        return Location(self.code.co_filename, line or self.code.co_firstlineno, self.code.co_name)
+
+    @property
+    def in_try_block(self) -> bool:
+        """Whether an exception here would be caught by the user's code."""
+        return bool(self.at) and self.current.handler is not None and guarded_by_try(self.instructions, self.at - 1)
+
+    def pop(self, count: int) -> list[Any]:
+        """Take ``count`` values off the stack, the lowest first."""
+        if not count:
+            return []
+        taken = self.stack[-count:]
+        del self.stack[-count:]
+        return taken
+
+
+def run(tr: Tracer, frame: Frame) -> Value:
+    """Execute until the frame returns, or yields (then ``frame.suspended``)."""
+    tr.frames.append(frame)
+    frame.result, frame.suspended = None, False
+    instructions = frame.instructions
+    try:
+        while frame.result is None:
+            ins = instructions[frame.at]
+            frame.at += 1
+            handler = HANDLERS.get(ins.op)
+            if handler is None:
+                graph_break("unsupported-instruction", ins.op)
+            handler(tr, frame, ins)
+    except Exception as error:
+        tr.note_failure(error)
+        raise
+    finally:
+        tr.frames.pop()
+    return frame.result

@@ -1,0 +1,1 @@
+"""What each canonical instruction does, by family. ``registry.HANDLERS`` is the table."""

@@ -1,0 +1,171 @@
+"""Building containers, slices and strings; unpacking."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.constant import NONE, Const
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.sequence import ListValue, SetValue, SliceValue, TupleValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.bytecode import Instruction
+    from tinycompile.capture.execute import Frame
+    from tinycompile.capture.tracer import Tracer
+
+
+def build_tuple(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``(a, b)``."""
+    frame.stack.append(TupleValue(frame.pop(ins.arg)))
+
+
+def build_list(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``[a, b]``."""
+    frame.stack.append(ListValue(frame.pop(ins.arg)))
+
+
+def build_set(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``{a, b}``."""
+    frame.stack.append(SetValue(tr, frame.pop(ins.arg)))
+
+
+def build_map(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``{k: v}``."""
+    flat = frame.pop(2 * ins.arg)
+    frame.stack.append(DictValue(tr, zip(flat[::2], flat[1::2], strict=True)))
+
+
+def build_const_key_map(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``{"k": v}`` with constant keys."""
+    keys = frame.stack.pop().values(tr)
+    frame.stack.append(DictValue(tr, zip(keys, frame.pop(ins.arg), strict=True)))
+
+
+def build_string(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """Join the parts of an f-string."""
+    frame.stack.append(Const("".join(v.constant(tr) for v in frame.pop(ins.arg))))
+
+
+def build_slice(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``a:b:c``."""
+    parts = frame.pop(ins.arg)
+    frame.stack.append(SliceValue(*parts, *[NONE] * (3 - len(parts))))
+
+
+def format_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``{value!conversion:spec}``."""
+    conversion, has_spec = ins.arg
+    spec = frame.stack.pop().constant(tr) if has_spec else ""
+    frame.stack.append(Const(format(_converted(tr, frame.stack.pop(), conversion), spec)))
+
+
+def convert_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``{value!r}`` before a format (3.13)."""
+    frame.stack.append(Const(_converted(tr, frame.stack.pop(), ins.arg)))
+
+
+def _converted(tr: Tracer, value: Value, conversion: str) -> Any:
+    plain = tr.printable(value)
+    return {"": lambda v: v, "s": str, "r": repr, "a": ascii}[conversion](plain)
+
+
+# --- growing, in comprehensions and displays with stars ---
+
+
+def list_append(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """Comprehension step."""
+    value = frame.stack.pop()
+    frame.stack[-ins.arg].append(tr, [value])
+
+
+def list_extend(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``[*a]``."""
+    value = frame.stack.pop()
+    frame.stack[-ins.arg].extend(tr, [value])
+
+
+def set_add(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """Comprehension step."""
+    value = frame.stack.pop()
+    frame.stack[-ins.arg].add(tr, value)
+
+
+def set_update(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``{*a}``."""
+    value = frame.stack.pop()
+    for item in value.iterate(tr):
+        frame.stack[-ins.arg].add(tr, item)
+
+
+def map_add(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """Comprehension step."""
+    key, value = frame.pop(2)
+    frame.stack[-ins.arg].set_item(tr, key, value)
+
+
+def dict_update(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``{**a}``."""
+    other = frame.stack.pop()
+    frame.stack[-ins.arg].update(tr, other)
+
+
+def dict_merge(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``f(**a, **b)``: a repeated key is an error."""
+    other = frame.stack.pop()
+    target = frame.stack[-ins.arg]
+    for key, value in other.pairs(tr):
+        if target.contains(tr, key):
+            raise TypeError(f"got multiple values for keyword argument {key.constant(tr)!r}")
+        target.set_item(tr, key, value)
+
+
+def list_to_tuple(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """The end of ``(*a, b)``."""
+    frame.stack.append(TupleValue(frame.stack.pop().values(tr)))
+
+
+# --- unpacking ---
+
+
+def unpack_sequence(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``a, b = x``."""
+    values = list(frame.stack.pop().iterate(tr))
+    if len(values) < ins.arg:
+        raise ValueError(f"not enough values to unpack (expected {ins.arg}, got {len(values)})")
+    if len(values) > ins.arg:
+        raise ValueError(f"too many values to unpack (expected {ins.arg})")
+    frame.stack += reversed(values)
+
+
+def unpack_ex(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``a, *b, c = x``."""
+    before, after = ins.arg
+    values = list(frame.stack.pop().iterate(tr))
+    if len(values) < before + after:
+        raise ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})")
+    middle = ListValue(values[before : len(values) - after])
+    frame.stack += reversed([*values[:before], middle, *values[len(values) - after :]])
+
+
+HANDLERS = {
+    "BUILD_TUPLE": build_tuple,
+    "BUILD_LIST": build_list,
+    "BUILD_SET": build_set,
+    "BUILD_MAP": build_map,
+    "BUILD_CONST_KEY_MAP": build_const_key_map,
+    "BUILD_STRING": build_string,
+    "BUILD_SLICE": build_slice,
+    "FORMAT_VALUE": format_value,
+    "CONVERT_VALUE": convert_value,
+    "LIST_APPEND": list_append,
+    "LIST_EXTEND": list_extend,
+    "SET_ADD": set_add,
+    "SET_UPDATE": set_update,
+    "MAP_ADD": map_add,
+    "DICT_UPDATE": dict_update,
+    "DICT_MERGE": dict_merge,
+    "LIST_TO_TUPLE": list_to_tuple,
+    "UNPACK_SEQUENCE": unpack_sequence,
+    "UNPACK_EX": unpack_ex,
+}

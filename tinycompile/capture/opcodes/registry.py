@@ -1,0 +1,19 @@
+"""The table of instruction handlers, gathered from the families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinycompile.capture.opcodes import building, calling, control, names, operators, stack
+
+Handler = Callable[[Any, Any, Any], None]
+
+HANDLERS: dict[str, Handler] = {
+    **stack.HANDLERS,
+    **names.HANDLERS,
+    **operators.HANDLERS,
+    **building.HANDLERS,
+    **control.HANDLERS,
+    **calling.HANDLERS,
+}

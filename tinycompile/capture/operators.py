@@ -1,0 +1,212 @@
+"""Python's operators on Values."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.capture import torch_calls
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.values import symbolic
+from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.constant import Const, boolean
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.sequence import ListValue, SequenceValue, SetValue, TupleValue
+from tinycompile.capture.values.symbolic import SymInt
+from tinycompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
+    "**": operator.pow, "@": operator.matmul, "&": operator.and_, "|": operator.or_, "^": operator.xor, "<<": operator.lshift,
+    ">>": operator.rshift,
+}  # fmt: skip
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+UNARY: dict[str, Callable[[Any], Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+_METHODS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul", "&": "and",
+    "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+}  # fmt: skip
+_COMPARE_METHODS = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
+_MIRRORED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
+
+
+def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
+    """``a symbol b``; a symbol that ends with ``=`` is the in-place form."""
+    inplace = symbol.endswith("=")
+    symbol = symbol.rstrip("=")
+    if isinstance(a, TensorValue) or isinstance(b, TensorValue):
+        return _tensor_binary(tr, symbol, a, b, inplace)
+    if inplace and isinstance(a, (ListValue, DictValue, SetValue)):
+        changed = _inplace_container(tr, symbol, a, b)
+        if changed is not None:
+            return changed
+    made = symbolic.binary(symbol, a, b)
+    if made is None:
+        made = _sequence_binary(tr, symbol, a, b)
+    if made is None:
+        made = _object_binary(tr, symbol, a, b, inplace)
+    return _folded(tr, BINARY[symbol], a, b) if made is None else made
+
+
+def _tensor_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -> Value:
+    for v in (a, b):
+        if isinstance(v, ObjectValue):
+            graph_break("unsupported-value", f"an operator between a tensor and {v.describe()}")
+    if not inplace or not isinstance(a, TensorValue) or symbol == "@":
+        return torch_calls.call_torch(tr, BINARY[symbol], [a, b], {})
+    return torch_calls.call_method(tr, a, f"__i{_METHODS[symbol]}__", [b], {})
+
+
+def _inplace_container(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
+    if isinstance(a, ListValue) and symbol == "+":
+        a.extend(tr, [b])
+        return a
+    if isinstance(a, ListValue) and symbol == "*":
+        a.changed()
+        a.items[:] = a.values(tr) * tr.index(b, "list")
+        return a
+    if isinstance(a, DictValue) and symbol == "|":
+        a.update(tr, b)
+        return a
+    if isinstance(a, SetValue) and symbol == "|":
+        for item in b.iterate(tr):
+            a.add(tr, item)
+        return a
+    return None
+
+
+def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
+    if symbol == "+" and isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
+        if (a.cls is list) != (b.cls is list):
+            raise TypeError(f'can only concatenate {a.cls.__name__} (not "{b.cls.__name__}") to {a.cls.__name__}')
+        items = a.values(tr) + b.values(tr)
+        cls = torch.Size if torch.Size in (a.cls, b.cls) else tuple
+        return ListValue(items) if a.cls is list else TupleValue(items, cls=cls)
+    if symbol == "*" and (isinstance(a, SequenceValue) or isinstance(b, SequenceValue)):
+        seq, count = (a, b) if isinstance(a, SequenceValue) else (b, a)
+        assert isinstance(seq, SequenceValue)
+        items = seq.values(tr) * tr.index(count, "sequence")
+        return ListValue(items) if seq.cls is list else TupleValue(items, cls=torch.Size if seq.cls is torch.Size else tuple)
+    if symbol == "|" and isinstance(a, DictValue) and isinstance(b, DictValue):
+        return DictValue(tr, [*a.pairs(tr), *b.pairs(tr)], a.cls)
+    return None
+
+
+def _object_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -> Value | None:
+    name = _METHODS[symbol]
+    tries = [(a, f"__{name}__", b), (b, f"__r{name}__", a)]
+    if inplace:
+        tries.insert(0, (a, f"__i{name}__", b))
+    for receiver, method, other in tries:
+        if isinstance(receiver, ObjectValue):
+            found = receiver.special(tr, method)
+            if found is not None:
+                result = found.call(tr, [other], {})
+                if not (isinstance(result, Const) and result.value is NotImplemented):
+                    return result
+    return None
+
+
+def _folded(tr: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
+    """Compute on Python constants; symbolic sizes are specialised."""
+    return tr.from_python(fn(*(v.constant(tr) for v in operands)))
+
+
+def unary(tr: Tracer, symbol: str, a: Value) -> Value:
+    """``-a``, ``+a`` or ``~a``."""
+    if isinstance(a, TensorValue):
+        return torch_calls.call_torch(tr, UNARY[symbol], [a], {})
+    if isinstance(a, SymInt) and symbol != "~":
+        made = symbolic.binary("*", a, Const(-1 if symbol == "-" else 1))
+        assert made is not None
+        return made
+    if isinstance(a, ObjectValue):
+        method = a.special(tr, {"-": "__neg__", "+": "__pos__", "~": "__invert__"}[symbol])
+        if method is not None:
+            return method.call(tr, [], {})
+    return _folded(tr, UNARY[symbol], a)
+
+
+# --- comparison -------------------------------------------------------------------------------------------------------------------
+
+
+def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
+    """``a symbol b``."""
+    if isinstance(a, TensorValue) or isinstance(b, TensorValue):
+        return _tensor_compare(tr, symbol, a, b)
+    decided = symbolic.compare(symbol, a, b)
+    if decided is not None:
+        return boolean(decided)
+    if symbol in ("==", "!="):
+        return boolean(equal(tr, a, b) == (symbol == "=="))
+    if isinstance(a, SequenceValue) and isinstance(b, SequenceValue) and not (a.is_constant and b.is_constant):
+        return boolean(_lexicographic(tr, symbol, a, b))
+    made = _object_compare(tr, symbol, a, b)
+    return _folded(tr, COMPARE[symbol], a, b) if made is None else made
+
+
+def _tensor_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
+    other = b if isinstance(a, TensorValue) else a
+    comparable = isinstance(other, (TensorValue, SymInt)) or (isinstance(other, Const) and isinstance(other.value, (int, float, complex)))
+    if not comparable and symbol in ("==", "!="):  # torch answers NotImplemented, so Python compares identities
+        return boolean(symbol == "!=")
+    return torch_calls.call_torch(tr, COMPARE[symbol], [a, b], {})
+
+
+def _object_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
+    for receiver, sign, other in ((a, symbol, b), (b, _MIRRORED[symbol], a)):
+        if isinstance(receiver, ObjectValue):
+            method = receiver.special(tr, _COMPARE_METHODS[sign]) if _defines(receiver, _COMPARE_METHODS[sign]) else None
+            if method is not None:
+                return method.call(tr, [other], {})
+    return None
+
+
+def _defines(value: ObjectValue, name: str) -> bool:
+    return getattr(type(value.obj), name, None) is not getattr(object, name, None)
+
+
+def _lexicographic(tr: Tracer, symbol: str, a: SequenceValue, b: SequenceValue) -> bool:
+    for x, y in zip(a.values(tr), b.values(tr), strict=False):
+        if not equal(tr, x, y):
+            return compare(tr, symbol, x, y).truth(tr)
+    return COMPARE[symbol](len(a.items), len(b.items))
+
+
+def equal(tr: Tracer, a: Value, b: Value) -> bool:
+    """``bool(a == b)``."""
+    if a is b and not isinstance(a, TensorValue):
+        return True
+    if isinstance(a, TensorValue) or isinstance(b, TensorValue):
+        return _tensor_compare(tr, "==", a, b).truth(tr)
+    decided = symbolic.compare("==", a, b)
+    if decided is not None:
+        return decided
+    if isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
+        return (a.cls is list) == (b.cls is list) and len(a.items) == len(b.items) and all(
+            x is y or equal(tr, x, y) for x, y in zip(a.values(tr), b.values(tr), strict=True)
+        )
+    if isinstance(a, DictValue) and isinstance(b, DictValue):
+        return a.items.keys() == b.items.keys() and all(equal(tr, v, b.get_item(tr, k)) for k, v in a.pairs(tr))
+    made = _object_compare(tr, "==", a, b)
+    if made is not None:
+        return made.truth(tr)
+    if a.is_constant and b.is_constant:
+        return bool(a.constant(tr) == b.constant(tr))
+    if isinstance(a, SetValue) or isinstance(b, SetValue):
+        graph_break("unsupported-value", f"comparison of {a.describe()} with {b.describe()}")
+    return identical(tr, a, b)
+
+
+def identical(tr: Tracer, a: Value, b: Value) -> bool:
+    """``a is b``."""
+    return a is b or a.same_object(tr, b)

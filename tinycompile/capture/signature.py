@@ -1,0 +1,112 @@
+"""The shape signature of a tensor from outside: which dims are symbolic, and the guards for all else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.base import expr as ex
+from tinycompile.base import shapes, torch_private
+from tinycompile.base.device import Device
+from tinycompile.base.expr import Dim, Expr
+from tinycompile.base.meta import TensorMeta
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.guards import is_aligned
+from tinycompile.capture.sources import Source
+from tinycompile.eager.tensor import Tensor as OurTensor
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def check_plain(t: torch.Tensor, label: str) -> None:
+    """Break unless it is a strided tensor that behaves as one."""
+    cls = type(t)
+    if cls not in PLAIN:
+        graph_break("tensor-kind", f"{label} is a {cls.__module__}.{cls.__qualname__}")
+    if t.layout is not torch.strided or t.is_quantized or t.is_nested:
+        graph_break("tensor-kind", f"{label} has layout {t.layout}" if t.layout is not torch.strided else f"{label} is quantised")
+    if t.is_conj() or t.is_neg():
+        graph_break("tensor-kind", f"{label} is a {'conjugate' if t.is_conj() else 'negative'} view")
+    if t.is_inference():
+        graph_break("tensor-kind", f"{label} is an inference tensor")
+    if torch_private.is_functorch_wrapped(t):
+        graph_break("tensor-kind", f"{label} is wrapped by a functorch transform")
+
+
+def symbolic_meta(tr: Tracer, t: torch.Tensor, dynamic: Collection[int]) -> TensorMeta:
+    """The metadata, with a fresh symbol for each dim in ``dynamic``. The offset is 0: the pointer already points there."""
+    shape = tuple(tr.new_size(size) if d in dynamic else size for d, size in enumerate(t.shape))
+    strides = _symbolic_strides(shape, tuple(t.shape), t.stride()) if dynamic else t.stride()
+    return TensorMeta(shape, strides, t.dtype, Device.of(t.device))
+
+
+def _symbolic_strides(shape: tuple[Dim, ...], sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Dim, ...]:
+    """A stride that is the next inner dim's stride times size is that product; the innermost and irregular ones are numbers."""
+    order = sorted(range(len(sizes)), key=lambda d: (strides[d], -d))
+    result: list[Dim] = list(strides)
+    for inner, outer in zip(order, order[1:], strict=False):
+        if strides[outer] == strides[inner] * sizes[inner] and sizes[inner] != 1:
+            result[outer] = result[inner] * shape[inner]
+    return tuple(result)
+
+
+def guard_static(tr: Tracer, t: torch.Tensor, source: Source) -> None:
+    """Nothing may change but the data."""
+    tr.guards.tensor(source.text, t)
+    _guard_alignment(tr, t, source)
+
+
+def _guard_alignment(tr: Tracer, t: Any, source: Source) -> None:
+    if is_aligned(t):
+        tr.guards.aligned(source.text)
+    else:
+        tr.guards.check(f"{source.text}.data_ptr() % 16 != 0", f"{source.label} is not aligned to 16 bytes")
+
+
+def guard_symbolic(tr: Tracer, t: torch.Tensor, meta: TensorMeta, source: Source) -> None:
+    """All but the symbolic sizes is as it was; the symbols are bound, with their ranges."""
+    text, hold = source.text, tr.guards.hold
+    cls, keys = hold(type(t), type(t).__name__ + "_"), torch_private.raw_keys(t)
+    dtype, device = hold(t.dtype, str(t.dtype).removeprefix("torch.")), hold(t.device, "device_")
+    tr.guards.check(
+        f"_type({text}) is {cls.name} and {text}.dtype is {dtype.name} and {text}.device == {device.name}"
+        f" and _raw_keys({text}) == {keys} and {text}.requires_grad is {t.requires_grad} and {text}.ndim == {t.ndim}",
+        f"{source.label}: {t.dtype} {t.device}, {t.ndim} dims, requires_grad={t.requires_grad}",
+    )
+    for d, size in enumerate(meta.shape):
+        bound = f"({size} := {text}.size({d})) >= 2" if isinstance(size, Expr) else f"{text}.size({d}) == {size}"
+        tr.guards.check(bound, f"{source.label}.shape[{d}] {'is a size, ' + str(size) if isinstance(size, Expr) else '== ' + str(size)}")
+    strides = ", ".join(map(str, meta.strides))
+    tr.guards.check(f"{text}.stride() == ({strides},)", f"{source.label}.stride() == ({strides},)")
+    _guard_alignment(tr, t, source)
+    reach = sum(((n - 1) * s for n, s in zip(meta.shape, meta.strides, strict=True)), start=0)
+    shapes.at_least(2**31 - 1, reach)  # 32-bit offsets reach its end, or don't: a relation, hence a guard
+
+
+def guard_ours(tr: Tracer, t: OurTensor, source: Source) -> None:
+    """A tensor of our eager layer: its own metadata says all."""
+    text, hold = source.text, tr.guards.hold
+    cls, meta = hold(OurTensor, "OurTensor"), hold(t.meta, "meta")
+    tr.guards.check(
+        f"_type({text}) is {cls.name} and {text}.meta == {meta.name} and {text}.keys == {t.keys}"
+        f" and {text}.requires_grad is {t.requires_grad}",
+        f"{source.label}: {t.meta}, requires_grad={t.requires_grad}",
+    )
+    _guard_alignment(tr, t, source)
+
+
+def symbol_range_holds(size: int) -> bool:
+    """Whether a size may be symbolic: 0 and 1 are always specialised."""
+    return size >= 2
+
+
+
+
+def symbol_names(dim: Dim) -> list[str]:
+    """Names of the symbols in a dim."""
+    return sorted(s.name for s in ex.symbols(dim))

@@ -1,0 +1,128 @@
+"""Where a value came from: the one object that names it, in guards as in rebuilt code.
+
+A source's ``text`` is a Python expression. It may use the user's parameters, and names of *held* objects: objects that the guard
+itself keeps (a globals dict, a module, a closure cell) and whose identity needs no further path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Base of all sources; equality is by how the value is reached."""
+
+    @property
+    def text(self) -> str:
+        """A Python expression for the value."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """The expression as a person would write it."""
+        return self.text
+
+    @property
+    def base(self) -> Source | None:
+        """The source that this one starts from."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Local(Source):
+    """A parameter of the captured function."""
+
+    name: str
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Source):
+    """An object that the guard keeps under a name; no guard is needed to know which it is."""
+
+    name: str
+    shown: str
+    value: Any = field(compare=False, repr=False, default=None)
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+    @property
+    def label(self) -> str:
+        return self.shown
+
+
+@dataclass(frozen=True, slots=True)
+class Attr(Source):
+    """``base.name``, for attributes that are read without running Python code."""
+
+    of: Source
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.of.text}.{self.name}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.of.label}.{self.name}"
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Source):
+    """``base[key]`` for a literal key."""
+
+    of: Source
+    key: Any
+
+    @property
+    def text(self) -> str:
+        return f"{self.of.text}[{self.key!r}]"
+
+    @property
+    def label(self) -> str:
+        return f"{self.of.label}[{self.key!r}]"
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class HeldItem(Source):
+    """``mapping[key]`` where the mapping itself is held: a global, a module's parameter, an attribute of a held object.
+
+    Many of these are guarded at once, at C speed. ``pinned``: a tensor here is guarded by identity (it is a module's)."""
+
+    of: Held
+    key: str
+    shown: str
+    pinned: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.of.text}[{self.key!r}]"
+
+    @property
+    def label(self) -> str:
+        return self.shown
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+    @property
+    def mapping(self) -> Mapping[str, Any]:
+        """The dict itself."""
+        return self.of.value

@@ -1,0 +1,267 @@
+"""Calls of torch functions and tensor methods: to an op record where there is one, else to an extern node.
+
+In-place ops on tensors of the graph's own become functional, and the tensor object is rebound to the new value; a tensor that came
+from outside, or whose memory others see, can't be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.base import expr as ex
+from tinycompile.base import shapes
+from tinycompile.base.errors import DataDependentError
+from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.values.base import Kwargs, Value
+from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.sequence import SequenceValue, TupleValue
+from tinycompile.capture.values.tensor import Memory, TensorValue
+from tinycompile.dispatch import dispatcher
+from tinycompile.eager.fake import FakeTensor, fake_extern_meta, path_of
+from tinycompile.eager.tensor import Tensor as OurTensor
+from tinycompile.ir.interpreter import torch_function
+from tinycompile.ops import table
+from tinycompile.ops.record import OPS, BoundCall
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+# Functions that draw random numbers; with a record (dropout, rand) they are ops, without they break.
+RANDOM = frozenset({
+    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "multinomial", "normal", "poisson",
+    "binomial", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout", "rrelu",
+    "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d", "manual_seed", "seed", "initial_seed",
+})  # fmt: skip
+# Results or effects that no graph node can have.
+_NOT_EXTERN = frozenset({
+    "set_default_dtype", "set_default_device", "set_grad_enabled", "save", "load", "from_numpy", "as_tensor", "compile", "embedding_bag",
+    "instance_norm", "sparse_coo_tensor", "quantize_per_tensor", "use_deterministic_algorithms", "set_num_threads", "asarray",
+    "multi_head_attention_forward",
+})  # fmt: skip
+
+
+# Python functions of torch.nn.functional and torch.functional whose code is followed.
+INLINED = frozenset({"multi_head_attention_forward", "_in_projection_packed", "_in_projection", "_mha_shape_check", "_canonical_mask",
+                     "_none_or_dtype", "_check_key_padding_mask", "_get_softmax_dim", "_verify_batch_size", "_verify_spatial_size"})  # fmt: skip
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------------------
+
+
+def call_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs: Kwargs) -> Value:
+    """A call of a torch function (or an operator) with at least the possibility of tensors in it."""
+    given = [a.argument(tr) for a in args]
+    named = {k: v.argument(tr) for k, v in kwargs.items()}
+    operands = [*args, *kwargs.values()]
+    bound = table.bind(fn, given, named)
+    if bound is not None:
+        return run_bound(tr, bound, operands)
+    return _extern(tr, fn, given, named, operands)
+
+
+def call_method(tr: Tracer, t: TensorValue, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+    """``t.name(...)``."""
+    given = [t.fake, *(a.argument(tr) for a in args)]
+    named = {k: v.argument(tr) for k, v in kwargs.items()}
+    operands = [t, *args, *kwargs.values()]
+    bound = table.bind_method(name, given, named)
+    if bound is not None:
+        return run_bound(tr, bound, operands)
+    fn = getattr(torch.Tensor, name, None)
+    if fn is None:
+        raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+    return _extern(tr, fn, given, named, operands)
+
+
+def attribute(tr: Tracer, t: TensorValue, name: str) -> Value:
+    """A property that is an op: ``t.T``, ``t.mT``, ``t.real``."""
+    bound = table.bind_attribute(name, t.fake)
+    if bound is not None:
+        return run_bound(tr, bound, [t])
+    graph_break("unsupported-op", f"Tensor.{name}")
+
+
+def run_bound(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
+    """Record an op and wrap its result."""
+    if bound.out is not None:
+        graph_break("input-mutation", f"out= of {bound.op.name}")
+    if bound.op.name == "identity":
+        return _owner(tr, bound.args[0], operands)
+    if not bound.inplace:
+        return run_op(tr, bound.op.name, bound.args, operands)
+    target = _owner(tr, bound.args[0], operands)
+    assert isinstance(target, TensorValue)
+    return write(tr, target, lambda: run_op(tr, bound.op.name, bound.args, operands))
+
+
+def _owner(tr: Tracer, fake: Any, operands: Sequence[Value]) -> Value:
+    """The program's tensor object among the operands that a fake belongs to."""
+    for t in tensors_in(tr, operands):
+        if t.fake is fake:
+            return t
+    graph_break("unsupported-op", "the result is a tensor that is no argument")
+
+
+def run_op(tr: Tracer, name: str, args: tuple[Any, ...], operands: Sequence[Value]) -> Value:
+    """Call a record through the dispatcher, which records the node, and wrap what it returns."""
+    tr.about_to_record()
+    result = dispatcher.call_bound(name, args)
+    schema = OPS[name].schema
+    views = [bool(r.alias) for r in schema.returns]
+    return wrap_result(tr, result, operands, alias=any(views), cut=name == "detach")
+
+
+def tensors_in(tr: Tracer, values: Iterable[Value]) -> Iterable[TensorValue]:
+    """Tensors among values, also inside sequences and dicts."""
+    for v in values:
+        if isinstance(v, TensorValue):
+            yield v
+        elif isinstance(v, SequenceValue):
+            yield from tensors_in(tr, v.values(tr))
+        elif isinstance(v, DictValue):
+            yield from tensors_in(tr, [x for _, x in v.pairs(tr)])
+
+
+# --- results ----------------------------------------------------------------------------------------------------------------------
+
+
+def wrap_result(tr: Tracer, result: Any, operands: Sequence[Value], alias: bool = False, cut: bool = False) -> Value:
+    """FakeTensors as Values. ``alias``: they share the first operand's memory; ``cut``: no gradient flows through."""
+    inputs = list(tensors_in(tr, operands))
+    memory = inputs[0].memory if alias and inputs else None
+    grad = any(t.requires_grad for t in inputs) and not cut
+    cls = OurTensor if any(t.cls is OurTensor for t in inputs) else torch.Tensor
+    return _wrap(tr, result, cls, grad, memory)
+
+
+def _wrap(tr: Tracer, result: Any, cls: type, grad: bool, memory: Memory | None) -> Value:
+    if isinstance(result, FakeTensor):
+        floating = result.meta.dtype.is_floating_point or result.meta.dtype.is_complex
+        if grad and floating and not tr.grad_enabled and tr.root_grad_enabled:  # under no_grad inside a region with gradients
+            result, grad = dispatcher.call("detach", result), False
+        return TensorValue(result, cls, grad and floating and tr.grad_enabled, memory)
+    if isinstance(result, (tuple, list)):
+        kind = type(result) if type(result) is not list else tuple
+        return TupleValue([_wrap(tr, r, cls, grad, memory) for r in result], cls=kind)
+    graph_break("unsupported-op", f"a result of type {type(result).__name__}")
+
+
+# --- in place ---------------------------------------------------------------------------------------------------------------------
+
+
+def write(tr: Tracer, target: TensorValue, compute: Callable[[], Value]) -> Value:
+    """``target`` takes over the value that ``compute`` records, cast and checked as an in-place op would."""
+    if target.memory.outside:
+        graph_break("input-mutation", f"{target.describe()} is written in place, and it exists outside the graph")
+    if len(target.memory.members) > 1:
+        graph_break("input-mutation", f"{target.describe()} is written in place, and views of it are alive")
+    before = target.meta
+    value = compute()
+    assert isinstance(value, TensorValue)
+    if value.meta.shape != before.shape and not _same_shape(value.meta.shape, before.shape):
+        raise RuntimeError(f"output with shape {list(before.shape)} doesn't match the broadcast shape {list(value.meta.shape)}")
+    value = _cast_back(tr, value, before)
+    if value.meta.strides != before.strides:
+        made = dispatcher.call("restride", value.fake, before.strides)
+        value = TensorValue(made, value.cls, value.requires_grad)
+    value = _fresh(value)
+    target.fake = value.fake
+    target.requires_grad = target.requires_grad or value.requires_grad
+    return target
+
+
+def _fresh(value: TensorValue) -> TensorValue:
+    """The result of a view op shares memory with its source: it needs a copy before it can be another tensor's data."""
+    if len(value.memory.members) > 1:
+        return TensorValue(dispatcher.call("clone", value.fake), value.cls, value.requires_grad)
+    return value
+
+
+def _same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    return len(a) == len(b) and all(shapes.same(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _cast_back(tr: Tracer, value: TensorValue, before: TensorMeta) -> TensorValue:
+    if value.meta.dtype == before.dtype:
+        return value
+    if not torch.can_cast(value.meta.dtype, before.dtype):
+        names = [str(d).removeprefix("torch.") for d in (value.meta.dtype, before.dtype)]
+        shown = [_C_NAMES.get(n, n.capitalize()) for n in names]
+        raise RuntimeError(f"result type {shown[0]} can't be cast to the desired output type {shown[1]}")
+    made = call_method(tr, value, "to", [Const(before.dtype)], {})
+    assert isinstance(made, TensorValue)
+    return made
+
+
+_C_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int"}
+
+
+# --- extern nodes -----------------------------------------------------------------------------------------------------------------
+
+
+def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
+    path = path_of(fn)
+    _check_extern(path, fn, args, kwargs)
+    return extern(tr, path, fn, args, kwargs, operands)
+
+
+def extern(
+    tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]
+) -> Value:
+    """Record a call of torch's own function, known to be free of effects, by path."""
+    inputs = list(tensors_in(tr, operands))
+    _specialise(inputs)
+    tr.about_to_record()
+    try:
+        metas = fake_extern_meta(fn, args, kwargs)
+    except DataDependentError as error:
+        graph_break("data-dependent", f"{path}: {error}")
+    except Exception as error:  # whatever torch's meta kernel raises: the frame runs eagerly, and torch judges there
+        graph_break("unsupported-op", f"{path} has no record, and its metadata can't be told: {type(error).__name__}: {error}")
+    if not _all_tensors(metas):
+        graph_break("unsupported-op", f"{path} returns something other than tensors")
+    return wrap_result(tr, tr.builder.extern(path, args, kwargs, metas), operands)
+
+
+def _check_extern(path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    name = path.rpartition(".")[2]
+    try:
+        found = torch_function(path)
+    except AttributeError:
+        found = None
+    if found is not fn:
+        graph_break("unknown-function", path)
+    if name in RANDOM:
+        graph_break("random", path)
+    if kwargs.get("out") is not None or kwargs.get("inplace") or (name.endswith("_") and not name.endswith("__")):
+        graph_break("input-mutation", f"{path} writes to a tensor")
+    if name.startswith("__i") and hasattr(torch.Tensor, name.replace("__i", "__", 1)):
+        graph_break("input-mutation", f"{path} writes to a tensor")
+    if name in _NOT_EXTERN or (name == "batch_norm" and _flag(args, kwargs, 5, "training")):
+        graph_break("unsupported-op", path)
+    if name == "scaled_dot_product_attention" and _flag(args, kwargs, 4, "dropout_p"):
+        graph_break("random", f"{path} with dropout")
+
+
+def _flag(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str) -> bool:
+    return bool(kwargs.get(name, args[at] if len(args) > at else False))
+
+
+def _specialise(inputs: Iterable[TensorValue]) -> None:
+    """An extern's sizes are worked out for this call's sizes: guard that they stay."""
+    for t in inputs:
+        for d in (*t.meta.shape, *t.meta.strides):
+            for symbol in sorted(ex.symbols(d), key=lambda s: s.name):
+                size = ex.sym(symbol.name, symbol.lo, symbol.stop)
+                shapes.same(size, shapes.hint(size))
+
+
+def _all_tensors(metas: Any) -> bool:
+    return isinstance(metas, TensorMeta) or (isinstance(metas, tuple) and metas != () and all(isinstance(m, TensorMeta) for m in metas))
+

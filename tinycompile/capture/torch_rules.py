@@ -1,0 +1,136 @@
+"""Torch functions that are no ops: questions about tensors and modes, and gradient modes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import overrides
+
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.builtins import RULES, Args, rule
+from tinycompile.capture.values.base import Kwargs, Value
+from tinycompile.capture.values.constant import FALSE, NONE, TRUE, Const, boolean
+from tinycompile.capture.values.context import GradMode
+from tinycompile.capture.values.sequence import size_value
+from tinycompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+def _find(path: str) -> Any:
+    found: Any = torch
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _answers(value: Value, *paths: str) -> None:
+    """Functions of torch that always give the same answer under capture."""
+    for path in paths:
+        fn = _find(path)
+        if fn is not None:
+            RULES[fn] = lambda tr, args, kwargs: value
+
+
+_answers(
+    FALSE, "jit.is_scripting", "jit.is_tracing", "_C._get_tracing_state", "_jit_internal.is_scripting", "overrides.has_torch_function",
+    "overrides.has_torch_function_unary", "overrides.has_torch_function_variadic", "is_autocast_enabled", "is_inference_mode_enabled",
+    "is_autocast_cpu_enabled", "_C._is_tracing", "nn.functional.has_torch_function", "nn.functional.has_torch_function_unary",
+    "nn.functional.has_torch_function_variadic", "compiler.is_exporting", "_C._is_torch_function_mode_enabled",
+)  # fmt: skip
+_answers(TRUE, "compiler.is_compiling", "compiler.is_dynamo_compiling", "_utils.is_compiling")
+for _name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
+    RULES[getattr(overrides, _name)] = lambda tr, args, kwargs: FALSE
+
+
+def _of_tensor(method: str) -> Callable[..., Value]:
+    return lambda tr, args, kwargs: args[0].call_method(tr, method, args[1:], kwargs)
+
+
+for _name in ("is_floating_point", "is_complex", "numel", "is_signed", "is_nonzero", "equal", "allclose", "is_conj", "is_neg", "is_inference"):
+    RULES[getattr(torch, _name)] = _of_tensor(_name)
+
+
+@rule(torch.is_tensor)
+def _is_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return boolean(isinstance(args[0], TensorValue) and issubclass(args[0].cls, torch.Tensor))
+
+
+@rule(torch.is_grad_enabled)
+def _is_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return boolean(tr.grad_enabled)
+
+
+@rule(torch.get_default_dtype)
+def _default_dtype(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return Const(torch.get_default_dtype())
+
+
+@rule(torch.broadcast_shapes)
+def _broadcast_shapes(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return size_value(torch.broadcast_shapes(*(a.constant(tr) for a in args)))
+
+
+def _on_constants(fn: Any) -> None:
+    RULES[fn] = lambda tr, args, kwargs: tr.from_python(
+        fn(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
+    )
+
+
+for _fn in (torch.promote_types, torch.can_cast, torch.finfo, torch.iinfo, torch.device, torch.cuda.is_available):
+    _on_constants(_fn)
+
+
+@rule(torch.result_type)
+def _result_type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    plain = [
+        torch.empty([1] * a.meta.rank, dtype=a.meta.dtype) if isinstance(a, TensorValue) else a.constant(tr) for a in args
+    ]
+    return Const(torch.result_type(*plain))
+
+
+# --- gradient modes ---------------------------------------------------------------------------------------------------------------
+
+
+@rule(torch.no_grad)
+def _no_grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return _mode(tr, args, mode=False)
+
+
+@rule(torch.enable_grad)
+def _enable_grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return _mode(tr, args, mode=True)
+
+
+def _mode(tr: Tracer, args: Args, mode: bool) -> Value:
+    if args:
+        graph_break("grad-mode", "a gradient mode decorates a function inside")
+    return GradMode(mode, now=False, before=tr.grad_enabled)
+
+
+@rule(torch.set_grad_enabled)
+def _set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    mode = kwargs.get("mode", args[0] if args else NONE).truth(tr)
+    made = GradMode(mode, now=True, before=tr.grad_enabled)
+    tr.set_grad(mode)
+    return made
+
+
+def _refuse(kind: str, *fns: Any) -> None:
+    for fn in fns:
+        name = getattr(fn, "__qualname__", str(fn))
+
+        def handler(tr: Tracer, args: Args, kwargs: Kwargs, name: str = name) -> Value:
+            graph_break(kind, name)
+
+        RULES[fn] = handler
+
+
+_refuse("mode", torch.autocast, torch.inference_mode, torch.amp.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast)
+_refuse("unsupported-op", torch._assert, torch.autograd.grad, torch.autograd.backward)
+_refuse("random", torch.manual_seed, torch.seed, torch.get_rng_state, torch.set_rng_state)
+_refuse("side-effect", contextlib.redirect_stdout, contextlib.redirect_stderr)

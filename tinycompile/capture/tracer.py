@@ -1,0 +1,381 @@
+"""``Tracer``: all state of one capture, and the operations that Values and instructions ask of it."""
+
+from __future__ import annotations
+
+import builtins as python_builtins
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CellType, CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import ShapeEnv
+from tinycompile.capture import builtins, calls, indexing, operators, torch_calls, torch_rules, wrap
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.guards import GuardSet
+from tinycompile.capture.sources import Attr, Held, HeldItem, Source
+from tinycompile.capture.values.base import Kwargs, Lazy, Value
+from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.function import BoundFunction, Cell, FunctionValue
+from tinycompile.capture.values.iterator import IteratorValue
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.object import ClassValue, ObjectValue
+from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.ir.builder import GraphBuilder, UniqueNames, identifier
+from tinycompile.ir.graph import Location
+from tinycompile.ops import table
+
+if TYPE_CHECKING:
+    from tinycompile.capture.execute import Frame
+    from tinycompile.capture.frame import CaptureOptions
+
+_TORCH_ROOT = os.path.dirname(torch.__file__) + os.sep
+_RULES_LOADED = torch_rules  # its rules are registered by importing it
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of the graph: how to get it at run time, what it was in this call."""
+
+    source: Source
+    value: Any
+    aligned: bool = True
+    ours: bool = False
+
+
+class CodeConstant(Value):
+    """A code object on the stack, just before MAKE_FUNCTION."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: CodeType) -> None:
+        super().__init__()
+        self.code = code
+
+
+class Tracer:
+    """One capture in progress."""
+
+    def __init__(self, options: CaptureOptions, taken_names: Sequence[str]) -> None:
+        self.options = options
+        self.builder = GraphBuilder()
+        self.env = ShapeEnv()
+        self.guards = GuardSet(UniqueNames(taken_names))
+        self.inputs: list[Input] = []
+        self.frames: list[Frame] = []
+        self.pinned: dict[int, Value] = {}  # by id of an object that guards hold
+        self.constants_seen: dict[str, Any] = {}  # by source text
+        self.shapes_seen: dict[str, tuple[int, ...]] = {}
+        self.grad_enabled = self.root_grad_enabled = torch.is_grad_enabled()
+        self.failure: tuple[BaseException, Location] | None = None
+        self._by_source: dict[str, Value] = {}
+        self._globals: dict[tuple[int, str], Value] = {}
+        self._cells: dict[int, Cell] = {}
+        self._class_dicts: dict[type, Held] = {}
+        self._named: set[str] = set()
+        self._symbols = 0
+
+    # --- from Python objects ---
+
+    def wrap(self, obj: Any, source: Source) -> Value:
+        """The Value of an object from outside; one source has one Value."""
+        text = source.text
+        found = self._by_source.get(text)
+        if found is None:
+            found = self._by_source[text] = wrap.wrap(self, obj, source)
+        return found
+
+    def force(self, lazy: Lazy | Value) -> Value:
+        """The Value of a lazy entry."""
+        return self.wrap(lazy.obj, lazy.source) if isinstance(lazy, Lazy) else lazy
+
+    def from_python(self, obj: Any) -> Value:
+        """The Value of an object that needs no guard."""
+        return wrap.from_python(self, obj)
+
+    def from_callable(self, obj: Any) -> Value:
+        """The Value of a function, class or module that needs no guard."""
+        return wrap.from_callable(self, obj)
+
+    def code_constant(self, obj: Any) -> Value:
+        """A constant of a code object."""
+        return CodeConstant(obj) if isinstance(obj, CodeType) else wrap.from_python(self, obj)
+
+    def cell_of(self, cell: CellType, make: Callable[[], Cell]) -> Cell:
+        """One Cell a closure cell, so that functions share it."""
+        found = self._cells.get(id(cell))
+        if found is None:
+            found = self._cells[id(cell)] = make()
+        return found
+
+    def make_dict(self, pairs: Sequence[tuple[Value, Value]]) -> Value:
+        """A fresh dict."""
+        return DictValue(self, pairs)
+
+    # --- attributes and globals ---
+
+    def attribute_of(self, source: Source, obj: Any, name: str) -> Value:
+        """An entry of an object's ``__dict__``."""
+        if isinstance(source, Held):
+            return self.dict_entry(obj.__dict__, name, f"{source.label}.{name}")
+        return self.wrap(obj.__dict__[name], Attr(source, name))
+
+    def dict_entry(self, mapping: dict[str, Any], name: str, label: str) -> Value:
+        """An entry of a dict whose identity is known."""
+        held = self.guards.hold(mapping, identifier(label.rpartition(".")[0] or "names") + "_dict")
+        return self.wrap(mapping[name], HeldItem(held, name, label))
+
+    def class_member(self, owner: type, name: str, obj: Any) -> Value:
+        """What a class holds under a name: ``obj`` is that, or the function inside of a static or class method."""
+        if wrap.is_trusted(owner.__module__):
+            return self.from_python(obj)
+        held = self._class_dicts.get(owner)
+        if held is None:
+            held = self._class_dicts[owner] = self.guards.hold(owner.__dict__, f"{owner.__name__}_class")
+        source = HeldItem(held, name, f"{owner.__name__}.{name}")
+        raw = owner.__dict__[name]
+        if obj is raw and not isinstance(raw, property):
+            return self.wrap(obj, source)
+        self.guards.item(source, raw, equal=False)
+        return Const(None) if isinstance(obj, property) else self.from_python(obj)
+
+    def module_attribute(self, module: ModuleType, name: str) -> Value:
+        """``module.name``."""
+        obj = getattr(module, name)  # AttributeError is the user's
+        if wrap.is_trusted(module.__name__) or name not in module.__dict__:
+            return self.from_python(obj)
+        return self._global(module.__dict__, name, f"{module.__name__}.{name}")
+
+    def global_value(self, globals_: dict[str, Any], name: str) -> Value:
+        """A global variable or a builtin."""
+        found = self._globals.get((id(globals_), name))
+        if found is None:
+            found = self._globals[id(globals_), name] = self._find_global(globals_, name)
+        return found
+
+    def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
+        trusted = wrap.is_trusted(globals_.get("__name__"))
+        if name in globals_:
+            return self.from_python(globals_[name]) if trusted else self._global(globals_, name, name)
+        if not hasattr(python_builtins, name):
+            raise NameError(f"name '{name}' is not defined")
+        if not trusted:
+            self.guards.absent(self._globals_of(globals_), name, f"no global hides the builtin {name}")
+        return self.from_python(getattr(python_builtins, name))
+
+    def _global(self, globals_: dict[str, Any], name: str, label: str) -> Value:
+        return self.wrap(globals_[name], HeldItem(self._globals_of(globals_), name, label))
+
+    def _globals_of(self, globals_: dict[str, Any]) -> Held:
+        return self.guards.hold(globals_, f"{identifier(str(globals_.get('__name__', '')))}_globals")
+
+    # --- operations ---
+
+    def binary(self, symbol: str, a: Value, b: Value) -> Value:
+        """``a symbol b``."""
+        return operators.binary(self, symbol, a, b)
+
+    def unary(self, symbol: str, a: Value) -> Value:
+        """``symbol a``."""
+        return operators.unary(self, symbol, a)
+
+    def compare(self, symbol: str, a: Value, b: Value) -> Value:
+        """``a < b`` and such."""
+        return operators.compare(self, symbol, a, b)
+
+    def equal(self, a: Value, b: Value) -> bool:
+        """``bool(a == b)``."""
+        return operators.equal(self, a, b)
+
+    def identical(self, a: Value, b: Value) -> bool:
+        """``a is b``."""
+        return operators.identical(self, a, b)
+
+    def sort(self, values: list[Value], kwargs: Kwargs) -> list[Value]:
+        """As ``sorted``."""
+        return builtins.sort(self, values, kwargs)
+
+    def index(self, value: Value, where: str) -> int:
+        """``operator.index(value)``; a symbolic size is specialised."""
+        plain = value.constant(self)
+        if not isinstance(plain, int):
+            raise TypeError(f"{where} indices must be integers or slices, not {type(plain).__name__}")
+        return int(plain)
+
+    def iter(self, value: Value) -> IteratorValue:
+        """``iter(value)``."""
+        return value if isinstance(value, IteratorValue) else IteratorValue(iter(value.iterate(self)))
+
+    def iterator(self, values: Iterator[Value]) -> Value:
+        """An iterator object over Values."""
+        return IteratorValue(values)
+
+    def next(self, iterator: IteratorValue) -> Value:
+        """``next(iterator)``."""
+        value = iterator.next()
+        if value is None:
+            raise StopIteration
+        return value
+
+    def printable(self, value: Value) -> Any:
+        """The object as a string conversion sees it."""
+        if isinstance(value, ClassValue):
+            return value.cls
+        if isinstance(value, TensorValue):
+            graph_break("data-dependent", f"{value.describe()} is made into a string")
+        return value.constant(self)
+
+    # --- calls ---
+
+    def call_function(self, fn: FunctionValue, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        """A Python function: a rule, a torch function with a record, or its code."""
+        if fn.fn is not None:
+            handler = builtins.RULES.get(fn.fn)
+            if handler is not None:
+                return handler(self, args, kwargs)
+            if self._is_torch_op(fn.fn):
+                return torch_calls.call_torch(self, fn.fn, args, kwargs)
+            self._check_marks(fn.fn)
+        return calls.inline(self, fn, args, kwargs)
+
+    @staticmethod
+    def _is_torch_op(fn: Any) -> bool:
+        if table.known(fn):
+            return True
+        module = fn.__module__ or ""
+        return module in ("torch.nn.functional", "torch.functional", "torch._tensor") and fn.__name__ not in torch_calls.INLINED
+
+    @staticmethod
+    def _check_marks(fn: Any) -> None:
+        mark = getattr(fn, "_tinycompile_mark", None)
+        if mark == "break":
+            graph_break("user-break", "tinycompile.graph_break()")
+        if mark == "disable":
+            graph_break("unknown-function", f"{fn.__qualname__} is excluded by tinycompile.disable")
+
+    def call_builtin(self, fn: Any, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        """A function written in C."""
+        return builtins.call(self, fn, args, kwargs)
+
+    def call_class(self, cls: type, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        """``cls(...)``."""
+        return builtins.call_class(self, cls, args, kwargs)
+
+    def call_class_method(self, receiver: Value, cls: type, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        """A method that a subclass of tuple defines in Python."""
+        fn = getattr(cls, name)
+        if not hasattr(fn, "__code__"):
+            graph_break("unsupported-value", f"method {name!r} of a {cls.__name__}")
+        return self.class_member(cls, name, fn).call(self, [receiver, *args], kwargs)
+
+    def super_arguments(self) -> list[Value]:
+        """What a bare ``super()`` means in the current frame: the class and the first argument."""
+        frame = self.frames[-1]
+        cell = frame.slots.get("__class__")
+        first = frame.slots.get(frame.code.co_varnames[0])
+        if not isinstance(cell, Cell) or first is None:
+            raise RuntimeError("super(): no arguments")
+        receiver = first.get(self, "self") if isinstance(first, Cell) else self.force(first)
+        return [cell.get(self, "__class__"), receiver]
+
+    def super_attribute(self, cls: Value, receiver: Value, name: str) -> Value:
+        """The next definition of ``name`` after ``cls`` in the receiver's class."""
+        if not isinstance(cls, ClassValue) or not isinstance(receiver, ObjectValue):
+            graph_break("unsupported-value", f"super().{name} here")
+        mro = type(receiver.obj).__mro__
+        for owner in mro[mro.index(cls.cls) + 1 :]:
+            if name in owner.__dict__:
+                raw = owner.__dict__[name]
+                if isinstance(raw, (staticmethod, classmethod, property)):
+                    graph_break("unsupported-value", f"super().{name}, a {type(raw).__name__}")
+                return BoundFunction(self.class_member(owner, name, raw), receiver)
+        if isinstance(receiver.obj, torch.nn.Module) and name not in ("forward", "__call__"):
+            return receiver.missing(self, name)
+        raise AttributeError(f"'super' object has no attribute '{name}'")
+
+    # --- tensors ---
+
+    def tensor_method(self, t: TensorValue, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        """``t.name(...)``, an op."""
+        return torch_calls.call_method(self, t, name, args, kwargs)
+
+    def tensor_attribute(self, t: TensorValue, name: str) -> Value:
+        """``t.name``, an op."""
+        return torch_calls.attribute(self, t, name)
+
+    def index_tensor(self, t: TensorValue, key: Value) -> Value:
+        """``t[key]``."""
+        return indexing.get(self, t, key)
+
+    def write_tensor(self, t: TensorValue, key: Value, value: Value) -> None:
+        """``t[key] = value``."""
+        indexing.put(self, t, key, value)
+
+    def set_grad(self, mode: bool) -> None:
+        """Switch gradients on or off from here on."""
+        if mode and not self.root_grad_enabled:
+            graph_break("grad-mode", "gradients are switched on inside a call that runs without")
+        self.grad_enabled = mode
+
+    def about_to_record(self) -> None:
+        """Before each node: where it comes from, and whether it may be there."""
+        if any(f.in_try_block for f in self.frames):
+            graph_break("try-block", "a tensor op in a try block")
+        self.builder.location = self.location()
+
+    def name_after(self, value: Value, name: str) -> None:
+        """A user's variable holds the value: its node gets that name. The first variable wins, and torch's own code has no say."""
+        if isinstance(value, TensorValue) and not value.is_input:
+            ref = value.fake.ref
+            if ref.name not in self._named:
+                self.builder.rename(ref, name)
+                if not self.frames or not self.frames[-1].code.co_filename.startswith(_TORCH_ROOT):
+                    self._named.add(ref.name)
+
+    # --- inputs ---
+
+    def add_tensor(self, source: Source, obj: Any, meta: TensorMeta, aligned: bool) -> TensorValue:
+        """A new tensor input of the graph."""
+        ours = not isinstance(obj, torch.Tensor)
+        fake = self.builder.placeholder(source.label, meta)
+        self.inputs.append(Input(source, obj, aligned, ours))
+        self.shapes_seen[source.text] = tuple(obj.shape)
+        return TensorValue(fake, type(obj), obj.requires_grad, obj=obj, source=source)
+
+    def add_number(self, source: Source, symbol: str, value: int) -> None:
+        """A new numeric input: an integer that is a size symbol."""
+        self.builder.placeholder(symbol, None, "size")
+        self.inputs.append(Input(source, value))
+
+    def new_size(self, hint: int) -> Dim:
+        """A fresh size symbol."""
+        name = self.guards.names.take(f"s{self._symbols}")
+        self._symbols += 1
+        return self.env.new_size(name, hint)
+
+    def dynamic_dims(self, text: str, t: torch.Tensor) -> set[int]:
+        """Which dims of an input are symbolic: marked, asked for, or seen to change. 0 and 1 never are."""
+        chosen = self.options.symbolic_dims(text, t)
+        return {d for d in chosen if t.shape[d] >= 2}
+
+    def is_dynamic_int(self, text: str, value: int) -> bool:
+        """Whether an integer argument is symbolic: it was seen to change."""
+        return value >= 2 and self.options.symbolic_int(text, value)
+
+    # --- where we are ---
+
+    def location(self) -> Location:
+        """The user's line: of the innermost frame that is not torch's own."""
+        for frame in reversed(self.frames):
+            if not frame.code.co_filename.startswith(_TORCH_ROOT):
+                return frame.location
+        return self.frames[0].location
+
+    def note_failure(self, error: BaseException) -> None:
+        """Remember where an error came up first."""
+        if self.failure is None or self.failure[0] is not error:
+            self.failure = error, self.location()

@@ -1,0 +1,1 @@
+"""What the symbolic interpreter computes with: one class per kind of Python object."""

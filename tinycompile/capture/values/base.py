@@ -1,0 +1,146 @@
+"""``Value``: a Python object as capture knows it. Subclasses answer operations; what a kind doesn't answer breaks the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.sources import Source
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+Kwargs = dict[str, "Value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """An object from outside that nobody has looked at yet: no guard on it exists."""
+
+    obj: Any
+    source: Source
+
+
+class Value:
+    """Base of all values. ``source`` says where it came from, None for what was made inside.
+
+    Python's identity of objects is Python's identity of Values: two names of one object hold one Value."""
+
+    __slots__ = ("__weakref__", "source")
+
+    source: Source | None
+
+    def __init__(self, source: Source | None = None) -> None:
+        self.source = source
+
+    # --- what it is ---
+
+    def python_type(self, tr: Tracer) -> type:
+        """``type(x)``."""
+        graph_break("unsupported-value", f"the type of {self.describe()}")
+
+    def describe(self) -> str:
+        """A few words for messages."""
+        name = type(self).__name__.removesuffix("Value").lower()
+        return f"{name} {self.source.label}" if self.source is not None else f"a {name}"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether ``constant`` gives the object itself, made of immutable parts only."""
+        return False
+
+    def constant(self, tr: Tracer) -> Any:
+        """The object; breaks when its parts are not all known."""
+        graph_break("unsupported-value", f"a plain Python value is needed, not {self.describe()}")
+
+    def argument(self, tr: Tracer) -> Any:
+        """As an argument of a torch function: FakeTensors, numbers, symbolic dims, sequences of these."""
+        graph_break("unsupported-argument", self.describe())
+
+    def key(self, tr: Tracer) -> Any:
+        """A hashable object that is equal for equal dict keys."""
+        return self
+
+    # --- operations ---
+
+    def truth(self, tr: Tracer) -> bool:
+        """``bool(x)``."""
+        graph_break("unsupported-value", f"the truth of {self.describe()}")
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        """``x.name``. Raises AttributeError where Python would."""
+        graph_break("unsupported-value", f"attribute {name!r} of {self.describe()}")
+
+    def has_attr(self, tr: Tracer, name: str) -> bool:
+        """``hasattr(x, name)``."""
+        try:
+            self.get_attr(tr, name)
+        except AttributeError:
+            return False
+        return True
+
+    def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
+        """``x.name = value``."""
+        graph_break("side-effect", f"attribute {name!r} of {self.describe()} was set")
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        """``x(*args, **kwargs)``."""
+        graph_break("unknown-function", f"a call of {self.describe()}")
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        """``x.name(*args, **kwargs)``."""
+        return self.get_attr(tr, name).call(tr, args, kwargs)
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        """``x[key]``."""
+        return self.call_method(tr, "__getitem__", [key], {})
+
+    def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
+        """``x[key] = value``."""
+        graph_break("side-effect", f"an item of {self.describe()} was set")
+
+    def del_item(self, tr: Tracer, key: Value) -> None:
+        """``del x[key]``."""
+        graph_break("side-effect", f"an item of {self.describe()} was deleted")
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        """``iter(x)``."""
+        graph_break("unsupported-value", f"iteration over {self.describe()}")
+
+    def length(self, tr: Tracer) -> Value:
+        """``len(x)``."""
+        return self.call_method(tr, "__len__", [], {})
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        """``item in x``."""
+        return any(item is other or tr.equal(item, other) for other in self.iterate(tr))
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        """``x is other``, for two Values that are not one."""
+        return False
+
+
+class MethodOf(Value):
+    """``receiver.name`` of a built-in kind, not called yet."""
+
+    __slots__ = ("name", "receiver")
+
+    def __init__(self, receiver: Value, name: str) -> None:
+        super().__init__()
+        self.receiver, self.name = receiver, name
+
+    def describe(self) -> str:
+        return f"method {self.name!r} of {self.receiver.describe()}"
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        return self.receiver.call_method(tr, self.name, args, kwargs)
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+
+def no_attribute(value: Value, cls: type, name: str) -> AttributeError:
+    """Python's own complaint."""
+    return AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name)

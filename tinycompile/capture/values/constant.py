@@ -1,0 +1,110 @@
+"""Immutable Python objects whose value is known: numbers, strings, None, dtypes, devices, ranges, enum members."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.capture.sources import Source
+from tinycompile.capture.values.base import Kwargs, MethodOf, Value
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+LITERALS: tuple[type, ...] = (int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented))
+TORCH_CONSTANTS: tuple[type, ...] = (torch.dtype, torch.device, torch.memory_format, torch.layout, torch.finfo, torch.iinfo)
+_ARGUMENTS = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
+
+
+def is_constant_object(obj: Any) -> bool:
+    """Whether an object is modelled as a Const."""
+    return type(obj) in _KINDS or isinstance(obj, enum.Enum)
+
+
+_KINDS = frozenset({*LITERALS, *TORCH_CONSTANTS, range})
+
+
+class Const(Value):
+    """A known constant."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.value = value
+
+    def python_type(self, tr: Tracer) -> type:
+        return type(self.value)
+
+    def describe(self) -> str:
+        return repr(self.value)
+
+    @property
+    def is_constant(self) -> bool:
+        return True
+
+    def constant(self, tr: Tracer) -> Any:
+        return self.value
+
+    def argument(self, tr: Tracer) -> Any:
+        if isinstance(self.value, _ARGUMENTS):
+            return self.value
+        if self.value is Ellipsis:
+            return self.value
+        if isinstance(self.value, range):
+            return tuple(self.value)
+        if isinstance(self.value, (int, str)):  # members of IntEnum and StrEnum
+            return self.value
+        return super().argument(tr)
+
+    def key(self, tr: Tracer) -> Any:
+        return self.value
+
+    def truth(self, tr: Tracer) -> bool:
+        return bool(self.value)
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        found = getattr(self.value, name)  # AttributeError is the user's
+        if is_constant_object(found):
+            return Const(found)
+        if callable(found):
+            return MethodOf(self, name)
+        return tr.from_python(found)
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        method = getattr(self.value, name)
+        if name == "join" and isinstance(self.value, str):
+            args = [tr.from_python([v.constant(tr) for v in args[0].iterate(tr)])]
+        given = [a.constant(tr) for a in args]
+        return tr.from_python(method(*given, **{k: v.constant(tr) for k, v in kwargs.items()}))
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        return tr.from_python(self.value[key.constant(tr)])
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        return map(tr.from_python, iter(self.value))
+
+    def length(self, tr: Tracer) -> Value:
+        return Const(len(self.value))
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        return item.constant(tr) in self.value
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        return isinstance(other, Const) and (self.value is other.value or _interned(self.value, other.value))
+
+
+def _interned(a: Any, b: Any) -> bool:
+    """Whether equal constants of a kind count as one object: they do where CPython or torch keep one of each."""
+    return type(a) is type(b) and isinstance(a, (bool, int, str, type(None), torch.dtype)) and a == b
+
+
+NONE, TRUE, FALSE = Const(None), Const(True), Const(False)
+
+
+def boolean(value: bool) -> Const:
+    """The shared constant."""
+    return TRUE if value else FALSE

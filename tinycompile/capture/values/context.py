@@ -1,0 +1,60 @@
+"""Context managers that capture knows: gradient modes and ``nullcontext``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.values.base import Kwargs, MethodOf, Value
+from tinycompile.capture.values.constant import NONE
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+class GradMode(Value):
+    """``torch.no_grad()``, ``enable_grad()`` or ``set_grad_enabled(mode)``; ``now``: the last sets the mode when it is made."""
+
+    __slots__ = ("before", "mode", "now")
+
+    def __init__(self, mode: bool, now: bool, before: bool) -> None:
+        super().__init__()
+        self.mode, self.now, self.before = mode, now, before
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        return MethodOf(self, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name == "__enter__":
+            if not self.now:
+                self.before = tr.grad_enabled
+            tr.set_grad(self.mode)
+            return NONE
+        if name == "__exit__":
+            tr.set_grad(self.before)
+            return NONE
+        if name == "clone":
+            return GradMode(self.mode, self.now, self.before)
+        graph_break("grad-mode", f"method {name!r} of a gradient mode")
+
+
+class NullContext(Value):
+    """``contextlib.nullcontext(value)``."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value = NONE) -> None:
+        super().__init__()
+        self.value = value
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        return MethodOf(self, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name in ("__enter__", "__exit__"):
+            return self.value if name == "__enter__" else NONE
+        graph_break("unsupported-value", f"method {name!r} of nullcontext")

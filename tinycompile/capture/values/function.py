@@ -1,0 +1,175 @@
+"""Functions, bound methods, cells and partials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.sources import Source
+from tinycompile.capture.values.base import Kwargs, Lazy, Value, no_attribute
+from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.sequence import TupleValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+class Cell(Value):
+    """A closure's variable. ``content`` None: unbound. One from outside can't be changed."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: Value | Lazy | None = None, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.content = content
+
+    def get(self, tr: Tracer, name: str) -> Value:
+        """The variable's value."""
+        if self.content is None:
+            raise NameError(f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope")
+        if isinstance(self.content, Lazy):
+            self.content = tr.force(self.content)
+        return self.content
+
+    def set(self, value: Value | None, name: str) -> None:
+        """Assign, or delete with None."""
+        if self.source is not None:
+            graph_break("side-effect", f"the closure variable {name!r} was changed")
+        self.content = value
+
+
+class FunctionValue(Value):
+    """A Python function: one from outside (``fn`` is it), or one that the program made."""
+
+    __slots__ = ("closure", "code", "defaults", "fn", "globals", "kwdefaults", "name")
+
+    def __init__(
+        self,
+        code: CodeType,
+        globals_: dict[str, Any],
+        closure: Sequence[Cell] = (),
+        fn: FunctionType | None = None,
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.code, self.globals, self.closure, self.fn = code, globals_, tuple(closure), fn
+        self.defaults: Sequence[Value | Lazy] = ()
+        self.kwdefaults: dict[str, Value | Lazy] = {}
+        self.name = code.co_qualname
+
+    def python_type(self, tr: Tracer) -> type:
+        return FunctionType
+
+    def describe(self) -> str:
+        return f"function {self.name}"
+
+    def key(self, tr: Tracer) -> Any:
+        return self if self.fn is None else self.fn
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        return tr.call_function(self, args, kwargs)
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if name in ("__name__", "__qualname__", "__module__", "__doc__") and self.fn is not None:
+            return Const(getattr(self.fn, name))
+        if name == "__name__":
+            return Const(self.code.co_name)
+        if self.fn is None or self.source is None:
+            graph_break("unsupported-value", f"attribute {name!r} of {self.describe()}")
+        if name in self.fn.__dict__:
+            return tr.dict_entry(self.fn.__dict__, name, f"{self.source.label}.{name}")
+        if not hasattr(self.fn, name):
+            raise no_attribute(self, FunctionType, name)
+        graph_break("unsupported-value", f"attribute {name!r} of {self.describe()}")
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        return self.fn is not None and isinstance(other, FunctionValue) and self.fn is other.fn
+
+
+class BoundFunction(Value):
+    """A method: a function with its first argument."""
+
+    __slots__ = ("fn", "receiver")
+
+    def __init__(self, fn: Value, receiver: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.fn, self.receiver = fn, receiver
+
+    def describe(self) -> str:
+        return f"method {self.fn.describe()} of {self.receiver.describe()}"
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        return self.fn.call(tr, [self.receiver, *args], kwargs)
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.receiver
+        return self.fn if name == "__func__" else self.fn.get_attr(tr, name)
+
+    def key(self, tr: Tracer) -> Any:
+        return self.fn.key(tr), self.receiver.key(tr)
+
+
+class PartialValue(Value):
+    """``functools.partial``."""
+
+    __slots__ = ("args", "fn", "kwargs")
+
+    def __init__(self, fn: Value, args: Sequence[Value], kwargs: Kwargs, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.fn, self.args, self.kwargs = fn, list(args), dict(kwargs)
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        return self.fn.call(tr, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if name == "func":
+            return self.fn
+        if name == "args":
+            return TupleValue(self.args)
+        if name == "keywords":
+            return tr.make_dict([(Const(k), v) for k, v in self.kwargs.items()])
+        return super().get_attr(tr, name)
+
+
+class BuiltinValue(Value):
+    """A function written in C, or a torch function: what it means is in a table, or in an op record."""
+
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.fn = fn
+
+    def python_type(self, tr: Tracer) -> type:
+        return type(self.fn)
+
+    def describe(self) -> str:
+        return f"function {getattr(self.fn, '__module__', None) or ''}.{getattr(self.fn, '__qualname__', repr(self.fn))}".replace(" .", " ")
+
+    def key(self, tr: Tracer) -> Any:
+        return self.fn
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        return tr.call_builtin(self.fn, args, kwargs)
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        found = getattr(self.fn, name)
+        return Const(found) if isinstance(found, (str, type(None))) else super().get_attr(tr, name)
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        return isinstance(other, BuiltinValue) and self.fn is other.fn

@@ -1,0 +1,45 @@
+"""Iterators that live inside the frame: over containers, of built-in functions, and of generators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.values.base import Kwargs, MethodOf, Value
+from tinycompile.capture.values.constant import NONE
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+class IteratorValue(Value):
+    """A Python iterator of Values, consumed as the program consumes it."""
+
+    __slots__ = ("rest",)
+
+    def __init__(self, rest: Iterator[Value]) -> None:
+        super().__init__()
+        self.rest = rest
+
+    def next(self) -> Value | None:
+        """The next value, or None at the end."""
+        return next(self.rest, None)
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        return self.rest
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        return MethodOf(self, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name == "__iter__":
+            return self
+        if name == "close":
+            return NONE
+        if name == "__next__":
+            return tr.next(self)
+        graph_break("unsupported-value", f"iterator method {name!r}")

@@ -1,0 +1,214 @@
+"""Dicts and ordered dicts."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.sources import Source
+from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
+from tinycompile.capture.values.constant import NONE, Const, boolean
+from tinycompile.capture.values.sequence import TupleValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+class DictValue(Value):
+    """A dict. ``items`` maps ``key.key()`` to the key and the value, which may be Lazy."""
+
+    __slots__ = ("cls", "default_factory", "items")
+
+    def __init__(
+        self, tr: Tracer, pairs: Iterable[tuple[Value, Value | Lazy]] = (), cls: type = dict, source: Source | None = None
+    ) -> None:
+        super().__init__(source)
+        self.cls = cls
+        self.default_factory: Value | None = None
+        self.items: dict[Any, tuple[Value, Value | Lazy]] = {}
+        for key, value in pairs:
+            self._put(key.key(tr), key, value)
+
+    def _put(self, at: Any, key: Value, value: Value | Lazy) -> None:
+        """Python keeps the first of equal keys."""
+        old = self.items.get(at)
+        self.items[at] = (key if old is None else old[0], value)
+
+    def _value(self, tr: Tracer, at: Any) -> Value:
+        key, value = self.items[at]
+        if isinstance(value, Lazy):
+            value = tr.force(value)
+            self.items[at] = key, value
+        return value
+
+    def pairs(self, tr: Tracer) -> list[tuple[Value, Value]]:
+        """All keys and values."""
+        return [(self.items[at][0], self._value(tr, at)) for at in list(self.items)]
+
+    def python_type(self, tr: Tracer) -> type:
+        return self.cls
+
+    @property
+    def is_constant(self) -> bool:
+        return all(k.is_constant and isinstance(v, Value) and v.is_constant for k, v in self.items.values())
+
+    def constant(self, tr: Tracer) -> Any:
+        return self.cls((k.constant(tr), v.constant(tr)) for k, v in self.pairs(tr))
+
+    def key(self, tr: Tracer) -> Any:
+        raise TypeError(f"unhashable type: '{self.cls.__name__}'")
+
+    def truth(self, tr: Tracer) -> bool:
+        return bool(self.items)
+
+    def length(self, tr: Tracer) -> Value:
+        return Const(len(self.items))
+
+    def keys(self) -> Iterator[Value]:
+        """The keys."""
+        size = len(self.items)
+        for key, _ in list(self.items.values()):
+            if len(self.items) != size:
+                raise RuntimeError("dictionary changed size during iteration")
+            yield key
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        return self.keys()
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        return item.key(tr) in self.items
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        at = key.key(tr)
+        if at not in self.items:
+            if self.default_factory is None:
+                raise KeyError(at)
+            self.set_item(tr, key, self.default_factory.call(tr, [], {}))
+        return self._value(tr, at)
+
+    def changed(self) -> None:
+        """Called before each mutation."""
+        if self.source is not None:
+            graph_break("side-effect", f"the dict {self.source.label} was changed")
+
+    def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
+        self.changed()
+        self._put(key.key(tr), key, value)
+
+    def del_item(self, tr: Tracer, key: Value) -> None:
+        self.changed()
+        del self.items[key.key(tr)]
+
+    def update(self, tr: Tracer, other: Value) -> None:
+        """``dict.update`` from a mapping or pairs."""
+        if isinstance(other, DictValue):
+            for key, value in other.pairs(tr):
+                self.set_item(tr, key, value)
+        else:
+            for pair in other.iterate(tr):
+                key, value = pair.iterate(tr)
+                self.set_item(tr, key, value)
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if not hasattr(self.cls, name):
+            raise no_attribute(self, self.cls, name)
+        return MethodOf(self, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name == "update":
+            for other in args:
+                self.update(tr, other)
+            for key, value in kwargs.items():
+                self.set_item(tr, Const(key), value)
+            return NONE
+        rule = _METHODS.get(name)
+        if rule is None or kwargs:
+            graph_break("unsupported-value", f"dict method {name!r}")
+        return rule(self, tr, args)
+
+    def _get(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        at = args[0].key(tr)
+        if at in self.items:
+            return self._value(tr, at)
+        return args[1] if len(args) > 1 else NONE
+
+    def _pop(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.changed()
+        at = args[0].key(tr)
+        if at not in self.items and len(args) > 1:
+            return args[1]
+        value = self._value(tr, at)
+        del self.items[at]
+        return value
+
+    def _popitem(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.changed()
+        if not self.items:
+            raise KeyError("popitem(): dictionary is empty")
+        key, value = self.pairs(tr)[-1]
+        del self.items[key.key(tr)]
+        return TupleValue([key, value])
+
+    def _setdefault(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        if args[0].key(tr) not in self.items:
+            self.set_item(tr, args[0], args[1] if len(args) > 1 else NONE)
+        return self.get_item(tr, args[0])
+
+    def _clear(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.changed()
+        self.items.clear()
+        return NONE
+
+    def _copy(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        made = DictValue(tr, self.pairs(tr), self.cls)
+        made.default_factory = self.default_factory
+        return made
+
+
+class DictView(Value):
+    """``d.keys()``, ``d.values()`` or ``d.items()``."""
+
+    __slots__ = ("of", "what")
+
+    def __init__(self, of: DictValue, what: str) -> None:
+        super().__init__()
+        self.of, self.what = of, what
+
+    def python_type(self, tr: Tracer) -> type:
+        return type(getattr({}, self.what)())
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        if self.what == "keys":
+            return self.of.keys()
+        if self.what == "values":
+            return (self.of.get_item(tr, k) for k in self.of.keys())
+        return (TupleValue([k, self.of.get_item(tr, k)]) for k in self.of.keys())
+
+    def length(self, tr: Tracer) -> Value:
+        return self.of.length(tr)
+
+    def truth(self, tr: Tracer) -> bool:
+        return self.of.truth(tr)
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        return self.of.contains(tr, item) if self.what == "keys" else super().contains(tr, item)
+
+
+_METHODS: dict[str, Callable[[Any, "Tracer", Sequence[Value]], Value]] = {
+    "get": DictValue._get,
+    "pop": DictValue._pop,
+    "popitem": DictValue._popitem,
+    "setdefault": DictValue._setdefault,
+    "clear": DictValue._clear,
+    "copy": DictValue._copy,
+    "keys": lambda self, tr, args: DictView(self, "keys"),
+    "values": lambda self, tr, args: DictView(self, "values"),
+    "items": lambda self, tr, args: DictView(self, "items"),
+    "__len__": lambda self, tr, args: self.length(tr),
+    "__getitem__": lambda self, tr, args: self.get_item(tr, args[0]),
+    "__iter__": lambda self, tr, args: tr.iterator(self.iterate(tr)),
+    "__contains__": lambda self, tr, args: boolean(self.contains(tr, args[0])),
+}
+DICT_TYPES: tuple[type, ...] = (dict, OrderedDict)

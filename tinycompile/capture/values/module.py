@@ -1,0 +1,189 @@
+"""``torch.nn.Module``: identity is guarded, and each parameter, buffer, submodule and attribute that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.sources import Held, HeldItem
+from tinycompile.capture.values.base import Kwargs, Lazy, Value
+from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.iterator import IteratorValue
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.object import ObjectValue, class_lookup
+from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
+from tinycompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
+)  # fmt: skip
+_STATE = ("_parameters", "_buffers", "_modules")
+
+
+class ModuleValue(ObjectValue):
+    """An ``nn.Module``. Its source is Held."""
+
+    __slots__ = ()
+
+    obj: torch.nn.Module
+
+    def __init__(self, obj: torch.nn.Module, source: Held) -> None:
+        super().__init__(obj, source)
+
+    def key(self, tr: Tracer) -> Any:
+        return self.obj
+
+    def truth(self, tr: Tracer) -> bool:
+        return self.length(tr).truth(tr) if hasattr(type(self.obj), "__len__") else True
+
+    # --- attributes ---
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if name in _STATE:
+            return self._state(tr, name)
+        return super().get_attr(tr, name)
+
+    def missing(self, tr: Tracer, name: str) -> Value:
+        if type(self.obj).__getattr__ is not torch.nn.Module.__getattr__:
+            return super().missing(tr, name)
+        for state in _STATE:
+            if name in self.obj.__dict__[state]:
+                return tr.force(self._lazy(tr, state, name))
+        raise AttributeError(f"'{type(self.obj).__name__}' object has no attribute '{name}'")
+
+    def _lazy(self, tr: Tracer, state: str, name: str) -> Lazy:
+        """A parameter, buffer or submodule."""
+        mapping = self.obj.__dict__[state]
+        held = tr.guards.hold(mapping, f"{self.where.text}{state}", f"{self.where.label}.{state}")
+        shown = f"{self.where.label}.{name}" if name.isidentifier() else f"{self.where.label}[{name}]"
+        return Lazy(mapping[name], HeldItem(held, name, shown, pinned=True))
+
+    def _state(self, tr: Tracer, state: str) -> Value:
+        """One of the three dicts, with its keys guarded."""
+        mapping = self.obj.__dict__[state]
+        held = tr.guards.hold(mapping, f"{self.where.text}{state}", f"{self.where.label}.{state}")
+        tr.guards.keys(held)
+        pairs = [(Const(name), self._lazy(tr, state, name)) for name in mapping]
+        return DictValue(tr, pairs, type(mapping), held)
+
+    # --- calls ---
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        cls = type(self.obj)
+        if isinstance(self.obj, (torch.jit.ScriptModule, torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
+            graph_break("unsupported-value", f"a call of a {cls.__name__}")
+        if cls.__call__ is not torch.nn.Module.__call__:
+            return super().call(tr, args, kwargs)
+        self._no_hooks(tr)
+        return self.get_attr(tr, "forward").call(tr, args, kwargs)
+
+    def _no_hooks(self, tr: Tracer) -> None:
+        for name in _HOOKS:
+            self._empty(tr, self.obj.__dict__[name], f"{self.where.label}.{name}")
+        for name in _GLOBAL_HOOKS:
+            self._empty(tr, getattr(torch.nn.modules.module, name), name)
+
+    @staticmethod
+    def _empty(tr: Tracer, hooks: dict[int, Any], label: str) -> None:
+        if hooks:
+            graph_break("hooks", label)
+        tr.guards.empty(tr.guards.hold(hooks, "hooks", label))
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        found = class_lookup(type(self.obj), name)
+        own = found is not None and found[0] is torch.nn.Module and name not in self.obj.__dict__
+        if own and name in _WALKS:
+            recurse = kwargs.get("recurse", args[0] if name in ("parameters", "buffers") and args else Const(True)).truth(tr)
+            if not args or name in ("parameters", "buffers"):
+                return IteratorValue(iter(_WALKS[name](self, tr, recurse)))
+        if own and name in _STATE_CHANGES:
+            graph_break("side-effect", f"{self.where.label}.{name}() changes a module")
+        return super().call_method(tr, name, args, kwargs)
+
+    # --- containers ---
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        return iter(self._children(tr)) if self._is_list() else super().iterate(tr)
+
+    def length(self, tr: Tracer) -> Value:
+        return Const(len(self._children(tr))) if self._is_list() else super().length(tr)
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        if not self._is_list():
+            return super().get_item(tr, key)
+        children = self._children(tr)
+        if isinstance(key, SliceValue):
+            return ListValue(children[key.constant(tr)])
+        index = tr.index(key, type(self.obj).__name__)
+        if not -len(children) <= index < len(children):
+            raise IndexError(f"index {index} is out of range")
+        return children[index]
+
+    def _is_list(self) -> bool:
+        cls = type(self.obj)
+        kinds = (torch.nn.ModuleList, torch.nn.Sequential)
+        return any(issubclass(cls, k) and cls.__iter__ is k.__iter__ and cls.__getitem__ is k.__getitem__ for k in kinds)
+
+    def _children(self, tr: Tracer) -> list[Value]:
+        modules = self._state(tr, "_modules")
+        assert isinstance(modules, DictValue)
+        return [value for _, value in modules.pairs(tr)]
+
+    # --- walks over the tree ---
+
+    def tree(self, tr: Tracer, prefix: str, recurse: bool, seen: set[int]) -> Iterator[tuple[str, ModuleValue]]:
+        """This module and all below it, each once, with dotted names."""
+        if id(self.obj) in seen:
+            return
+        seen.add(id(self.obj))
+        yield prefix, self
+        if recurse:
+            modules = self._state(tr, "_modules")
+            assert isinstance(modules, DictValue)
+            for name, child in modules.pairs(tr):
+                if isinstance(child, ModuleValue):
+                    dotted = f"{prefix}.{name.constant(tr)}" if prefix else name.constant(tr)
+                    yield from child.tree(tr, dotted, recurse, seen)
+
+    def _members(self, tr: Tracer, state: str, recurse: bool) -> list[tuple[Value, Value]]:
+        found: dict[int, tuple[Value, Value]] = {}
+        for prefix, module in self.tree(tr, "", recurse, set()):
+            values = module._state(tr, state)
+            assert isinstance(values, DictValue)
+            for name, value in values.pairs(tr):
+                if isinstance(value, TensorValue):
+                    dotted = f"{prefix}.{name.constant(tr)}" if prefix else name.constant(tr)
+                    found.setdefault(id(value.obj), (Const(dotted), value))
+        return list(found.values())
+
+
+def _named(state: str) -> Any:
+    return lambda m, tr, recurse: [TupleValue(pair) for pair in m._members(tr, state, recurse)]
+
+
+def _plain(state: str) -> Any:
+    return lambda m, tr, recurse: [value for _, value in m._members(tr, state, recurse)]
+
+
+_WALKS: dict[str, Any] = {
+    "parameters": _plain("_parameters"),
+    "named_parameters": _named("_parameters"),
+    "buffers": _plain("_buffers"),
+    "named_buffers": _named("_buffers"),
+    "modules": lambda m, tr, recurse: [child for _, child in m.tree(tr, "", True, set())],
+    "named_modules": lambda m, tr, recurse: [TupleValue([Const(n), c]) for n, c in m.tree(tr, "", True, set())],
+    "children": lambda m, tr, recurse: m._children(tr),
+    "named_children": lambda m, tr, recurse: [TupleValue(pair) for pair in m._state(tr, "_modules").pairs(tr)],
+}
+_STATE_CHANGES = frozenset({
+    "train", "eval", "to", "cuda", "cpu", "float", "half", "bfloat16", "double", "type", "requires_grad_", "zero_grad", "apply",
+    "register_buffer", "register_parameter", "add_module", "register_module", "register_forward_hook", "register_forward_pre_hook",
+    "register_full_backward_hook", "load_state_dict", "_apply", "compile",
+})  # fmt: skip

@@ -1,0 +1,254 @@
+"""Classes, Python modules and instances of user classes. Attributes are looked up as Python does, without running user code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.sources import Attr, Held, Source
+from tinycompile.capture.values.base import Kwargs, Value, no_attribute
+from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.function import BoundFunction
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+MISSING: Any = object()
+
+
+def class_lookup(cls: type, name: str) -> tuple[type, Any] | None:
+    """What a class's method resolution order holds under a name, unbound: (owner, object)."""
+    for owner in cls.__mro__:
+        if name in owner.__dict__:
+            return owner, owner.__dict__[name]
+    return None
+
+
+class ClassValue(Value):
+    """A class from outside."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, cls: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.cls = cls
+
+    def python_type(self, tr: Tracer) -> type:
+        return type(self.cls)
+
+    def describe(self) -> str:
+        return f"class {self.cls.__qualname__}"
+
+    def key(self, tr: Tracer) -> Any:
+        return self.cls
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def argument(self, tr: Tracer) -> Any:
+        return self.cls if self.cls in (int, float, bool) else super().argument(tr)
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        return tr.call_class(self.cls, args, kwargs)
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            return Const(getattr(self.cls, name))
+        found = class_lookup(self.cls, name)
+        if found is None:
+            getattr(self.cls, name)  # AttributeError is the user's
+            graph_break("unsupported-value", f"attribute {name!r} of {self.describe()}, which its metaclass defines")
+        owner, raw = found
+        if isinstance(raw, classmethod):
+            return BoundFunction(tr.class_member(owner, name, raw.__func__), self)
+        if isinstance(raw, staticmethod):
+            return tr.class_member(owner, name, raw.__func__)
+        return tr.class_member(owner, name, getattr(self.cls, name))
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        graph_break("unsupported-value", f"subscription of {self.describe()}")
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        return isinstance(other, ClassValue) and self.cls is other.cls
+
+
+class PyModuleValue(Value):
+    """A Python module."""
+
+    __slots__ = ("module",)
+
+    def __init__(self, module: ModuleType, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.module = module
+
+    def python_type(self, tr: Tracer) -> type:
+        return ModuleType
+
+    def describe(self) -> str:
+        return f"module {self.module.__name__}"
+
+    def key(self, tr: Tracer) -> Any:
+        return self.module
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        return tr.module_attribute(self.module, name)
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        return isinstance(other, PyModuleValue) and self.module is other.module
+
+
+class ObjectValue(Value):
+    """An instance of a user's class, from outside. Its class is guarded, and each attribute that is read."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any, source: Source) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    @property
+    def where(self) -> Source:
+        """The source; there always is one."""
+        assert self.source is not None
+        return self.source
+
+    def python_type(self, tr: Tracer) -> type:
+        return type(self.obj)
+
+    def describe(self) -> str:
+        return f"{type(self.obj).__name__} object {self.where.label}"
+
+    def key(self, tr: Tracer) -> Any:
+        if type(self.obj).__hash__ is not object.__hash__:
+            graph_break("unsupported-value", f"the hash of {self.describe()}")
+        return self
+
+    # --- attributes ---
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        cls = type(self.obj)
+        if cls.__getattribute__ is not object.__getattribute__:
+            graph_break("unsupported-value", f"{cls.__qualname__} defines __getattribute__")
+        if name == "__class__":
+            return tr.from_python(cls)
+        found = class_lookup(cls, name)
+        if found is not None and _is_data_descriptor(found[1]):
+            return self._data_descriptor(tr, name, *found)
+        own = getattr(self.obj, "__dict__", {})
+        if name in own:
+            return self._own(tr, name)
+        if found is not None:
+            self._not_shadowed(tr, name)
+            return self._class_member(tr, name, *found)
+        return self.missing(tr, name)
+
+    def _own(self, tr: Tracer, name: str) -> Value:
+        return tr.attribute_of(self.where, self.obj, name)
+
+    def _not_shadowed(self, tr: Tracer, name: str) -> None:
+        """Guard that no instance attribute hides the class's."""
+        own = getattr(self.obj, "__dict__", None)
+        if own is None:
+            return
+        if isinstance(self.where, Held):
+            tr.guards.absent(tr.guards.hold(own, "attributes"), name, f"{self.where.label} has no attribute {name!r} of its own")
+        else:
+            tr.guards.check(f"{name!r} not in {self.where.text}.__dict__", f"{self.where.label} has no own {name!r}")
+
+    def _data_descriptor(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
+        if isinstance(raw, property):
+            getter = tr.class_member(owner, name, raw)
+            if raw.fget is None:
+                raise AttributeError(f"property {name!r} of {type(self.obj).__name__!r} object has no getter")
+            del getter
+            return tr.from_callable(raw.fget).call(tr, [self], {})
+        if isinstance(raw, MemberDescriptorType):
+            return tr.wrap(getattr(self.obj, name), Attr(self.where, name))
+        if isinstance(raw, GetSetDescriptorType) and name == "__dict__":
+            return tr.wrap(self.obj.__dict__, Attr(self.where, name))
+        graph_break("unsupported-value", f"descriptor {name!r} of {self.describe()}")
+
+    def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
+        if isinstance(raw, FunctionType):
+            return BoundFunction(tr.class_member(owner, name, raw), self)
+        if isinstance(raw, staticmethod):
+            return tr.class_member(owner, name, raw.__func__)
+        if isinstance(raw, classmethod):
+            return BoundFunction(tr.class_member(owner, name, raw.__func__), tr.from_python(type(self.obj)))
+        if isinstance(raw, cached_property) or hasattr(type(raw), "__get__"):
+            graph_break("unsupported-value", f"descriptor {name!r} of {self.describe()}")
+        return tr.class_member(owner, name, raw)
+
+    def missing(self, tr: Tracer, name: str) -> Value:
+        """Neither the instance nor its class has the attribute."""
+        hook = class_lookup(type(self.obj), "__getattr__")
+        if hook is None:
+            self._not_shadowed(tr, name)
+            raise no_attribute(self, type(self.obj), name)
+        return tr.class_member(*hook[:1], "__getattr__", hook[1]).call(tr, [self, Const(name)], {})
+
+    def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
+        graph_break("side-effect", f"{self.where.label}.{name} was set")
+
+    # --- protocols, looked up on the class ---
+
+    def special(self, tr: Tracer, name: str) -> Value | None:
+        """A bound special method, None when the class has none."""
+        found = class_lookup(type(self.obj), name)
+        if found is None or found[1] is None:
+            return None
+        if not isinstance(found[1], FunctionType):
+            graph_break("unsupported-value", f"{name} of {self.describe()}")
+        return BoundFunction(tr.class_member(found[0], name, found[1]), self)
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        method = self.special(tr, "__call__")
+        if method is None:
+            raise TypeError(f"'{type(self.obj).__name__}' object is not callable")
+        return method.call(tr, args, kwargs)
+
+    def truth(self, tr: Tracer) -> bool:
+        for name in ("__bool__", "__len__"):
+            method = self.special(tr, name)
+            if method is not None:
+                return method.call(tr, [], {}).truth(tr)
+        return True
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        method = self.special(tr, "__iter__")
+        if method is None:
+            graph_break("unsupported-value", f"iteration over {self.describe()}")
+        return method.call(tr, [], {}).iterate(tr)
+
+    def length(self, tr: Tracer) -> Value:
+        return self._required(tr, "__len__").call(tr, [], {})
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        return self._required(tr, "__getitem__").call(tr, [key], {})
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        method = self.special(tr, "__contains__")
+        return super().contains(tr, item) if method is None else method.call(tr, [item], {}).truth(tr)
+
+    def _required(self, tr: Tracer, name: str) -> Value:
+        method = self.special(tr, name)
+        if method is None:
+            raise TypeError(f"{type(self.obj).__name__!r} object has no {name}")
+        return method
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        if not isinstance(other, ObjectValue):
+            return False
+        same = self.obj is other.obj
+        tr.guards.check(f"({self.where.text} is {other.where.text}) is {same}", "which objects are one")
+        return same
+
+
+def _is_data_descriptor(raw: Any) -> bool:
+    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")

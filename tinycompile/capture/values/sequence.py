@@ -1,0 +1,383 @@
+"""Tuples (also ``torch.Size``, namedtuples and torch's result types), lists, sets and slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.sources import Source
+from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
+from tinycompile.capture.values.constant import NONE, Const, boolean
+from tinycompile.capture.values.symbolic import SymInt, dim_value
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+class SequenceValue(Value):
+    """What tuples and lists share. ``items`` may hold Lazy entries: read them with ``item`` or ``values``."""
+
+    __slots__ = ("cls", "items")
+
+    def __init__(self, items: Iterable[Value | Lazy], cls: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.items, self.cls = list(items), cls
+
+    def python_type(self, tr: Tracer) -> type:
+        return self.cls
+
+    def item(self, tr: Tracer, at: int) -> Value:
+        """One item, wrapped (and guarded) now if it was not yet."""
+        found = self.items[at]
+        if isinstance(found, Lazy):
+            found = self.items[at] = tr.force(found)
+        return found
+
+    def values(self, tr: Tracer) -> list[Value]:
+        """All items, wrapped."""
+        return [self.item(tr, i) for i in range(len(self.items))]
+
+    @property
+    def is_constant(self) -> bool:
+        return all(isinstance(i, Value) and i.is_constant for i in self.items)
+
+    def constant(self, tr: Tracer) -> Any:
+        return self.rebuild([v.constant(tr) for v in self.values(tr)])
+
+    def rebuild(self, items: list[Any]) -> Any:
+        """A Python object of this class with these items."""
+        return self.cls(*items) if hasattr(self.cls, "_make") else self.cls(items)
+
+    def argument(self, tr: Tracer) -> Any:
+        made = [v.argument(tr) for v in self.values(tr)]
+        return made if self.cls is list else tuple(made)
+
+    def truth(self, tr: Tracer) -> bool:
+        return bool(self.items)
+
+    def length(self, tr: Tracer) -> Value:
+        return Const(len(self.items))
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        at = 0
+        while at < len(self.items):  # a list may grow while it is iterated
+            yield self.item(tr, at)
+            at += 1
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        if isinstance(key, SliceValue):
+            return self.slice(tr, key.constant(tr))
+        index = tr.index(key, self.cls.__name__)
+        try:
+            self.items[index]
+        except IndexError:
+            name = "list" if self.cls is list else "tuple"
+            raise IndexError(f"{name} index out of range") from None
+        return self.item(tr, index)
+
+    def slice(self, tr: Tracer, at: slice) -> Value:
+        """A part, as a new sequence."""
+        cls = self.cls if self.cls in (list, torch.Size) else tuple
+        made = (ListValue if cls is list else TupleValue)(self.values(tr)[at])
+        made.cls = cls
+        return made
+
+    def _index(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        for i, v in enumerate(self.values(tr)):
+            if v is args[0] or tr.equal(v, args[0]):
+                return Const(i)
+        raise ValueError(f"{args[0].describe()} is not in {'list' if self.cls is list else 'tuple'}")
+
+    def _count(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        return Const(sum(v is args[0] or tr.equal(v, args[0]) for v in self.values(tr)))
+
+
+class TupleValue(SequenceValue):
+    """A tuple or an immutable relative of it."""
+
+    __slots__ = ()
+
+    def __init__(self, items: Iterable[Value | Lazy], source: Source | None = None, cls: type = tuple) -> None:
+        super().__init__(items, cls, source)
+
+    def rebuild(self, items: list[Any]) -> Any:
+        if self.cls.__module__ == "torch.return_types":
+            return self.cls(items)
+        return super().rebuild(items)
+
+    def key(self, tr: Tracer) -> Any:
+        return tuple(v.key(tr) for v in self.values(tr))
+
+    def fields(self) -> tuple[str, ...]:
+        """Names of the items, for namedtuples and torch's result types."""
+        if hasattr(self.cls, "_fields"):
+            return tuple(self.cls._fields)
+        return self.cls.__match_args__ if self.cls.__module__ == "torch.return_types" else ()  # type: ignore[attr-defined]
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        fields = self.fields()
+        if name in fields:
+            return self.item(tr, fields.index(name))
+        if name == "_fields" and fields:
+            return tr.from_python(fields)
+        if not hasattr(self.cls, name):
+            raise no_attribute(self, self.cls, name)
+        return MethodOf(self, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name == "numel" and self.cls is torch.Size:
+            total: Any = 1
+            for v in self.values(tr):
+                total = total * v.argument(tr)
+            return dim_value(total)
+        if name == "_replace":
+            return self._replace(tr, kwargs)
+        if name == "_asdict":
+            return tr.make_dict(list(zip(map(Const, self.fields()), self.values(tr), strict=True)))
+        rule = _TUPLE_METHODS.get(name)
+        if rule is None:
+            return tr.call_class_method(self, self.cls, name, args, kwargs)
+        return rule(self, tr, args)
+
+    def _replace(self, tr: Tracer, kwargs: Kwargs) -> Value:
+        items = dict(zip(self.fields(), self.values(tr), strict=True))
+        unknown = [name for name in kwargs if name not in items]
+        if unknown:
+            raise ValueError(f"Got unexpected field names: {unknown!r}")
+        return TupleValue([*{**items, **kwargs}.values()], cls=self.cls)
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        return isinstance(other, TupleValue) and not self.items and not other.items and self.cls is other.cls is tuple
+
+
+class ListValue(SequenceValue):
+    """A list. One that came from outside may be read but not changed."""
+
+    __slots__ = ()
+
+    def __init__(self, items: Iterable[Value | Lazy] = (), source: Source | None = None) -> None:
+        super().__init__(items, list, source)
+
+    def key(self, tr: Tracer) -> Any:
+        raise TypeError("unhashable type: 'list'")
+
+    def changed(self) -> None:
+        """Called before each mutation."""
+        if self.source is not None:
+            graph_break("side-effect", f"the list {self.source.label} was changed")
+
+    def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
+        self.changed()
+        if isinstance(key, SliceValue):
+            self.items[key.constant(tr)] = list(value.iterate(tr))
+        else:
+            self.items[tr.index(key, "list")] = value
+
+    def del_item(self, tr: Tracer, key: Value) -> None:
+        self.changed()
+        if isinstance(key, SliceValue):
+            del self.items[key.constant(tr)]
+        else:
+            del self.items[tr.index(key, "list")]
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if not hasattr(list, name):
+            raise no_attribute(self, list, name)
+        return MethodOf(self, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name == "sort":
+            self.changed()
+            self.items[:] = tr.sort(self.values(tr), kwargs)
+            return NONE
+        rule = _LIST_METHODS.get(name)
+        if rule is None or kwargs:
+            graph_break("unsupported-value", f"list method {name!r}")
+        return rule(self, tr, args)
+
+    def extend(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        """``list.extend``."""
+        self.changed()
+        self.items.extend(list(args[0].iterate(tr)))
+        return NONE
+
+    def append(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        """``list.append``."""
+        self.changed()
+        self.items.append(args[0])
+        return NONE
+
+    def _insert(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.changed()
+        self.items.insert(tr.index(args[0], "list"), args[1])
+        return NONE
+
+    def _pop(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.changed()
+        at = tr.index(args[0], "list") if args else -1
+        if not self.items:
+            raise IndexError("pop from empty list")
+        value = self.item(tr, at)
+        del self.items[at]
+        return value
+
+    def _remove(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.changed()
+        del self.items[self._index(tr, args).constant(tr)]
+        return NONE
+
+    def _reverse(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.changed()
+        self.items.reverse()
+        return NONE
+
+    def _clear(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.changed()
+        self.items.clear()
+        return NONE
+
+    def _copy(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        return ListValue(self.values(tr))
+
+
+_Method = Callable[[Any, "Tracer", Sequence[Value]], Value]
+_READING: dict[str, _Method] = {
+    "index": SequenceValue._index,
+    "count": SequenceValue._count,
+    "__len__": lambda self, tr, args: self.length(tr),
+    "__getitem__": lambda self, tr, args: self.get_item(tr, args[0]),
+    "__iter__": lambda self, tr, args: tr.iterator(self.iterate(tr)),
+    "__contains__": lambda self, tr, args: boolean(self.contains(tr, args[0])),
+}
+_TUPLE_METHODS = _READING
+_LIST_METHODS: dict[str, _Method] = {
+    **_READING,
+    "append": ListValue.append,
+    "extend": ListValue.extend,
+    "insert": ListValue._insert,
+    "pop": ListValue._pop,
+    "remove": ListValue._remove,
+    "reverse": ListValue._reverse,
+    "clear": ListValue._clear,
+    "copy": ListValue._copy,
+}
+
+
+class SetValue(Value):
+    """A set or frozenset of hashable values, in the order of insertion."""
+
+    __slots__ = ("cls", "items")
+
+    def __init__(self, tr: Tracer, items: Iterable[Value] = (), cls: type = set, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.cls = cls
+        self.items: dict[Any, Value] = {}
+        for item in items:
+            self.items.setdefault(item.key(tr), item)
+
+    def python_type(self, tr: Tracer) -> type:
+        return self.cls
+
+    @property
+    def is_constant(self) -> bool:
+        return all(v.is_constant for v in self.items.values())
+
+    def constant(self, tr: Tracer) -> Any:
+        return self.cls(v.constant(tr) for v in self.items.values())
+
+    def truth(self, tr: Tracer) -> bool:
+        return bool(self.items)
+
+    def length(self, tr: Tracer) -> Value:
+        return Const(len(self.items))
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        if self.is_constant:  # in the order in which Python itself iterates
+            return map(tr.from_python, self.constant(tr))
+        if len(self.items) > 1:
+            graph_break("unsupported-value", "the order of a set of objects")
+        return iter(self.items.values())
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        return item.key(tr) in self.items
+
+    def add(self, tr: Tracer, item: Value) -> None:
+        """``set.add``."""
+        if self.source is not None:
+            graph_break("side-effect", f"the set {self.source.label} was changed")
+        self.items.setdefault(item.key(tr), item)
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if not hasattr(self.cls, name):
+            raise no_attribute(self, self.cls, name)
+        return MethodOf(self, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name == "add" and self.cls is set:
+            self.add(tr, args[0])
+            return NONE
+        if name == "update" and self.cls is set:
+            for other in args:
+                for item in other.iterate(tr):
+                    self.add(tr, item)
+            return NONE
+        if name in _SET_ALGEBRA and self.is_constant:
+            return tr.from_python(getattr(self.constant(tr), name)(*[set(_constants(tr, a)) for a in args]))
+        graph_break("unsupported-value", f"set method {name!r}")
+
+
+_SET_ALGEBRA = frozenset({
+    "union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "isdisjoint", "copy",
+})  # fmt: skip
+
+
+def _constants(tr: Tracer, value: Value) -> list[Any]:
+    return [v.constant(tr) for v in value.iterate(tr)]
+
+
+class SliceValue(Value):
+    """``slice(start, stop, step)``."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, start: Value, stop: Value, step: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.parts = (start, stop, step)
+
+    def python_type(self, tr: Tracer) -> type:
+        return slice
+
+    @property
+    def is_constant(self) -> bool:
+        return all(p.is_constant for p in self.parts)
+
+    def constant(self, tr: Tracer) -> Any:
+        return slice(*(p.constant(tr) for p in self.parts))
+
+    def argument(self, tr: Tracer) -> Any:
+        return slice(*(p.argument(tr) for p in self.parts))
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        getattr(slice(None), name)
+        return MethodOf(self, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        return tr.from_python(getattr(self.constant(tr), name)(*(a.constant(tr) for a in args)))
+
+
+def size_value(shape: Sequence[Any]) -> TupleValue:
+    """A ``torch.Size`` of static or symbolic dims."""
+    return TupleValue(map(dim_value, shape), cls=torch.Size)
+
+
+def has_symbols(value: SequenceValue) -> bool:
+    """Whether some item is symbolic."""
+    return any(isinstance(v, SymInt) for v in value.items)

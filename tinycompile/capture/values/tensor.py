@@ -1,0 +1,278 @@
+"""Tensors: metadata is answered here, ops go through the records (``tr.tensor_method``)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.base import shapes
+from tinycompile.base.meta import TensorMeta
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.sources import Source
+from tinycompile.capture.values.base import Kwargs, MethodOf, Value, no_attribute
+from tinycompile.capture.values.constant import FALSE, NONE, Const, boolean
+from tinycompile.capture.values.sequence import TupleValue, size_value
+from tinycompile.capture.values.symbolic import dim_value
+from tinycompile.eager.fake import FakeTensor
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+class Memory:
+    """The tensors of the program that share one storage. ``outside``: some of them exist outside the graph."""
+
+    __slots__ = ("members", "outside")
+
+    def __init__(self, outside: bool = False) -> None:
+        self.members: weakref.WeakSet[TensorValue] = weakref.WeakSet()
+        self.outside = outside
+
+
+class TensorValue(Value):
+    """One tensor object of the program. An in-place op gives it a new ``fake``: every name of the object sees that.
+
+    ``cls``: ``torch.Tensor``, ``Parameter`` or ``tinycompile.Tensor``. ``obj``: the tensor itself if it came from outside."""
+
+    __slots__ = ("cls", "fake", "memory", "obj", "requires_grad")
+
+    def __init__(
+        self,
+        fake: FakeTensor,
+        cls: type,
+        requires_grad: bool,
+        memory: Memory | None = None,
+        obj: Any = None,
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.fake, self.cls, self.requires_grad, self.obj = fake, cls, requires_grad, obj
+        self.memory = memory if memory is not None else Memory(outside=obj is not None)
+        self.memory.members.add(self)
+
+    @property
+    def meta(self) -> TensorMeta:
+        """Its metadata now."""
+        return self.fake.meta
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it came from outside and was not rebound since."""
+        return self.obj is not None
+
+    def python_type(self, tr: Tracer) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"tensor {self.source.label if self.source is not None else ''}({self.meta})"
+
+    def argument(self, tr: Tracer) -> Any:
+        return self.fake
+
+    def truth(self, tr: Tracer) -> bool:
+        graph_break("data-dependent", f"the truth of {self.describe()} decides a branch")
+
+    def constant(self, tr: Tracer) -> Any:
+        graph_break("data-dependent", f"a Python value of {self.describe()} is needed")
+
+    # --- attributes ---
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        rule = _ATTRIBUTES.get(name)
+        if rule is not None:
+            return rule(self, tr)
+        if name in ("grad", "grad_fn", "_base", "_version", "_backward_hooks"):
+            graph_break("unsupported-value", f"Tensor.{name}")
+        if name == "data":
+            return tr.tensor_method(self, "detach", [], {})
+        if self.obj is not None and self.source is not None and name in getattr(self.obj, "__dict__", ()):
+            return tr.attribute_of(self.source, self.obj, name)
+        found = getattr(self.cls, name, None)
+        if found is None:
+            raise no_attribute(self, self.cls, name)
+        if callable(found):
+            return MethodOf(self, name)
+        return tr.tensor_attribute(self, name)
+
+    def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
+        graph_break("side-effect", f"Tensor.{name} was set")
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        rule = _METHODS.get(name)
+        if rule is not None:
+            answer = rule(self, tr, args, kwargs)
+            if answer is not None:
+                return answer
+        return tr.tensor_method(self, name, args, kwargs)
+
+    # --- as a container ---
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        return tr.index_tensor(self, key)
+
+    def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
+        tr.write_tensor(self, key, value)
+
+    def length(self, tr: Tracer) -> Value:
+        if not self.meta.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return dim_value(self.meta.shape[0])
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        if not self.meta.shape:
+            raise TypeError("iteration over a 0-d tensor")
+        return tr.tensor_method(self, "unbind", [Const(0)], {}).iterate(tr)
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        graph_break("data-dependent", "`in` on a tensor")
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        if not isinstance(other, TensorValue) or self.obj is None or other.obj is None:
+            return False
+        same = self.obj is other.obj
+        assert self.source is not None and other.source is not None
+        tr.guards.check(f"{'' if same else 'not '}{self.source.text} is {other.source.text}", "which arguments are one tensor")
+        return same
+
+
+# --- attributes and methods that metadata answers ------------------------------------------------------------------------------
+
+
+def _requires_grad(t: TensorValue, tr: Tracer) -> Value:
+    if t.is_input and t.source is not None:
+        tr.guards.check(f"{t.source.text}.requires_grad is {t.obj.requires_grad}", f"{t.source.label}.requires_grad")
+    return boolean(t.requires_grad)
+
+
+def _is_leaf(t: TensorValue, tr: Tracer) -> Value:
+    if t.is_input and t.source is not None:
+        tr.guards.check(f"{t.source.text}.is_leaf is {t.obj.is_leaf}", f"{t.source.label}.is_leaf")
+        return boolean(t.obj.is_leaf)
+    return boolean(not t.requires_grad)
+
+
+def _device(t: TensorValue, tr: Tracer) -> Value:
+    return Const(t.meta.device.torch()) if t.cls.__module__.startswith("torch") else tr.from_python(t.meta.device)
+
+
+_ATTRIBUTES: dict[str, Callable[[TensorValue, Tracer], Value]] = {
+    "shape": lambda t, tr: size_value(t.meta.shape),
+    "dtype": lambda t, tr: Const(t.meta.dtype),
+    "device": _device,
+    "ndim": lambda t, tr: Const(t.meta.rank),
+    "layout": lambda t, tr: Const(torch.strided),
+    "requires_grad": _requires_grad,
+    "is_leaf": _is_leaf,
+    "itemsize": lambda t, tr: Const(t.meta.dtype.itemsize),
+    "nbytes": lambda t, tr: dim_value(t.meta.numel * t.meta.dtype.itemsize),
+    "is_cuda": lambda t, tr: boolean(t.meta.device.type == "cuda"),
+    "is_cpu": lambda t, tr: boolean(t.meta.device.type == "cpu"),
+    "is_meta": lambda t, tr: boolean(t.meta.device.type == "meta"),
+    "is_mps": lambda t, tr: boolean(t.meta.device.type == "mps"),
+    "is_xpu": lambda t, tr: boolean(t.meta.device.type == "xpu"),
+    "is_sparse": lambda t, tr: FALSE,
+    "is_sparse_csr": lambda t, tr: FALSE,
+    "is_quantized": lambda t, tr: FALSE,
+    "is_nested": lambda t, tr: FALSE,
+    "is_mkldnn": lambda t, tr: FALSE,
+    "names": lambda t, tr: TupleValue([NONE] * t.meta.rank),
+    "__class__": lambda t, tr: tr.from_python(t.cls),
+}  # fmt: skip
+
+
+def _dim(t: TensorValue, tr: Tracer, value: Value) -> int:
+    return shapes.normalize_dim(tr.index(value, "size"), t.meta.rank)
+
+
+def _size(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+    which = kwargs.get("dim", args[0] if args else NONE)
+    if which is NONE:
+        return size_value(t.meta.shape)
+    if not t.meta.rank:
+        raise IndexError("Dimension specified as 0 but tensor has no dimensions")
+    return dim_value(t.meta.shape[_dim(t, tr, which)])
+
+
+def _stride(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+    which = kwargs.get("dim", args[0] if args else NONE)
+    if which is NONE:
+        return TupleValue(map(dim_value, t.meta.strides))
+    return dim_value(t.meta.strides[_dim(t, tr, which)])
+
+
+def _is_contiguous(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+    wanted = kwargs.get("memory_format", args[0] if args else Const(torch.contiguous_format)).constant(tr)
+    if wanted is torch.contiguous_format:
+        return boolean(t.meta.is_contiguous())
+    shape = [shapes.hint(s) for s in t.meta.shape]
+    if list(shape) != list(t.meta.shape):
+        graph_break("unsupported-value", f"is_contiguous({wanted}) of a tensor with symbolic sizes")
+    like = torch.empty_strided(shape, t.meta.strides, device="meta")  # type: ignore[arg-type]
+    return boolean(like.is_contiguous(memory_format=wanted))
+
+
+def _type(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
+    if args or kwargs:
+        return None
+    return Const(torch.empty(0, dtype=t.meta.dtype, device="cpu").type().replace("torch.", _type_prefix(t)))
+
+
+def _type_prefix(t: TensorValue) -> str:
+    return "torch." if t.meta.device.type == "cpu" else f"torch.{t.meta.device.type}."
+
+
+def _reads_data(name: str) -> Callable[[TensorValue, Tracer, Sequence[Value], Kwargs], Value]:
+    def rule(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        graph_break("data-dependent", f"Tensor.{name}() of {t.describe()}")
+
+    return rule
+
+
+def _breaks(kind: str, name: str) -> Callable[[TensorValue, Tracer, Sequence[Value], Kwargs], Value]:
+    def rule(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        graph_break(kind, f"Tensor.{name}()")
+
+    return rule
+
+
+def _self_when(test: Callable[[TensorValue], bool]) -> Callable[[TensorValue, Tracer, Sequence[Value], Kwargs], Value | None]:
+    """Ops that return the very same object when there is nothing to do."""
+    return lambda t, tr, args, kwargs: t if not args and not kwargs and test(t) else None
+
+
+_Rule = Callable[[TensorValue, "Tracer", Sequence[Value], Kwargs], "Value | None"]
+_METHODS: dict[str, _Rule] = {
+    "size": _size,
+    "stride": _stride,
+    "dim": lambda t, tr, args, kwargs: Const(t.meta.rank),
+    "ndimension": lambda t, tr, args, kwargs: Const(t.meta.rank),
+    "numel": lambda t, tr, args, kwargs: dim_value(t.meta.numel),
+    "nelement": lambda t, tr, args, kwargs: dim_value(t.meta.numel),
+    "element_size": lambda t, tr, args, kwargs: Const(t.meta.dtype.itemsize),
+    "is_contiguous": _is_contiguous,
+    "is_floating_point": lambda t, tr, args, kwargs: boolean(t.meta.dtype.is_floating_point),
+    "is_complex": lambda t, tr, args, kwargs: boolean(t.meta.dtype.is_complex),
+    "is_signed": lambda t, tr, args, kwargs: boolean(t.meta.dtype.is_signed),
+    "is_conj": lambda t, tr, args, kwargs: FALSE,
+    "is_neg": lambda t, tr, args, kwargs: FALSE,
+    "is_inference": lambda t, tr, args, kwargs: FALSE,
+    "is_set_to": _breaks("unsupported-value", "is_set_to"),
+    "get_device": lambda t, tr, args, kwargs: Const(t.meta.device.index),
+    "type": _type,
+    "contiguous": _self_when(lambda t: t.meta.is_contiguous()),
+    "resolve_conj": _self_when(lambda t: True),
+    "resolve_neg": _self_when(lambda t: True),
+    "cpu": _self_when(lambda t: t.meta.device.type == "cpu"),
+    "__len__": lambda t, tr, args, kwargs: t.length(tr),
+    "__getitem__": lambda t, tr, args, kwargs: t.get_item(tr, args[0]),
+    "__hash__": _breaks("unsupported-value", "__hash__"),
+    "has_names": lambda t, tr, args, kwargs: FALSE,
+    "__bool__": _reads_data("__bool__"),
+    "is_nonzero": _reads_data("is_nonzero"),
+    **{n: _reads_data(n) for n in ("item", "tolist", "numpy", "__int__", "__float__", "__index__", "__array__", "equal", "allclose")},
+    **{n: _breaks("unsupported-value", n) for n in ("data_ptr", "untyped_storage", "storage", "storage_offset", "register_hook")},
+    **{n: _breaks("side-effect", n) for n in ("backward", "requires_grad_", "retain_grad", "set_", "resize_", "share_memory_")},
+}  # fmt: skip

@@ -1,0 +1,326 @@
+"""From Python objects to Values. An object with a source gets the guards that its Value needs; one without is trusted to stay."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections import OrderedDict
+from types import (
+    BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType, WrapperDescriptorType,
+)  # fmt: skip
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.base.device import Device
+from tinycompile.capture import signature
+from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.guards import is_aligned
+from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Local, Source
+from tinycompile.capture.values.base import Lazy, Value
+from tinycompile.capture.values.constant import LITERALS, Const, is_constant_object
+from tinycompile.capture.values.context import GradMode
+from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, FunctionValue, PartialValue
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.module import ModuleValue
+from tinycompile.capture.values.object import ClassValue, ObjectValue, PyModuleValue
+from tinycompile.capture.values.sequence import ListValue, SetValue, SliceValue, TupleValue
+from tinycompile.capture.values.symbolic import SymInt
+from tinycompile.eager.tensor import Tensor as OurTensor
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+BUILTIN_TYPES = (
+    BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType, torch._ops.OpOverloadPacket,
+)  # fmt: skip
+# Packages whose attributes are taken not to change.
+_TRUSTED = frozenset({
+    "torch", "builtins", "math", "operator", "functools", "itertools", "collections", "typing", "numbers", "enum", "types", "abc",
+    "contextlib", "inspect", "warnings", "copy", "tinycompile", "dataclasses",
+})  # fmt: skip
+
+
+def is_trusted(module_name: str | None) -> bool:
+    """Whether a module is the standard library's or torch's: not guarded inside."""
+    return (module_name or "").partition(".")[0] in _TRUSTED
+
+
+# --- with a source --------------------------------------------------------------------------------------------------------------
+
+
+def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
+    """The Value of an object from outside, guarded."""
+    if is_constant_object(obj):
+        return _constant(tr, obj, source)
+    if isinstance(obj, (torch.Tensor, OurTensor)):
+        return _tensor(tr, obj, source)
+    rule = _RULES.get(type(obj))
+    if rule is not None:
+        return rule(tr, obj, source)
+    if isinstance(obj, torch.nn.Module):
+        return pinned(tr, obj, source)
+    if isinstance(obj, tuple) and (hasattr(obj, "_fields") or type(obj).__module__ == "torch.return_types"):
+        return _tuple(tr, obj, source)
+    if isinstance(obj, type) or isinstance(obj, BUILTIN_TYPES) or type(obj).__module__ == "tinycompile.api":
+        return pinned(tr, obj, source)
+    if isinstance(obj, (list, tuple, dict, set, torch.Generator, BaseException)):
+        graph_break("unsupported-value", f"{source.label} is a {type(obj).__module__}.{type(obj).__qualname__}")
+    return _object(tr, obj, source)
+
+
+def pin(tr: Tracer, obj: Any, source: Source, hint: str | None = None) -> Held:
+    """Guard that the source still gives this very object, and hold it."""
+    if isinstance(source, Held):
+        return source
+    held = tr.guards.hold(obj, hint or source.label, source.label)
+    if isinstance(source, HeldItem):
+        tr.guards.item(source, obj, equal=False)
+    else:
+        tr.guards.check(f"{source.text} is {held.name}", f"{source.label} is {held.shown}")
+    return held
+
+
+def pinned(tr: Tracer, obj: Any, source: Source) -> Value:
+    """The Value of an object whose identity is guarded; one Value an object."""
+    held = pin(tr, obj, source)
+    found = tr.pinned.get(id(obj))
+    if found is None:
+        found = tr.pinned[id(obj)] = from_callable(tr, obj, held)
+    return found
+
+
+def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
+    """Functions, classes, modules, methods: objects whose identity is known already."""
+    if isinstance(obj, FunctionType):
+        return _function(tr, obj, source)
+    if isinstance(obj, type):
+        return ClassValue(obj, source)
+    if isinstance(obj, ModuleType):
+        return PyModuleValue(obj, source)
+    if isinstance(obj, MethodType):
+        owner = tr.guards.hold(obj.__self__, "self")
+        return BoundFunction(from_callable(tr, obj.__func__), wrap(tr, obj.__self__, owner), source)
+    if isinstance(obj, torch.nn.Module):
+        return ModuleValue(obj, source or tr.guards.hold(obj, "module"))
+    if type(obj).__module__ == "tinycompile.api" and hasattr(obj, "original"):  # a compiled function inside another: its original
+        return from_callable(tr, obj.original)
+    if isinstance(obj, functools.partial):
+        return PartialValue(
+            from_callable(tr, obj.func),
+            [from_python(tr, a) for a in obj.args],
+            {k: from_python(tr, v) for k, v in obj.keywords.items()},
+            source,
+        )
+    return BuiltinValue(obj, source)
+
+
+def _constant(tr: Tracer, obj: Any, source: Source) -> Value:
+    if type(obj) is int and isinstance(source, (Local, Item, Attr)) and tr.is_dynamic_int(source.text, obj):
+        return _symbolic_int(tr, obj, source)
+    if isinstance(source, Held):
+        return Const(obj, source)
+    if isinstance(obj, enum.Enum) or isinstance(obj, torch.dtype):
+        pin(tr, obj, source, "constant")
+    elif isinstance(source, HeldItem) and type(obj) in LITERALS and not (isinstance(obj, float) and (obj == 0 or obj != obj)):
+        tr.guards.item(source, obj, equal=True)
+    else:
+        tr.guards.check(tr.guards.equals(source.text, obj), f"{source.label} == {obj!r}")
+    tr.constants_seen[source.text] = obj
+    return Const(obj, source)
+
+
+def _symbolic_int(tr: Tracer, obj: int, source: Source) -> Value:
+    dim = tr.new_size(obj)
+    tr.guards.check(f"_type({source.text}) is {tr.guards.hold(int, 'int_').name} and ({dim} := {source.text}) >= 2",
+                    f"{source.label} is a size, {dim}")  # fmt: skip
+    tr.add_number(source, str(dim), obj)
+    tr.constants_seen[source.text] = obj
+    return SymInt(dim, source)  # type: ignore[arg-type]
+
+
+# --- tensors --------------------------------------------------------------------------------------------------------------------
+
+
+def _tensor(tr: Tracer, obj: Any, source: Source) -> Value:
+    if isinstance(obj, OurTensor):
+        if type(obj) is not OurTensor:
+            graph_break("tensor-kind", f"{source.label} is a {type(obj).__qualname__}")
+        signature.check_plain(obj.torch(), source.label)
+        signature.guard_ours(tr, obj, source)
+        meta = signature.symbolic_meta(tr, obj.torch(), ())
+        return tr.add_tensor(source, obj, meta, is_aligned(obj.torch()))
+    signature.check_plain(obj, source.label)
+    if isinstance(source, Held) or (isinstance(source, HeldItem) and source.pinned):
+        return _pinned_tensor(tr, obj, source)
+    dynamic = tr.dynamic_dims(source.text, obj)
+    meta = signature.symbolic_meta(tr, obj, dynamic)
+    if dynamic:
+        signature.guard_symbolic(tr, obj, meta, source)
+    else:
+        signature.guard_static(tr, obj, source)
+    return tr.add_tensor(source, obj, meta, is_aligned(obj))
+
+
+def _pinned_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
+    """A module's tensor: identity and signature are guarded in bulk, and the rebuilt code holds the object itself."""
+    held = pin(tr, obj, source)
+    found = tr.pinned.get(id(obj))
+    if found is None:
+        tr.guards.held_tensor(held)
+        meta = signature.symbolic_meta(tr, obj, ())
+        found = tr.pinned[id(obj)] = tr.add_tensor(held, obj, meta, is_aligned(obj))
+    return found
+
+
+# --- containers -----------------------------------------------------------------------------------------------------------------
+
+
+def _guard_type(tr: Tracer, obj: Any, source: Source, more: str = "", label: str = "") -> Source:
+    """Guard the class (and ``more``, with ``{}`` for the expression); what is held already is known by identity."""
+    if isinstance(source, (Held, HeldItem)):
+        source = pin(tr, obj, source)
+        if more:
+            tr.guards.check(more.format(source.text), f"{source.label}: {label}")
+        return source
+    cls = tr.guards.hold(type(obj), type(obj).__name__ + "_")
+    text = f"_type({source.text}) is {cls.name}" + (f" and {more.format(source.text)}" if more else "")
+    tr.guards.check(text, f"{source.label} is a {type(obj).__name__}" + (f", {label}" if label else ""))
+    return source
+
+
+def _tuple(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
+    source = _guard_type(tr, obj, source, f"_len({{}}) == {len(obj)}", f"{len(obj)} items")
+    return TupleValue([Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source, type(obj))
+
+
+def _list(tr: Tracer, obj: list[Any], source: Source) -> Value:
+    source = _guard_type(tr, obj, source, f"_len({{}}) == {len(obj)}", f"{len(obj)} items")
+    return ListValue([Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source)
+
+
+def _dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
+    for key in obj:
+        if not isinstance(key, (str, int, float, bool, bytes, type(None))):
+            graph_break("unsupported-value", f"{source.label} has a key of type {type(key).__name__}")
+    keys = tr.guards.hold(tuple(obj), "keys")
+    source = _guard_type(tr, obj, source, f"_tuple({{}}) == {keys.name}", f"keys {list(obj)!r}")
+    return DictValue(tr, [(Const(k), Lazy(o, Item(source, k))) for k, o in obj.items()], type(obj), source)
+
+
+def _set(tr: Tracer, obj: Any, source: Source) -> Value:
+    if not all(is_constant_object(o) for o in obj):
+        graph_break("unsupported-value", f"{source.label} is a set of objects")
+    copy = tr.guards.hold(type(obj)(obj), "members")
+    source = _guard_type(tr, obj, source, f"{{}} == {copy.name}", f"{obj!r}")
+    return SetValue(tr, map(Const, obj), type(obj), source)
+
+
+def _slice(tr: Tracer, obj: slice, source: Source) -> Value:
+    source = _guard_type(tr, obj, source)
+    return SliceValue(*(wrap(tr, getattr(obj, n), Attr(source, n)) for n in ("start", "stop", "step")), source=source)
+
+
+# --- functions and objects ------------------------------------------------------------------------------------------------------
+
+
+def _function(tr: Tracer, fn: FunctionType, source: Held | None) -> FunctionValue:
+    held = source or tr.guards.hold(fn, fn.__name__)
+    cells = []
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        where = tr.guards.hold(cell, f"cell_{name}", name)
+        content = Attr(where, "cell_contents")
+        cells.append(tr.cell_of(cell, lambda c=cell, s=content, w=where: Cell(_content(c, s), w)))
+    made = FunctionValue(fn.__code__, fn.__globals__, cells, fn, held)
+    made.name = fn.__qualname__
+    trusted = is_trusted(fn.__module__)
+    if fn.__defaults__:
+        where = Attr(held, "__defaults__")
+        if not trusted:
+            defaults = tr.guards.hold(fn.__defaults__, "defaults")
+            tr.guards.check(f"{where.text} is {defaults.name}", f"the defaults of {fn.__qualname__}")
+        made.defaults = [_default(tr, o, Item(where, i), trusted) for i, o in enumerate(fn.__defaults__)]
+    if fn.__kwdefaults__:
+        where = Attr(held, "__kwdefaults__")
+        made.kwdefaults = {k: _default(tr, o, Item(where, k), trusted) for k, o in fn.__kwdefaults__.items()}
+    return made
+
+
+def _default(tr: Tracer, obj: Any, source: Source, trusted: bool) -> Value | Lazy:
+    return from_python(tr, obj) if trusted and is_constant_object(obj) else Lazy(obj, source)
+
+
+def _content(cell: Any, source: Source) -> Lazy | None:
+    try:
+        return Lazy(cell.cell_contents, source)
+    except ValueError:  # an empty cell
+        return None
+
+
+def _bound_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
+    if isinstance(source, (Held, HeldItem)):
+        return pinned(tr, obj, source)
+    tr.guards.check(f"_type({source.text}) is {tr.guards.hold(MethodType, 'method_').name}", f"{source.label} is a method")
+    return BoundFunction(wrap(tr, obj.__func__, Attr(source, "__func__")), wrap(tr, obj.__self__, Attr(source, "__self__")), source)
+
+
+def _object(tr: Tracer, obj: Any, source: Source) -> Value:
+    if isinstance(obj, (torch.no_grad, torch.enable_grad)):
+        _guard_type(tr, obj, source)
+        return GradMode(isinstance(obj, torch.enable_grad), now=False, before=tr.grad_enabled)
+    source = _guard_type(tr, obj, source)
+    if isinstance(source, Held):
+        found = tr.pinned.get(id(obj))
+        if found is None:
+            found = tr.pinned[id(obj)] = ObjectValue(obj, source)
+        return found
+    return ObjectValue(obj, source)
+
+
+def _our_device(tr: Tracer, obj: Device, source: Source) -> Value:
+    _guard_type(tr, obj, source, f"{{}} == {tr.guards.hold(obj, 'device_').name}", str(obj))
+    return Const(obj.torch())
+
+
+_RULES: dict[type, Any] = {
+    tuple: _tuple,
+    torch.Size: _tuple,
+    list: _list,
+    dict: _dict,
+    OrderedDict: _dict,
+    set: _set,
+    frozenset: _set,
+    slice: _slice,
+    FunctionType: pinned,
+    ModuleType: pinned,
+    functools.partial: pinned,
+    MethodType: _bound_method,
+    Device: _our_device,
+}
+
+
+# --- without a source -----------------------------------------------------------------------------------------------------------
+
+
+def from_python(tr: Tracer, obj: Any) -> Value:
+    """The Value of an object that capture itself made, or that is trusted not to change."""
+    if is_constant_object(obj):
+        return Const(obj)
+    kind = type(obj)
+    if kind is list:
+        return ListValue([from_python(tr, o) for o in obj])
+    if kind in (tuple, torch.Size) or (isinstance(obj, tuple) and hasattr(obj, "_fields")):
+        return TupleValue([from_python(tr, o) for o in obj], cls=kind)
+    if kind in (dict, OrderedDict):
+        return DictValue(tr, [(from_python(tr, k), from_python(tr, v)) for k, v in obj.items()], kind)
+    if kind in (set, frozenset):
+        return SetValue(tr, map(Const, obj), kind)
+    if kind is slice:
+        return SliceValue(*(from_python(tr, p) for p in (obj.start, obj.stop, obj.step)))
+    if isinstance(obj, (FunctionType, type, ModuleType, MethodType, functools.partial, *BUILTIN_TYPES)):
+        return from_callable(tr, obj)
+    if callable(obj) and is_trusted(getattr(obj, "__module__", None)):
+        return from_callable(tr, obj)
+    if isinstance(obj, torch.Tensor):
+        return wrap(tr, obj, tr.guards.hold(obj, "tensor"))
+    return wrap(tr, obj, tr.guards.hold(obj, kind.__name__.lower()))
