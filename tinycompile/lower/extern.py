@@ -7,7 +7,7 @@ from typing import Any
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Node, Ref
-from tinycompile.ir.loops import ExternCall, TensorView
+from tinycompile.ir.loops import ExternCall
 from tinycompile.lower.program import Program, results_of
 from tinycompile.lower.values import TensorValue
 
@@ -27,14 +27,15 @@ def lower_extern(program: Program, node: Node) -> Any:
 
 def _argument(program: Program, arg: Any) -> Any:
     if isinstance(arg, Ref):
-        return _as_views(program, program.values[arg.name])
+        return as_views(program, program.values[arg.name])
     return tuple(_argument(program, a) for a in arg) if isinstance(arg, tuple) else arg
 
 
-def _as_views(program: Program, value: Any) -> Any:
+def as_views(program: Program, value: Any) -> Any:
+    """A value as library calls take it and as the program returns it: tensors as strided views, numbers as they are."""
     if isinstance(value, TensorValue):
         return program.tensor(value)
-    return tuple(_as_views(program, v) for v in value) if isinstance(value, tuple) else value
+    return tuple(as_views(program, v) for v in value) if isinstance(value, tuple) else value
 
 
 def _result(program: Program, node: Node, at: int, meta: Any) -> TensorValue | None:
@@ -46,8 +47,3 @@ def _result(program: Program, node: Node, at: int, meta: Any) -> TensorValue | N
     if name is None and node.name in program.whole:
         name = program.name_of(f"{node.name}_{at}")
     return None if name is None else program.new_buffer(name, meta)
-
-
-def view_of(program: Program, value: Any) -> Any:
-    """An output as the program returns it: tensors as views, numbers as they are."""
-    return _as_views(program, value) if not isinstance(value, TensorView) else value

@@ -15,7 +15,7 @@ from tinycompile.base.shapes import ShapeEnv, current_env
 from tinycompile.ir.builder import dims_in
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ir.loops import Loops
-from tinycompile.lower.extern import lower_extern, view_of
+from tinycompile.lower.extern import as_views, lower_extern
 from tinycompile.lower.indexed import lower_indexed
 from tinycompile.lower.pointwise import lower_pointwise
 from tinycompile.lower.program import COMPUTABLE, Program, results_of
@@ -33,7 +33,7 @@ def lower(graph: Graph) -> Loops:
     with env.active():
         for node in graph.nodes[:-1]:
             program.values[node.name] = _lower_node(program, node)
-        outputs = tuple(view_of(program, program.number(o)) for o in graph.output.args[0])
+        outputs = tuple(as_views(program, program.number(o)) for o in graph.output.args[0])
     return program.finish(outputs)
 
 
