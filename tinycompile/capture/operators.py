@@ -58,6 +58,10 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
 
 
 def _tensor_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -> Value:
+    if isinstance(a, ObjectValue) and not isinstance(b, ObjectValue):
+        made = _object_binary(tr, symbol, a, b, inplace)
+        if made is not None:
+            return made
     for v in (a, b):
         if isinstance(v, ObjectValue):
             graph_break("unsupported-value", f"an operator between a tensor and {v.describe()}")
@@ -124,7 +128,7 @@ def _folded(tr: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
 def unary(tr: Tracer, symbol: str, a: Value) -> Value:
     """``-a``, ``+a`` or ``~a``."""
     if isinstance(a, TensorValue):
-        return torch_calls.call_torch(tr, UNARY[symbol], [a], {})
+        return a if symbol == "+" else torch_calls.call_torch(tr, UNARY[symbol], [a], {})  # +t is t itself
     if isinstance(a, SymInt) and symbol != "~":
         made = symbolic.binary("*", a, Const(-1 if symbol == "-" else 1))
         assert made is not None

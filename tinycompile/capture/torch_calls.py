@@ -226,7 +226,20 @@ def extern(
         graph_break("unsupported-op", f"{path} has no record, and its metadata can't be told: {type(error).__name__}: {error}")
     if not _all_tensors(metas):
         graph_break("unsupported-op", f"{path} returns something other than tensors")
-    return wrap_result(tr, tr.builder.extern(path, args, kwargs, metas), operands)
+    value = wrap_result(tr, tr.builder.extern(path, args, kwargs, metas), operands)
+    if isinstance(value, TupleValue):
+        value.cls = _result_class(path, len(value.items))
+    return value
+
+
+def _result_class(path: str, count: int) -> type:
+    """The class of a result of several tensors: ``torch.return_types.topk``, or a plain tuple."""
+    parts = path.split(".")
+    for name in (parts[-1], "_".join(parts[-2:])):
+        cls = getattr(torch.return_types, name, None)
+        if cls is not None and cls.n_fields == count:
+            return cls
+    return tuple
 
 
 def _check_extern(path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

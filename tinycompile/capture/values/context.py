@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from tinycompile.capture.breaks import graph_break
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 from tinycompile.capture.values.constant import NONE
@@ -26,6 +28,8 @@ class GradMode(Value):
         return True
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
+        if name == "__class__" and not self.now:
+            return tr.from_python(torch.enable_grad if self.mode else torch.no_grad)
         return MethodOf(self, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
