@@ -118,7 +118,7 @@ def launcher(source: KernelSource, library: ctypes.CDLL) -> Launcher:
 
     Raises KernelError when the kernel refuses its input. Holds no state: threads may call it at once (the GIL is released).
     """
-    function = library[source.name]
+    function = library[f"kernel_{source.name}"]
     function.restype = ctypes.c_int
     function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
     pointers = [f"a{i}" for i, a in enumerate(source.args) if a.kind == "pointer"]

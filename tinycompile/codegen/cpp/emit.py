@@ -1,7 +1,8 @@
 """``emit_kernel``: one Kernel of a plan as one C++ function; ``prelude``: the text that all functions of a plan share.
 
-    extern "C" int name(void** pointers, const int64_t* sizes, int threads)
+    extern "C" int kernel_<name>(void** pointers, const int64_t* sizes, int threads)
 
+(the prefix keeps a kernel called ``exp`` or ``long`` from being C's)
 ``pointers`` are the buffers' first elements and ``sizes`` the size symbols' values, both in the order of ``KernelSource.args``. It returns 0,
 or a bit mask of ``tc::INDEX_OUT_OF_RANGE`` and ``tc::DIVISION_BY_ZERO`` when torch itself must redo the call.
 """
@@ -36,7 +37,7 @@ def prelude(target: Target) -> str:
 
 
 def emit_kernel(kernel: Kernel, plan: Plan, target: Target, name: str) -> KernelSource:
-    """Generate ``kernel`` as the function ``name``. Raises BackendError for a nest that this backend can't do."""
+    """Generate ``kernel`` as the function ``kernel_<name>``. Raises BackendError for a nest that this backend can't do."""
     return _Function(kernel, plan, target, name).source()
 
 
@@ -63,7 +64,7 @@ class _Function:
         out = self.out
         for origin in self.kernel.nest.origins:
             out.comment(self._place(origin))
-        with out.block(f'extern "C" int {self.name}(void** pointers, const int64_t* sizes, int threads) {{', "}"):
+        with out.block(f'extern "C" int kernel_{self.name}(void** pointers, const int64_t* sizes, int threads) {{', "}"):
             self._parameters()
             out.line("int fault = 0;")
             self._groups()

@@ -117,7 +117,7 @@ class LoopNest:
         ]
         keep = self.choose_kept(passes, opened)
         for step in range(max(stage.values(), default=0) + 1):
-            self.straight([i for i in here if stage[i] == step], items)
+            self.straight(self.closure(i for i in here if stage[i] == step), items)
             for _, axis, targets in (p for p in passes if p[0] == step):
                 self.loop(open_axes, self.flat.axis(axis), targets)
                 for name, array in keep.pop((step, axis), []):
