@@ -3,21 +3,26 @@
 from tinycompile.dispatch import dispatcher
 from tinycompile.ops import (  # noqa: F401
     activations,
+    attention,
     bitwise,
     casts,
     comparison,
     creation,
     indexing,
+    joining,
     linalg,
     losses,
+    moments,
     norms,
     pointwise_arith,
     pointwise_math,
+    pointwise_more,
     random,
     reductions,
     softmax,
     spellings,
     table,
+    view_parts,
     views,
 )
 from tinycompile.ops.record import OPS

@@ -197,6 +197,11 @@ def is_one(d: Dim) -> bool:
     return isinstance(d, int) and d == 1
 
 
+def replaced(items: Sequence[Dim], dim: int, value: Dim) -> Shape:
+    """A shape or coordinates with one entry replaced."""
+    return (*items[:dim], value, *items[dim + 1 :])
+
+
 def is_zero(d: Dim) -> bool:
     """A size or stride that is 0."""
     return isinstance(d, int) and d == 0

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from tinycompile.base import shapes
-from tinycompile.base.device import Device
-from tinycompile.base.expr import Expr
-from tinycompile.ops import meta_rules as rules
+from tinycompile.ops import spellings_tensors
 from tinycompile.ops.record import OPS, BoundCall
-from tinycompile.ops.table import Args, SchemaBinder, add, add_attribute, call_of, is_tensor
-from tinycompile.ops.views import flattened_shape
+from tinycompile.ops.spellings_tensors import identity
+from tinycompile.ops.table import KEYWORDS, Args, SchemaBinder, add, call_of, is_tensor
 
 Kwargs = dict[str, Any]
 Bound = BoundCall | None
@@ -55,7 +50,6 @@ FORMS: dict[str, tuple[str, str]] = {
     "torch.where": ("where", "condition self other"),
     "torch.Tensor.where": ("where", "self condition other"),
 }  # fmt: skip
-_KEYWORDS = {"input": "self", "axis": "dim"}
 _OTHER_NAMES = {"torch.nn.functional.embedding": {"input": "indices"}}
 
 
@@ -77,7 +71,7 @@ class FormBinder:
             return None
         given = dict(zip(self.names, args, strict=False))
         for name, value in kwargs.items():
-            given[name if name in self.names else self.renamed.get(name, _KEYWORDS.get(name, name))] = value
+            given[name if name in self.names else self.renamed.get(name, KEYWORDS.get(name, name))] = value
         for name in self.dropped:
             value = given.pop(name, None)
             if (name in self.none and value is not None) or (name in self.false and value):
@@ -214,7 +208,7 @@ def _implicit_softmax(name: str) -> Callable[[Args, Kwargs], Bound]:
     bind = FormBinder(name, FORMS[f"torch.nn.functional.{name}"][1], {})
 
     def binder(args: Args, kwargs: Kwargs) -> Bound:
-        given = dict(zip(bind.names, args, strict=False)) | {_KEYWORDS.get(k, k): v for k, v in kwargs.items()}
+        given = dict(zip(bind.names, args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
         if given.get("dim") is None and is_tensor(given.get("self")):
             given["dim"] = 0 if len(given["self"].shape) in (0, 1, 3) else 1
         return bind((), given)
@@ -236,303 +230,6 @@ def _reductions() -> None:
         add(f"torch.nn.functional.{name}", _implicit_softmax(name))
 
 
-# ----------------------------------------------------------------------------------------------------------- casts, devices
-
-_CASTS = {
-    "float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16, "long": torch.int64,
-    "int": torch.int32, "short": torch.int16, "char": torch.int8, "byte": torch.uint8, "bool": torch.bool,
-}  # fmt: skip
-
-
-def identity(x: Any) -> Bound:
-    """A call that returns the very tensor it was given."""
-    return BoundCall(OPS["identity"], (x,))
-
-
-def converted(x: Any, dtype: Any = None, device: Any = None, copy: bool = False, memory_format: Any = None) -> Bound:
-    """``x.to(...)`` with its forms told apart: the identity, a cast, or a move between devices."""
-    chosen = x.dtype if dtype is None else dtype
-    if device is not None and Device.of(device) != Device.of(x.device) and not _same_cuda(device, x.device):
-        return call_of("to_device", x, device, chosen, copy, memory_format)
-    preserved = memory_format in (None, torch.preserve_format) or strides_match(x, memory_format)
-    if chosen == x.dtype and not copy and preserved:
-        return identity(x)
-    return call_of("to", x, chosen, copy, memory_format)
-
-
-def _same_cuda(device: Any, of: Any) -> bool:
-    asked, have = Device.of(device), Device.of(of)
-    return asked.type == have.type and asked.index < 0 and (asked.type != "cuda" or have.index == torch.cuda.current_device())
-
-
-def strides_match(x: Any, memory_format: torch.memory_format) -> bool:
-    """Whether a tensor of any kind is in the memory format already."""
-    meta = meta_of(x)
-    if memory_format == torch.contiguous_format:
-        return rules.is_row_major(meta)
-    return meta.rank == (4 if memory_format == torch.channels_last else 5) and rules.is_channels_last(meta)
-
-
-def meta_of(x: Any) -> rules.TensorMeta:
-    """The TensorMeta of a tensor of any kind."""
-    if isinstance(x, rules.TensorMeta):
-        return x
-    if isinstance(x, torch.Tensor):
-        return rules.TensorMeta(tuple(x.shape), x.stride(), x.dtype, Device.of(x.device), x.storage_offset())
-    return x.meta
-
-
-def _to(args: Args, kwargs: Kwargs) -> Bound:
-    """Tensor.to(dtype), .to(device, dtype), .to(other): then non_blocking, copy and memory_format."""
-    if kwargs.pop("non_blocking", False) or not args:
-        return None
-    x, rest = args[0], list(args[1:])
-    dtype, device, other = kwargs.pop("dtype", None), kwargs.pop("device", None), kwargs.pop("other", None)
-    if rest and is_tensor(rest[0]):
-        other = rest.pop(0)
-    if rest and isinstance(rest[0], (str, torch.device, Device, int)) and not isinstance(rest[0], bool):
-        device = rest.pop(0)
-    if rest and isinstance(rest[0], torch.dtype):
-        dtype = rest.pop(0)
-    if other is not None:
-        dtype, device = other.dtype, other.device
-    if rest and rest.pop(0):  # non_blocking
-        return None
-    copy = rest.pop(0) if rest else kwargs.pop("copy", False)
-    memory_format = kwargs.pop("memory_format", None)
-    return None if rest or kwargs else converted(x, dtype, device, bool(copy), memory_format)
-
-
-def _cast(dtype: torch.dtype) -> Callable[[Args, Kwargs], Bound]:
-    def binder(args: Args, kwargs: Kwargs) -> Bound:
-        return converted(args[0], dtype, memory_format=kwargs.get("memory_format")) if len(args) == 1 else None
-
-    return binder
-
-
-def _type(args: Args, kwargs: Kwargs) -> Bound:
-    chosen = args[1] if len(args) > 1 else kwargs.get("dtype")
-    return converted(args[0], chosen) if isinstance(chosen, torch.dtype) else None
-
-
-def _type_as(args: Args, kwargs: Kwargs) -> Bound:
-    other = args[1] if len(args) > 1 else kwargs["other"]
-    return converted(args[0], other.dtype, other.device)
-
-
-def _moved_to(kind: str) -> Callable[[Args, Kwargs], Bound]:
-    def binder(args: Args, kwargs: Kwargs) -> Bound:
-        device = kwargs.pop("device", args[1] if len(args) > 1 else None)
-        if kwargs or len(args) > 2:
-            return None
-        return converted(args[0], device=kind if device is None else device)
-
-    return binder
-
-
-def _contiguous(args: Args, kwargs: Kwargs) -> Bound:
-    x, memory_format = args[0], kwargs.get("memory_format", torch.contiguous_format)
-    if memory_format != torch.preserve_format and strides_match(x, memory_format):
-        return identity(x)
-    return call_of("contiguous", x, memory_format=memory_format)
-
-
-def _casts() -> None:
-    add("torch.Tensor.to", _to)
-    for name, dtype in _CASTS.items():
-        add(f"torch.Tensor.{name}", _cast(dtype))
-    add("torch.Tensor.type", _type)
-    add("torch.Tensor.type_as", _type_as)
-    add("torch.Tensor.cpu", _moved_to("cpu"))
-    add("torch.Tensor.cuda", _moved_to("cuda"))
-    add("torch.Tensor.contiguous", _contiguous)
-
-
-# ----------------------------------------------------------------------------------------------------------------- views
-
-
-def reshaped(x: Any, shape: Any) -> Bound:
-    """``view`` where strides permit (then the result aliases ``x``), else the copying ``reshape``."""
-    meta = meta_of(x)
-    full = shapes.infer_size(tuple(shape), meta.numel)
-    if shapes.view_strides(meta.shape, meta.strides, full) is None:
-        return call_of("reshape", x, full)
-    return call_of("view", x, full)
-
-
-def _sizes(args: Args, kwargs: Kwargs, name: str) -> Any:
-    if name in kwargs:
-        return kwargs[name]
-    rest = args[1:]
-    return rest[0] if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest
-
-
-def _reshape(args: Args, kwargs: Kwargs) -> Bound:
-    x = args[0] if args else kwargs.get("input")
-    sizes = _sizes(args, kwargs, "shape")
-    return reshaped(x, sizes) if all(isinstance(s, (int, Expr)) for s in sizes) else None
-
-
-def _view(args: Args, kwargs: Kwargs) -> Bound:
-    sizes = _sizes(args, kwargs, "size")
-    if "dtype" in kwargs or any(isinstance(s, torch.dtype) for s in sizes):
-        return None
-    return call_of("view", args[0], tuple(sizes))
-
-
-def _flatten(args: Args, kwargs: Kwargs) -> Bound:
-    bound = call_of("flatten", *args, **{_KEYWORDS.get(k, k): v for k, v in kwargs.items()})
-    if bound is None:
-        return None
-    x, start, end = bound.args
-    shape = tuple(x.shape)
-    if shape and shapes.normalize_dim(start, len(shape)) == shapes.normalize_dim(end, len(shape)):
-        return identity(x)
-    return reshaped(x, flattened_shape(shape, start, end))
-
-
-def _as_shape_of(record: str) -> Callable[[Args, Kwargs], Bound]:
-    def binder(args: Args, kwargs: Kwargs) -> Bound:
-        other = args[1] if len(args) > 1 else kwargs["other"]
-        shape = tuple(other.shape)
-        return reshaped(args[0], shape) if record == "reshape" else call_of(record, args[0], shape)
-
-    return binder
-
-
-def _split(args: Args, kwargs: Kwargs) -> Bound:
-    given = dict(zip(("tensor", "split_size_or_sections", "dim"), args, strict=False)) | kwargs
-    x = given.get("tensor", given.get("self"))
-    pieces = given.get("split_size_or_sections", given.get("split_size"))
-    name = "split_with_sizes" if isinstance(pieces, (tuple, list)) else "split"
-    return call_of(name, x, pieces, given.get("dim", 0))
-
-
-def _transposed(args: Args, kwargs: Kwargs) -> Bound:
-    """x.T: reverses all dims."""
-    x = args[0]
-    return call_of("permute", x, tuple(reversed(range(len(x.shape)))))
-
-
-def _matrix_transposed(args: Args, kwargs: Kwargs) -> Bound:
-    return call_of("transpose", args[0], -2, -1) if len(args[0].shape) >= 2 else None
-
-
-def _views() -> None:
-    add("torch.reshape", _reshape)
-    add("torch.Tensor.reshape", _reshape)
-    add("torch.Tensor.view", _view)
-    add("torch.flatten", _flatten)
-    add("torch.Tensor.flatten", _flatten)
-    for name, record in (("view_as", "view"), ("reshape_as", "reshape"), ("expand_as", "expand")):
-        add(f"torch.Tensor.{name}", _as_shape_of(record))
-    add("torch.split", _split)
-    add("torch.Tensor.split", _split)
-    for name, binder in (("T", _transposed), ("H", _matrix_transposed), ("mT", _matrix_transposed), ("mH", _matrix_transposed)):
-        add_attribute(name, binder)
-
-
-# -------------------------------------------------------------------------------------------------------------- factories
-
-_OPTIONS = ("dtype", "device", "layout", "pin_memory", "requires_grad", "memory_format", "out", "names", "generator")
-
-
-def _no_effect(kwargs: Kwargs) -> bool:
-    """Pops what a factory may be given without changing its result; False when something does change it."""
-    plain = kwargs.pop("layout", None) in (None, torch.strided) and not kwargs.pop("pin_memory", None)
-    return plain and not kwargs.pop("requires_grad", False)
-
-
-def _filled(value: Any, record: str = "full") -> Callable[[Args, Kwargs], Bound]:
-    """zeros, ones, empty: sizes as a list or as separate numbers."""
-
-    def binder(args: Args, kwargs: Kwargs) -> Bound:
-        if not _no_effect(kwargs) or kwargs.pop("memory_format", torch.contiguous_format) != torch.contiguous_format:
-            return None
-        size = kwargs.pop("size", None)
-        if size is None:
-            size = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
-        if record == "empty":
-            return call_of("empty", size, **kwargs)
-        kwargs["dtype"] = kwargs.get("dtype") or torch.get_default_dtype()
-        return call_of("full", size, value, **kwargs)
-
-    return binder
-
-
-def _filled_like(value: Any) -> Callable[[Args, Kwargs], Bound]:
-    def binder(args: Args, kwargs: Kwargs) -> Bound:
-        x = args[0] if args else kwargs.pop("input", None)
-        if not _no_effect(kwargs) or len(args) > 1:
-            return None
-        return call_of("full_like", x, value, **kwargs)
-
-    return binder
-
-
-def _new(record: str, value: Any = None) -> Callable[[Args, Kwargs], Bound]:
-    """x.new_zeros(size): the dtype and device of ``x`` unless given."""
-
-    def binder(args: Args, kwargs: Kwargs) -> Bound:
-        if not _no_effect(kwargs):
-            return None
-        x, rest = args[0], args[1:]
-        kwargs["dtype"] = kwargs.get("dtype") or x.dtype
-        kwargs["device"] = kwargs.get("device") or Device.of(x.device)
-        fill = value
-        if value is None and record == "full":
-            fill = kwargs.pop("fill_value", rest[-1] if len(rest) > 1 else None)
-            rest = rest[:1]
-        size = kwargs.pop("size", rest[0] if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest)
-        if record == "empty":
-            return call_of("empty", size, **kwargs)
-        return call_of("full", size, fill, **kwargs)
-
-    return binder
-
-
-def _arange(args: Args, kwargs: Kwargs) -> Bound:
-    if not _no_effect(kwargs):
-        return None
-    names = ("end",) if len(args) == 1 and "end" not in kwargs else ("start", "end", "step")
-    given = {"start": 0, "step": 1} | dict(zip(names, args, strict=False)) | kwargs
-    if any(is_tensor(given.get(n)) for n in ("start", "end", "step")):
-        return None
-    return call_of("arange", given.pop("start"), given.pop("end", None), given.pop("step"), **given)
-
-
-def _fill(args: Args, kwargs: Kwargs) -> Bound:
-    bound = call_of("fill", *args, **kwargs)
-    return None if bound is None else BoundCall(bound.op, bound.args, inplace=True)
-
-
-def _zero(args: Args, kwargs: Kwargs) -> Bound:
-    return BoundCall(OPS["fill"], (args[0], 0), inplace=True)
-
-
-def _copy(args: Args, kwargs: Kwargs) -> Bound:
-    if kwargs.pop("non_blocking", False) or len(args) > 2:
-        return None
-    source = args[1] if len(args) > 1 else kwargs.get("src", kwargs.get("other"))
-    if not is_tensor(source) or source.device != args[0].device:
-        return None
-    return BoundCall(OPS["copy"], (args[0], source), inplace=True)
-
-
-def _factories() -> None:
-    for name, value in (("zeros", 0), ("ones", 1)):
-        add(f"torch.{name}", _filled(value))
-        add(f"torch.{name}_like", _filled_like(value))
-        add(f"torch.Tensor.new_{name}", _new("full", value))
-    add("torch.Tensor.new_full", _new("full"))
-    add("torch.empty", _filled(None, "empty"))
-    add("torch.Tensor.new_empty", _new("empty"))
-    add("torch.arange", _arange)
-    add("torch.Tensor.fill_", _fill)
-    add("torch.Tensor.zero_", _zero)
-    add("torch.Tensor.copy_", _copy)
-
-
 # ---------------------------------------------------------------------------------------------------------------- layers
 
 
@@ -540,7 +237,7 @@ def _dropout(names: tuple[str, ...]) -> Callable[[Args, Kwargs], Bound]:
     """The identity in evaluation and for p = 0."""
 
     def binder(args: Args, kwargs: Kwargs) -> Bound:
-        given = dict(zip(names, args, strict=False)) | {_KEYWORDS.get(k, k): v for k, v in kwargs.items()}
+        given = dict(zip(names, args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
         x, p = given.get("self"), given.get("p", 0.5)
         train = given.get("training", given.get("train", True))
         if not 0 <= p <= 1:
@@ -555,7 +252,7 @@ def _dropout(names: tuple[str, ...]) -> Callable[[Args, Kwargs], Bound]:
 def _batch_norm(args: Args, kwargs: Kwargs) -> Bound:
     """Inference only: training updates the running statistics."""
     names = ("self", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-    given = dict(zip(names, args, strict=False)) | {_KEYWORDS.get(k, k): v for k, v in kwargs.items()}
+    given = dict(zip(names, args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
     if given.pop("training", False) or given.get("running_mean") is None or given.get("running_var") is None:
         return None
     given.pop("momentum", None)
@@ -581,7 +278,7 @@ def _einsum(args: Args, kwargs: Kwargs) -> Bound:
 
 
 def _repeat_interleave(args: Args, kwargs: Kwargs) -> Bound:
-    given = dict(zip(("self", "repeats", "dim"), args, strict=False)) | {_KEYWORDS.get(k, k): v for k, v in kwargs.items()}
+    given = dict(zip(("self", "repeats", "dim"), args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
     given.pop("output_size", None)
     return call_of("repeat_interleave", **given) if not is_tensor(given.get("repeats")) else None
 
@@ -603,5 +300,5 @@ def install() -> None:
     """Add every special spelling to the table; the records are registered by then."""
     for dotted, (op, form) in FORMS.items():
         add(dotted, FormBinder(op, form, _OTHER_NAMES.get(dotted, {})))
-    for group in (_operators, _reductions, _casts, _views, _factories, _layers):
+    for group in (_operators, _reductions, _layers, *spellings_tensors.GROUPS):
         group()

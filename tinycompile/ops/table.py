@@ -25,7 +25,8 @@ Binder = Callable[[Args, dict[str, Any]], "BoundCall | None"]
 
 _ROOTS: dict[str, Any] = {"torch": torch, "operator": operator, "builtins": builtins}
 _PYTHON_DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool}
-_KEYWORDS = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self"}  # torch's other names for arguments
+KEYWORDS = {"input": "self", "axis": "dim"}  # torch's other names for arguments, everywhere
+_KEYWORDS = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self"}  # ... and in most places
 _FACTORY = {
     "layout": (None, torch.strided),
     "pin_memory": (None, False),
