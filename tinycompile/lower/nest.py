@@ -29,7 +29,6 @@ class NestBuilder(Builder):
         self.origin, self.coords = origin, grid(shape)
         self.axes = {s.name: size for c, size in zip(self.coords, shape, strict=True) if (s := as_sym(c)) is not None}
         self.body: list[ir.Statement] = []
-        self.reduced: set[str] = set()
         self._name_of, self._buffer_of = name_of, buffer_of
         self._made: dict[tuple[Any, ...], Value] = {}
         self._indices: set[str] = set()
@@ -79,7 +78,7 @@ class NestBuilder(Builder):
         mask = tuple(m for m in mask if not ex.at_least(m, 0))
         fill = _as_dtype(other, torch.float32 if dtype in HALF else dtype) if mask else 0
         return self._once(
-            ("load", buffer, where, mask, fill),
+            ("load", buffer, where, mask, repr(fill)),
             buffer,
             dtype,
             lambda name: ir.Load(name, dtype, buffer, where, mask, fill, self.origin),
@@ -98,14 +97,12 @@ class NestBuilder(Builder):
         """Reduce over axes of the nest."""
         names = tuple(self._name_of(f"{self.origin}_{word}") for word in _PARTS.get(kind, (kind,)))
         self.body.append(ir.Reduce(names, dtypes, kind, (value.name,), axes, self.origin))
-        self.reduced |= set(axes)
         return tuple(Value(self, name, dtype) for name, dtype in zip(names, dtypes, strict=True))
 
     def scan(self, kind: str, value: Value, along: str) -> Value:
         """Inclusive scan along an axis of the nest."""
         name = self._name_of(f"{self.origin}_{kind}")
         self.body.append(ir.Scan((name,), (value.dtype,), kind, (value.name,), along, self.origin))
-        self.reduced.add(along)
         return Value(self, name, value.dtype)
 
     def store(self, buffer: str, dtype: torch.dtype, coords: tuple[Dim, ...], value: Value, name: str) -> None:
@@ -117,8 +114,12 @@ class NestBuilder(Builder):
 
     def finish(self, name: str) -> ir.Nest:
         """The nest, without statements that a formula made in vain."""
-        axes = tuple(ir.Axis(a, n, "reduction" if a in self.reduced else "parallel") for a, n in self.axes.items())
-        return ir.Nest(name, axes, _live(self.body), (self.origin,))
+        body = _live(self.body)
+        reduced = {a for s in body if isinstance(s, ir.Reduce) for a in s.axes} | {
+            s.axis for s in body if isinstance(s, ir.Scan)
+        }
+        axes = tuple(ir.Axis(a, n, "reduction" if a in reduced else "parallel") for a, n in self.axes.items())
+        return ir.Nest(name, axes, body, (self.origin,))
 
     def _once(self, key: tuple[Any, ...], hint: str, dtype: torch.dtype, make: Callable[[str], ir.Statement]) -> Value:
         made = self._made.get(key)
