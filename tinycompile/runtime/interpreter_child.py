@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.runtime import interpreter_speed
+from tinycompile.runtime import interpreter_patches
 from tinycompile.runtime.modules import load_module
 
 
@@ -20,7 +20,7 @@ def serve(fd: int) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what kernels print must not mix with answers
     torch.set_num_threads(1)
-    interpreter_speed.install()
+    interpreter_patches.install()
     memory: mmap.mmap | None = None
     for line in sys.stdin:
         request = json.loads(line)

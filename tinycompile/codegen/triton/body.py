@@ -114,8 +114,25 @@ class Body:
         return f"tl.broadcast_to({text}, {self.shape(span | at)})" if missing else text
 
     def _offset(self, offset: Dim) -> str:
-        text = self.text(offset)
+        text = self.text(self._flattened(offset))
         return text if re.fullmatch(r"[\w.]+", text) else f"({text})"
+
+    def _flattened(self, offset: Dim) -> Dim:
+        """Axes that the offset walks in the order in which a dimension flattens them, as that dimension's own index."""
+        for dim in (*self.schedule.dims, *self.schedule.scalars):
+            step: Dim = ex.coefficient(offset, dim.axes[-1].name) or 0 if len(dim.axes) > 1 else 0
+            if step == 0:
+                continue
+            flat, after = offset, step
+            for axis in reversed(dim.axes):
+                if ex.coefficient(flat, axis.name) != after:
+                    break
+                flat = ex.substitute(flat, {axis.name: 0})
+                after = after * axis.extent
+            else:
+                offset = flat + step * ex.sym(dim.name, 0, dim.extent)
+                self.axes[dim.name] = dim.name
+        return offset
 
     def checks(self, form: Forms) -> list[str]:
         """Conditions that keep indirect coordinates inside their dimension."""
@@ -144,11 +161,12 @@ class Body:
     def store(self, s: Store, form: Forms) -> str:
         """``tl.store(...)`` or an atomic add; half buffers round to nearest even."""
         span, value_span = axes_in(form.offset, self.analysis), self.analysis.spans[s.value]
-        parts = [self.pointer(s.buffer, form.offset, span, value_span), self.operand(s.value)]
+        dtype = self.analysis.metas[s.buffer].dtype
+        value = cast(self.operand(s.value), self.dtypes[s.value], dtype)
+        parts = [self.pointer(s.buffer, form.offset, span, value_span), value]
         mask = " & ".join([*self.dim_mask(span | value_span), *self.checks(form)])
         if s.mode == "atomic_add":
-            dtype = self.analysis.metas[s.buffer].dtype
-            parts[1] = f"tl.broadcast_to({parts[1]}, {self.shape(span | value_span)}).to({triton_dtype(dtype)})"
+            parts[1] = f"tl.broadcast_to({value}, {self.shape(span | value_span)})"
         if mask:
             parts.append(f"mask={mask}")
         if s.mode == "atomic_add":

@@ -180,10 +180,10 @@ def _remainder_large(quotient):
 
 @triton.jit
 def _remainder(x, n):
-    """x - n*pi with pi in three parts; exact enough while n < 2**22."""
-    r = tl.fma(n, -3.1415927410125732, x)
-    r = tl.fma(n, 8.742277657347586e-08, r)
-    return tl.fma(n, 3.4302490200117637e-15, r)
+    """x - n*pi with pi in three parts, each rounded down (so that -0 stays -0); exact enough while n < 2**22."""
+    r = tl.fma(n, -3.141592502593994, x)
+    r = tl.fma(n, -1.5099578831723193e-07, r)
+    return tl.fma(n, -1.0780605906948477e-14, r)
 
 
 @triton.jit

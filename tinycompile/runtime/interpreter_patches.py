@@ -1,0 +1,69 @@
+"""Two faults of Triton's interpreter, mended in the child process that runs it.
+
+Slow: reductions and scans with a combine function that it doesn't know run element by element in Python. Our combine functions
+work on whole blocks, so a block is halved (for a scan: shifted) and combined in log2(n) steps. The combine functions themselves
+still run, so the interpreter still checks them. Wrong: it truncates float32 to bfloat16, where GPUs round to nearest even.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+
+
+def install() -> None:
+    """Replace private parts of the interpreter, where they are as we know them."""
+    for owner, name, replacement in (
+        (interpreter.ReduceOps, "generic_reduce", _reduce),
+        (interpreter.ScanOps, "generic_scan", _scan),
+        (interpreter, "_convert_float", _rounding(interpreter._convert_float)),
+    ):
+        if hasattr(owner, name):
+            setattr(owner, name, replacement)
+
+
+def _rounding(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """The conversion, with float32 to bfloat16 rounded to nearest even."""
+
+    def rounded(data: Any, source: Any, target: Any, mode: Any) -> Any:
+        if not (source == tl.float32 and target == tl.bfloat16):
+            return convert(data, source, target, mode)
+        bits = np.ascontiguousarray(data, dtype=np.float32).view(np.uint32)
+        near = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        return np.where(np.isnan(data), 0x7FC0, near).astype(np.uint16).reshape(np.shape(data))
+
+    return rounded
+
+
+def _combine(op: Any, left: list[Any], right: list[Any], like: tuple[Any, ...]) -> list[Any]:
+    """Apply the combine function to arrays."""
+    tensors = [op.to_tensor(a, t.dtype) for group in (left, right) for a, t in zip(group, like, strict=True)]
+    result = op.combine_fn.fn(*tensors)
+    results = result if isinstance(result, tuple) else (result,)
+    return [r.handle.data if isinstance(r, tl.core.tensor) else np.asarray(r) for r in results]
+
+
+def _reduce(op: Any, inputs: tuple[Any, ...]) -> list[Any]:
+    inputs, axis = op.unravel(inputs, op.axis)
+    data = [np.moveaxis(t.handle.data, axis, -1) for t in inputs]
+    while (n := data[0].shape[-1]) > 1:
+        pairs = [d[..., : n // 2 * 2] for d in data]
+        combined = _combine(op, [p[..., 0::2] for p in pairs], [p[..., 1::2] for p in pairs], inputs)
+        data = [np.concatenate([c, d[..., n // 2 * 2 :]], axis=-1) for c, d in zip(combined, data, strict=True)]
+    shaped = [np.moveaxis(d, -1, axis) if op.keep_dims else d[..., 0] for d in data]
+    return [op.to_tensor(d if d.shape else d.item(), t.dtype) for d, t in zip(shaped, inputs, strict=True)]
+
+
+def _scan(op: Any, inputs: tuple[Any, ...]) -> list[Any]:
+    data = [np.moveaxis(t.handle.data, op.axis, -1) for t in inputs]
+    position = np.arange(data[0].shape[-1])
+    shift = 1
+    while shift < len(position):  # whole blocks, as shapes must stay powers of two
+        combined = _combine(op, [np.roll(d, shift, axis=-1) for d in data], data, inputs)
+        data = [np.where(position < shift, d, c) for c, d in zip(combined, data, strict=True)]
+        shift *= 2
+    return [op.to_tensor(np.moveaxis(d, -1, op.axis), t.dtype) for d, t in zip(data, inputs, strict=True)]
