@@ -8,6 +8,7 @@ The order is: global state, tensors, checks in the order in which capture met th
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ READ_ERRORS = (AttributeError, KeyError, IndexError, TypeError, NameError, Value
 HELPERS: dict[str, Any] = {
     "_type": type, "_str": str, "_map": map, "_all": all, "_any": any, "_tuple": tuple, "_list": list, "_len": len,
     "_is": operator.is_, "_getitem": operator.getitem, "_contains": operator.contains,
+    "_sum": sum, "_chain": itertools.chain.from_iterable, "_values": dict.values,
     "_reduce": reduce, "_or": operator.or_, "_data_ptr": torch.Tensor.data_ptr, "_READ_ERRORS": READ_ERRORS,
     "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
     "_ordinary_mode": torch_private.ordinary_mode,
@@ -77,6 +79,7 @@ class GuardSet:
     empties: dict[str, str] = field(default_factory=dict)
     aligned_texts: dict[str, None] = field(default_factory=dict)
     key_lists: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    states: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     held_tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     _by_id: dict[int, Held] = field(default_factory=dict)
@@ -140,6 +143,10 @@ class GuardSet:
         """A held dict still has the same keys in the same order."""
         self.key_lists.setdefault(mapping.name, tuple(mapping.value))
 
+    def contents(self, mapping: Held) -> None:
+        """A module's dict of parameters, buffers or submodules still holds the same objects."""
+        self.states.setdefault(mapping.name, tuple(dict.values(mapping.value)))
+
     def tensor(self, text: str, tensor: torch.Tensor) -> None:
         """Class, dtype, device, keys, sizes, strides and ``requires_grad`` of the tensor that ``text`` names stay as they are."""
         self.tensors.setdefault(text, tensor)
@@ -154,8 +161,12 @@ class GuardSet:
         """Each guard in words."""
         plain = [c.label for c in (*self.state.values(), *self.checks.values(), *self.late_checks.values())]
         tensors = [f"{text}: {describe_tensor(t)}" for text, t in self.tensors.items()]
+        states = [f"{self._shown(name)} holds the same objects" for name in self.states]
         held = [f"{self._by_id[id(t)].label}: {describe_tensor(t)}" for t in self.held_tensors.values()]
-        return (*tensors, *plain, *(e.label for e in self.entries.values()), *self.empties.values(), *held)
+        return (*tensors, *plain, *(e.label for e in self.entries.values()), *self.empties.values(), *states, *held)
+
+    def _shown(self, name: str) -> str:
+        return self._by_id[id(self.held[name])].label
 
     # --- compiling ---
 
@@ -181,10 +192,11 @@ class GuardSet:
         return CompiledGuards(fn, source, self.labels(), tuple(checks), tuple(self.entries.values()), space, read)
 
     def _tensor_checks(self, space: dict[str, Any]) -> Iterable[Check]:
-        """Bulk signatures of tensors by path: one C call for all."""
-        if self.tensors:
-            space["TENSORS"] = torch_private.BulkCheck(tuple(self.tensors.values())).check
-            yield Check(f"TENSORS({', '.join(self.tensors)})", "signatures of the tensors " + ", ".join(self.tensors))
+        """Signatures of tensors by path: one C call each."""
+        for text, tensor in self.tensors.items():  # one by one: a bulk check of several wants them to be different objects
+            name = self.names.take(f"is_{identifier(text)}")
+            space[name] = torch_private.BulkCheck((tensor,)).check
+            yield Check(f"{name}({text})", f"{text}: {describe_tensor(tensor)}")
 
     def _alignment_checks(self) -> Iterable[Check]:
         """After the checks that show the arguments to be tensors."""
@@ -202,6 +214,12 @@ class GuardSet:
         if self.empties:
             space["EMPTY"] = tuple(self.held[name] for name in self.empties)
             yield Check("not _any(EMPTY)", "modules have no hooks")
+        if self.states:
+            objects = tuple(o for values in self.states.values() for o in values)
+            space.update(STATES=tuple(self.held[n] for n in self.states), OBJECTS=objects)
+            label = f"{len(self.states)} dicts of parameters, buffers and modules hold the same {len(objects)} objects"
+            text = "_all(_map(_is, _chain(_map(_values, STATES)), OBJECTS))"
+            yield Check(f"_sum(_map(_len, STATES)) == {len(objects)} and {text}", label)
         if self.key_lists:
             space.update(KEYED=tuple(self.held[n] for n in self.key_lists), KEY_LISTS=tuple(self.key_lists.values()))
             yield Check("_tuple(_map(_tuple, KEYED)) == KEY_LISTS", "containers have the same keys: " + ", ".join(self.key_lists))
@@ -244,10 +262,11 @@ _BULK = ("_all(", "not _any(", "(found := ")
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    if len(text) > 40 or "\n" in text:
-        return getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or f"<{type(value).__name__}>"
-    return text
+    """A few characters for a value; no object's own ``repr`` is called but those of small constants."""
+    if isinstance(value, (int, float, str, bytes, complex, torch.dtype, torch.device, type(None))):
+        text = repr(value)
+        return text if len(text) <= 40 else text[:37] + "..."
+    return getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or f"this {type(value).__name__}"
 
 
 def describe_tensor(t: torch.Tensor) -> str:
@@ -293,7 +312,7 @@ class CompiledGuards:
         space = {**self.space, **names}
         for check in self.checks:
             try:
-                ok = eval(check.text, space)
+                ok = eval(check.text, space)  # in one dict, so that names bound by := reach later checks
             except READ_ERRORS as error:
                 return f"{check.label} ({type(error).__name__}: {error})"
             if not ok:
@@ -301,19 +320,13 @@ class CompiledGuards:
         return ""
 
     def _particular(self, check: Check, space: Mapping[str, Any]) -> str:
-        if check.text.startswith("TENSORS("):
-            for text, fact in self._tensor_facts(check):
-                now = eval(text, dict(space))
-                if not isinstance(now, torch.Tensor):
-                    return f"{text} was a tensor, {fact}; now it is {_short(now)}"
-                if describe_tensor(now) != fact:
-                    return f"{text} was {fact}; now it is {describe_tensor(now)}"
+        if check.text.startswith("is_"):
+            text, _, fact = check.label.partition(": ")
+            now = eval(text, dict(space))
+            shown = describe_tensor(now) if isinstance(now, torch.Tensor) else _short(now)
+            return f"{text} was {fact}; now it is {shown if shown != fact else 'of another class or key set'}"
         failed = [e.label for e in self.entries if not e.holds()]
         return failed[0] if failed and check.text.startswith(_BULK) else check.label
-
-    def _tensor_facts(self, check: Check) -> list[tuple[str, str]]:
-        names = check.text.removeprefix("TENSORS(").removesuffix(")").split(", ")
-        return [(name, label.removeprefix(f"{name}: ")) for name in names for label in self.labels if label.startswith(f"{name}: ")]
 
 
 def signature_text(fn: FunctionType, skip: int = 0) -> str:

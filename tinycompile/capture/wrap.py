@@ -74,7 +74,9 @@ def pin(tr: Tracer, obj: Any, source: Source, hint: str | None = None) -> Held:
     if isinstance(source, Held):
         return source
     held = tr.guards.hold(obj, hint or source.label, source.label)
-    if isinstance(source, HeldItem):
+    if isinstance(source, HeldItem) and source.pinned:
+        tr.guards.contents(source.of)
+    elif isinstance(source, HeldItem):
         tr.guards.item(source, obj, equal=False)
     else:
         tr.guards.check(f"{source.text} is {held.name}", f"{source.label} is {held.shown}")
@@ -120,10 +122,14 @@ def _constant(tr: Tracer, obj: Any, source: Source) -> Value:
         return _symbolic_int(tr, obj, source)
     if isinstance(source, Held):
         return Const(obj, source)
+    if isinstance(source, HeldItem) and source.pinned:  # a parameter that is None
+        tr.guards.contents(source.of)
+        return Const(obj, source)
     if isinstance(obj, enum.Enum) or isinstance(obj, torch.dtype):
         pin(tr, obj, source, "constant")
-    elif isinstance(source, HeldItem) and type(obj) in LITERALS and not (isinstance(obj, float) and (obj == 0 or obj != obj)):
-        tr.guards.item(source, obj, equal=True)
+    elif isinstance(source, HeldItem) and type(obj) in LITERALS:
+        has_twin = isinstance(obj, float) and (obj == 0 or obj != obj)  # -0.0 == 0.0, and NaN differs from itself: go by identity
+        tr.guards.item(source, obj, equal=not has_twin)
     else:
         tr.guards.check(tr.guards.equals(source.text, obj), f"{source.label} == {obj!r}")
     tr.constants_seen[source.text] = obj
@@ -190,6 +196,9 @@ def _guard_type(tr: Tracer, obj: Any, source: Source, more: str = "", label: str
 
 
 def _tuple(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
+    if isinstance(source, (Held, HeldItem)):
+        source = pin(tr, obj, source)
+        return TupleValue([Const(o) if is_constant_object(o) else Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source, type(obj))
     source = _guard_type(tr, obj, source, f"_len({{}}) == {len(obj)}", f"{len(obj)} items")
     return TupleValue([Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source, type(obj))
 
