@@ -251,8 +251,12 @@ def _garbage(meta: TensorMeta, sizes: dict[str, int]) -> torch.Tensor:
 
 
 def clone(inputs: Sequence[Any]) -> list[Any]:
-    """Copies, for programs that write to their inputs."""
-    return [t.clone(memory_format=torch.preserve_format) if isinstance(t, torch.Tensor) else t for t in inputs]
+    """Copies with their whole storage, for programs that write to their inputs or view more of them."""
+    return [_copy(t) if isinstance(t, torch.Tensor) else t for t in inputs]
+
+
+def _copy(t: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=t.dtype).set_(t.untyped_storage().clone(), t.storage_offset(), t.shape, t.stride())
 
 
 def check(loops: Loops, inputs: Sequence[Any] | None = None, target: Target = H100, rounding: float = 1e-5) -> Plan:

@@ -68,6 +68,17 @@ def test_unit_axes_go() -> None:
     assert extents(kernel(p, "s")) == [(7, "reduction")]
 
 
+def test_axes_that_nothing_mentions_go() -> None:
+    """The value of an empty reduction: a constant, with the reduced axis of extent 0 left over."""
+    p = Program()
+    p.input("x", 3, 0)
+    m = p.nest("y", 3, 0)
+    p.buffer("y", (3,))
+    m.store("y", m.const(1.0), m.i[0])
+    m.done()
+    assert extents(kernel(p, "y")) == [(3, "parallel")]
+
+
 @pytest.mark.parametrize("kind", ["sum", "argmax", "welford", "online_softmax"])
 def test_a_reduction_of_one_element_stays_one(kind: str) -> None:
     p = Program()

@@ -10,13 +10,13 @@ from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
 from tinycompile.fuse.cost import Cost
 from tinycompile.fuse.deps import Access, analyse, defined, dims_of, names_in
-from tinycompile.fuse.weave import with_dims, without_unit_axes
+from tinycompile.fuse.weave import with_dims, without_idle_axes
 from tinycompile.ir.loops import Axis, Load, Nest, Reduce, Scan, Statement, Store
 
 
 def coalesce(nest: Nest, cost: Cost) -> Nest:
     """The same nest over fewer axes, in memory order; parallel axes are named ``i0, i1, ...``, reductions ``r0, r1, ...``."""
-    nest = without_unit_axes(nest)
+    nest = without_idle_axes(nest)
     while (pair := _mergeable(nest, cost)) is not None:
         nest = _merged(nest, *pair)
     return _renamed(_in_memory_order(nest, cost))

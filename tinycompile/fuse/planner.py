@@ -16,7 +16,7 @@ from tinycompile.fuse.coalesce import coalesce
 from tinycompile.fuse.cost import Cost
 from tinycompile.fuse.deps import Access, Facts, analyse, defined, reads_of, statement_axes, views_in, writes_of
 from tinycompile.fuse.deps import Step as LoopStep
-from tinycompile.fuse.weave import without_unit_axes
+from tinycompile.fuse.weave import without_idle_axes
 from tinycompile.ir.loops import Buffer, ExternCall, Loops, Nest, Reduce, Scalar, Scan, Store
 from tinycompile.ir.plan import Decision, Kernel, Plan
 
@@ -30,7 +30,7 @@ def plan(loops: Loops, target: Target) -> Plan:
     kept = frozenset(views_in(loops.outputs)) | _extern_buffers(loops.steps) | _persistent(buffers)
     sizes = tuple(s.symbol for s in loops.sizes)
 
-    steps: list[LoopStep] = [without_unit_axes(s) if isinstance(s, Nest) else s for s in loops.steps]
+    steps: list[LoopStep] = [without_idle_axes(s) if isinstance(s, Nest) else s for s in loops.steps]
     inlined = inline.choose(steps, _facts(steps), kept, cost)
     steps = inline.apply(steps, inlined, buffers, sizes)
     grouped = grouping.group(steps, _facts(steps), kept, cost)

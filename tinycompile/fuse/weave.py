@@ -16,7 +16,7 @@ import torch
 from tinycompile.base import expr as ex
 from tinycompile.base.errors import InternalError
 from tinycompile.base.expr import Dim
-from tinycompile.fuse.deps import defined, names_in, used_values
+from tinycompile.fuse.deps import defined, dims_of, names_in, used_values
 from tinycompile.ir.loops import Axis, Buffer, Const, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
 
 HALF = frozenset({torch.float16, torch.bfloat16})
@@ -298,9 +298,13 @@ def identity(nest: Nest) -> dict[str, Dim]:
     return {a.name: ex.sym(a.name, 0, a.extent) for a in nest.axes}
 
 
-def without_unit_axes(nest: Nest) -> Nest:
-    """The nest without its axes of extent 1; a Reduce or Scan whose axes are all of extent 1 keeps one."""
-    ones = {a.name for a in nest.axes if a.extent == 1}
+def without_idle_axes(nest: Nest) -> Nest:
+    """The nest without axes of extent 1 or that nothing mentions; a Reduce or Scan whose axes would all go keeps one."""
+    mentioned: set[str] = set()
+    for s in nest.body:
+        mentioned.update(*(names_in(d) for d in dims_of(s)))
+        mentioned.update(s.axes if isinstance(s, Reduce) else (s.axis,) if isinstance(s, Scan) else ())
+    ones = {a.name for a in nest.axes if a.extent == 1 or a.name not in mentioned}
     if not ones:
         return nest
     for s in nest.body:
