@@ -227,7 +227,8 @@ def _prelu_meta(x: TensorMeta, weight: TensorMeta) -> TensorMeta:
     channels = 1 if x.rank < 2 else x.shape[1]
     if not rules.is_one(weight.numel) and not rules.shapes.same(weight.numel, channels):
         raise RuntimeError(
-            f"Mismatch of parameter numbers and input channel size. Found parameter numbers = {weight.numel} and channel size = {channels}."
+            f"Mismatch of parameter numbers and input channel size. Found parameter numbers = {weight.numel} and "
+            f"channel size = {channels}."
         )
     return rules.like(x)
 

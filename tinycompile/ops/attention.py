@@ -105,7 +105,8 @@ _CONV_SPACE = {1: (9,), 2: (9, 8), 3: (5, 6, 7)}
 for _n in (1, 2, 3):
     _space, _kernel = _CONV_SPACE[_n], (3,) * _n
     declare(
-        f"conv{_n}d(Tensor self, Tensor weight, Tensor? bias=None, int[{_n}] stride=1, int[{_n}] padding=0, int[{_n}] dilation=1, int groups=1) -> Tensor",
+        f"conv{_n}d(Tensor self, Tensor weight, Tensor? bias=None, int[{_n}] stride=1, int[{_n}] padding=0, "
+        f"int[{_n}] dilation=1, int groups=1) -> Tensor",
         _conv_meta(_n),
         Extern(),
         _eager_conv(getattr(F, f"conv{_n}d")),
@@ -136,8 +137,8 @@ def _attention_meta(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> TensorMeta:
-    """Flash kernels lay the result out as the query; CUDA's memory-efficient one (float32) writes [batch, length, heads, dim]; the
-    plain one is row-major."""
+    """Flash kernels lay the result out as the query; CUDA's memory-efficient one (float32) writes [batch, length, heads,
+    dim]; the plain one is row-major."""
     shape = (
         *shapes.broadcast_shapes(query.shape[:-2], *(() if enable_gqa else (key.shape[:-2],))),
         query.shape[-2],
@@ -180,7 +181,8 @@ def _eager_attention(
 
 
 declare(
-    "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, "
+    "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float "
+    "dropout_p=0.0, bool is_causal=False, *, "
     "float? scale=None, bool enable_gqa=False) -> Tensor",
     _attention_meta,
     Extern(),

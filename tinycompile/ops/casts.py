@@ -50,7 +50,7 @@ declare(
         call(t(2, 3, 4, 5, layout="channels_last"), torch.float64),
         call(t(3), torch.float32, True),
     ],
-    doc="Only the dtype (and memory format) changes; the same dtype without ``copy`` gives the input itself. Devices: to_device.",
+    doc="Only the dtype (and memory format) changes; the same dtype without ``copy`` gives the input. Devices: to_device.",
 )
 
 
@@ -70,7 +70,8 @@ def _eager_to_device(
 
 
 declare(
-    "to_device(Tensor self, Device device, ScalarType? dtype=None, bool copy=False, MemoryFormat? memory_format=None) -> Tensor",
+    "to_device(Tensor self, Device device, ScalarType? dtype=None, bool copy=False, MemoryFormat? "
+    "memory_format=None) -> Tensor",
     _to_device_meta,
     Extern(),
     _eager_to_device,

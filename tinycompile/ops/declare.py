@@ -16,7 +16,7 @@ NAMESPACES = {"t": "torch", "m": "torch.Tensor", "f": "torch.nn.functional", "s"
 
 
 def spelled(name: str, where: str = "tm", *more: str) -> tuple[str, ...]:
-    """Dotted names: ``spelled("exp", "tms")`` is torch.exp, torch.Tensor.exp and torch.special.exp; ``more`` are given whole."""
+    """Dotted names: ``spelled("exp", "tms")`` is torch.exp, torch.Tensor.exp, torch.special.exp; ``more`` are whole names."""
     return tuple(f"{NAMESPACES[w]}.{name}" for w in where) + more
 
 

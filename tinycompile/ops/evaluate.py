@@ -23,7 +23,8 @@ from tinycompile.ops.scalar import SCALAR_OPS, Builder, Number, Operand, Value
 
 _NUMPY = {
     torch.bool: np.bool_, torch.uint8: np.uint8, torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32,
-    torch.int64: np.int64, torch.float16: np.float32, torch.bfloat16: np.float32, torch.float32: np.float32, torch.float64: np.float64,
+    torch.int64: np.int64, torch.float16: np.float32, torch.bfloat16: np.float32,
+    torch.float32: np.float32, torch.float64: np.float64,
 }  # fmt: skip
 Array = np.ndarray[Any, Any]
 
@@ -134,12 +135,12 @@ class NumpyBuilder(Builder):
 def meta_of(value: Any) -> Any:
     """Arguments with TensorMeta for each tensor."""
     if isinstance(value, torch.Tensor):
-        return TensorMeta(tuple(value.shape), value.stride(), value.dtype, Device.of(value.device), value.storage_offset())
+        return TensorMeta(tuple(value.shape), value.stride(), value.dtype, Device.of(value.device), int(value.storage_offset()))
     return type(value)(meta_of(v) for v in value) if isinstance(value, (tuple, list)) else value
 
 
 def evaluate(op: Op, args: Sequence[Any]) -> Any:
-    """The results (tensors) of a record on torch tensors, by its lowering; ``args`` in schema order. Extern is not evaluated."""
+    """The results (tensors) of a record on torch tensors, by its lowering; ``args`` in schema order. Not for Extern."""
     lowering = op.lowering
     metas = op.meta(*(meta_of(a) for a in args))
     if isinstance(lowering, Decompose):
@@ -149,13 +150,13 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     if isinstance(lowering, Reduction):
         return _reduction(op, lowering, args, metas)
     if isinstance(lowering, Scan):
-        return _scan(lowering, op, args, metas)
+        return _scan(lowering, args, metas)
     if isinstance(lowering, (View, Indexed)):
         return _placed(lowering, args, metas)
     raise TypeError(f"{op.name} runs as torch's own kernel")
 
 
-def _tensor(value: Value, meta: TensorMeta) -> torch.Tensor:
+def _tensor(value: Value, meta: Any) -> torch.Tensor:
     array: Array = np.broadcast_to(value.array, meta.shape)  # type: ignore[attr-defined]
     return torch.from_numpy(np.array(array)).to(meta.dtype)
 
@@ -230,12 +231,14 @@ def _reduce(kind: str, x: Array, dims: tuple[int, ...]) -> tuple[Array, ...]:
     raise ValueError(f"unknown reduction {kind}")
 
 
-def _scan(lowering: Scan, op: Op, args: Sequence[Any], meta: TensorMeta) -> torch.Tensor:
+def _scan(lowering: Scan, args: Sequence[Any], meta: Any) -> torch.Tensor:
     x: torch.Tensor = args[0]
     dtype = rules.opmath(meta.dtype)
     array = cast_array(to_array(x), dtype)
     if x.dim():
-        fn = {"sum": np.cumsum, "prod": np.cumprod, "max": np.maximum.accumulate, "min": np.minimum.accumulate}[lowering.kind]
+        fn: Any = {"sum": np.cumsum, "prod": np.cumprod, "max": np.maximum.accumulate, "min": np.minimum.accumulate}[
+            lowering.kind
+        ]
         array = fn(array, axis=shapes.normalize_dim(args[1], x.dim()))
     return torch.from_numpy(np.array(array, dtype=_NUMPY[dtype])).to(meta.dtype)
 

@@ -289,7 +289,7 @@ declare(
     "fill(Tensor self, Tensor value) -> Tensor",
     _fill_meta,
     Indexed(_fill),
-    lambda x, value: torch.fill(x, value),
+    torch.fill,
     spelled("fill", "t"),
     lambda: [
         *(call(t(4, 5, dtype=d), 1) for d in ANY),

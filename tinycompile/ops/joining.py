@@ -103,7 +103,8 @@ def _stack_meta(tensors: Sequence[TensorMeta], dim: int = 0) -> TensorMeta:
     for i, x in enumerate(tensors):
         if len(x.shape) != len(tensors[0].shape) or not all(map(shapes.same, x.shape, tensors[0].shape)):
             raise RuntimeError(
-                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at entry 0 and {list(x.shape)} at "
+                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at entry 0 and "
+                f"{list(x.shape)} at "
                 f"entry {i}"
             )
     widened = [TensorMeta((*x.shape[:at], 1, *x.shape[at:]), _unsqueezed(x, at), x.dtype, x.device) for x in tensors]
@@ -169,7 +170,8 @@ def _pad_meta(x: TensorMeta, pad: Sequence[Dim], mode: str = "constant", value: 
     n = len(pad) // 2
     if n > x.rank:
         raise RuntimeError(
-            f"Padding length should be less than or equal to two times the input dimension but got padding length {len(pad)} and "
+            "Padding length should be less than or equal to two times the input dimension but got padding length "
+            f"{len(pad)} and "
             f"input of dimension {x.rank}"
         )
     if mode not in ("constant", "reflect", "replicate", "circular"):
@@ -360,7 +362,7 @@ declare(
     "roll_dim(Tensor self, SymInt shift, int dim) -> Tensor",
     lambda x, shift, dim: rules.fresh(x.shape, x.dtype, x.device),
     Indexed(_roll_dim),
-    lambda x, shift, dim: torch.roll(x, shift, dim),
+    torch.roll,
     (),
     lambda: [call(t(4, 5), 2, 1), call(t(4, 5), -7, 0)],
     doc="roll along one dim.",

@@ -77,7 +77,8 @@ def _matmul_meta(x: TensorMeta, other: TensorMeta) -> TensorMeta:
 def _matmul_mismatch(x: TensorMeta, other: TensorMeta) -> str:
     if x.rank == 1 and other.rank == 1:
         return (
-            f"inconsistent tensor size, expected tensor [{x.shape[0]}] and src [{other.shape[0]}] to have the same number of elements, but got "
+            f"inconsistent tensor size, expected tensor [{x.shape[0]}] and src [{other.shape[0]}] to have the same "
+            "number of elements, but got "
             f"{x.shape[0]} and {other.shape[0]} elements respectively"
         )
     if x.rank == 2 and other.rank == 1:
@@ -90,7 +91,10 @@ def _matmul_mismatch(x: TensorMeta, other: TensorMeta) -> str:
         )
     rows = shapes.numel(x.shape[:-1])
     cols = other.shape[-1] if other.rank > 1 else 1
-    return f"mat1 and mat2 shapes cannot be multiplied ({rows}x{x.shape[-1]} and {other.shape[-2] if other.rank > 1 else other.shape[0]}x{cols})"
+    return (
+        f"mat1 and mat2 shapes cannot be multiplied ({rows}x{x.shape[-1]} and "
+        f"{other.shape[-2] if other.rank > 1 else other.shape[0]}x{cols})"
+    )
 
 
 def _linear_meta(x: TensorMeta, weight: TensorMeta, bias: TensorMeta | None = None) -> TensorMeta:
@@ -133,7 +137,8 @@ def _check_expand(x: TensorMeta, shape: Shape) -> None:
 def _outer_meta(x: TensorMeta, vec2: TensorMeta) -> TensorMeta:
     if x.rank != 1 or vec2.rank != 1:
         raise RuntimeError(
-            f"outer: Expected 1-D argument {'self' if x.rank != 1 else 'vec2'}, but got {x.rank if x.rank != 1 else vec2.rank}-D"
+            f"outer: Expected 1-D argument {'self' if x.rank != 1 else 'vec2'}, but got "
+            f"{x.rank if x.rank != 1 else vec2.rank}-D"
         )
     return rules.fresh((*x.shape, *vec2.shape), rules.result_type((x, vec2)), x.device)
 

@@ -207,7 +207,8 @@ declare(
     doc="torch's kernel: that a probability lies outside [0, 1] is an error that only data can show.",
 )
 declare(
-    "binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, str reduction='mean', Tensor? pos_weight=None) -> Tensor",
+    "binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, str reduction='mean', "
+    "Tensor? pos_weight=None) -> Tensor",
     _binary_meta,
     Decompose(_bce_with_logits),
     lambda x, y, w=None, r="mean", p=None: F.binary_cross_entropy_with_logits(x, y, w, reduction=r, pos_weight=p),
@@ -336,7 +337,8 @@ declare(
     ulp=4.0,
 )
 declare(
-    "cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int ignore_index=-100, str reduction='mean', float label_smoothing=0.0) -> Tensor",
+    "cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int ignore_index=-100, str "
+    "reduction='mean', float label_smoothing=0.0) -> Tensor",
     _cross_entropy_meta,
     Decompose(_cross_entropy),
     _eager_cross_entropy,

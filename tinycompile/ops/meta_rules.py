@@ -1,8 +1,8 @@
 """Shape, stride and dtype rules that the records share.
 
-The stride rule of elementwise ops is that of ATen's TensorIterator (aten/src/ATen/TensorIterator.cpp: ``compute_fast_setup_type``,
-``reorder_dimensions``, ``allocate_or_resize_outputs``), restated on metadata. Promotion is ``torch.result_type``: tensors with
-dims outrank 0-d tensors, which outrank Python numbers, category by category.
+The stride rule of elementwise ops is that of ATen's TensorIterator (aten/src/ATen/TensorIterator.cpp:
+``compute_fast_setup_type``, ``reorder_dimensions``, ``allocate_or_resize_outputs``), restated on metadata. Promotion is
+``torch.result_type``: tensors with dims outrank 0-d tensors, which outrank Python numbers, category by category.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def is_channels_last(meta: TensorMeta) -> bool:
 
 
 def suggests_channels_last(x: TensorMeta) -> bool:
-    """torch's ``suggest_memory_format(x) == channels_last`` (or 3d): strides that grow in channels-last order (rank 4 and 5)."""
+    """torch's ``suggest_memory_format(x) == channels_last`` (3d for rank 5): strides that grow in channels-last order."""
     if x.rank not in CHANNELS_LAST or is_zero(x.strides[1]):
         return False
     least: Dim = 0
@@ -208,7 +208,9 @@ def is_zero(d: Dim) -> bool:
 
 
 def iterator_strides(shape: Shape, operands: Sequence[TensorMeta], with_numbers: bool) -> Shape:
-    """The strides that TensorIterator gives a fresh output of ``shape``. ``with_numbers``: Python numbers took part as 0-d tensors."""
+    """The strides that TensorIterator gives a fresh output of ``shape``.
+
+    ``with_numbers``: Python numbers took part, as 0-d tensors."""
     for t in operands:
         if t.strides != dense_strides(t.shape):
             break

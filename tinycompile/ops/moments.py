@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -87,7 +87,7 @@ def _moment_calls(name: str) -> Samples:
     ]
 
 
-def _kept(samples: Sequence[Sample]) -> list[Sample]:
+def _kept(samples: Iterable[Sample]) -> list[Sample]:
     """keepdim by name: it is keyword-only here."""
     return [Sample(s.args[:2], {"keepdim": True} if len(s.args) > 2 and s.args[2] else {}) for s in samples]
 

@@ -47,7 +47,8 @@ def check_normalized(
             )
     if x.rank < n or not _agree(x.shape[x.rank - n :], shape):
         raise RuntimeError(
-            f"Given normalized_shape={list(shape)}, expected input with shape [*{between}{', '.join(map(str, shape))}], but got input of size{list(x.shape)}"
+            f"Given normalized_shape={list(shape)}, expected input with shape "
+            f"[*{between}{', '.join(map(str, shape))}], but got input of size{list(x.shape)}"
         )
 
 
@@ -214,7 +215,8 @@ declare(
     ulp=8.0,
 )
 declare(
-    "batch_norm(Tensor self, Tensor running_mean, Tensor running_var, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> Tensor",
+    "batch_norm(Tensor self, Tensor running_mean, Tensor running_var, Tensor? weight=None, Tensor? bias=None, "
+    "float eps=1e-05) -> Tensor",
     _batch_norm_meta,
     Decompose(_batch_norm),
     _eager_batch_norm,

@@ -44,11 +44,13 @@ def _sub_meta(x: Any, other: Any, alpha: Any = 1) -> TensorMeta:
     booleans = [isinstance(o, bool) or (isinstance(o, TensorMeta) and o.dtype == torch.bool) for o in (x, other)]
     if all(booleans):
         raise RuntimeError(
-            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead."
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` "
+            "operator instead."
         )
     if any(booleans):
         raise RuntimeError(
-            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the `~` or "
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, "
+            "use the `~` or "
             "`logical_not()` operator instead."
         )
     return _add_meta(x, other, alpha)

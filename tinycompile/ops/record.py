@@ -1,7 +1,7 @@
 """The op record: everything that an op means, stated once.
 
-Binding on ``Tensor`` and ``tinycompile.<name>``, the table of torch functions for capture, dispatch entries, gradients, lowering,
-generated tests and the docs table all derive from these records.
+Binding on ``Tensor`` and ``tinycompile.<name>``, the table of torch functions for capture, dispatch entries, gradients,
+lowering, generated tests and the docs table all derive from these records.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class Pointwise:
 class Reduction:
     """``kind`` of :data:`~tinycompile.ops.scalar.REDUCTIONS` over the dims that the schema's ``dim`` names (None: all).
 
-    ``prologue(b, x, **attrs)`` maps each element (given in its opmath dtype); ``epilogue(b, *reduced, count, **attrs)`` maps the
-    reduced values (``count``: a Value, the number of elements reduced, in the accumulation dtype) and returns one Value per output.
+    ``prologue(b, x, **attrs)`` maps each element (given in its opmath dtype); ``epilogue(b, *reduced, count, **attrs)`` maps
+    the reduced values (``count``: a Value, the number of elements reduced, in the accumulation dtype) and returns one Value
+    per output.
     """
 
     kind: str
@@ -89,8 +90,9 @@ Lowering = Union[Pointwise, Reduction, Scan, View, Indexed, Decompose, Extern]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """How to make one sample input. ``layout``: contiguous, transposed, strided (every second), expanded, offset, channels_last.
-    ``fill``: normal, positive, unit (in (-1, 1)), integers, special (adds NaN, infinities, signed zeros), index:N (ints in [0, N))."""
+    """How to make one sample input. ``layout``: contiguous, transposed, strided (every second), expanded, offset,
+    channels_last. ``fill``: normal, positive, unit (in (-1, 1)), integers, special (adds NaN, infinities, signed zeros),
+    index:N (ints in [0, N))."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"

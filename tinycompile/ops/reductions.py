@@ -100,8 +100,8 @@ def _eager_prod(x: torch.Tensor, dim: Any = None, keepdim: bool = False, dtype: 
 
 
 _WHOLE = lambda: [call(t(4, 5)), call(t(4, 6, layout="transposed")), call(t()), call(t(4, 5, dtype="float16"))]  # over all dims
-_TYPED = lambda: [call(t(4, 5, dtype=a), dtype=getattr(torch, b))
-                  for a, b in (("float16", "float32"), ("int32", "float64"), ("float32", "float16"), ("int32", "int16"))]  # fmt: skip
+_CONVERTED = (("float16", "float32"), ("int32", "float64"), ("float32", "float16"), ("int32", "int16"))
+_TYPED = lambda: [call(t(4, 5, dtype=a), dtype=getattr(torch, b)) for a, b in _CONVERTED]
 
 declare(
     "sum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
@@ -205,7 +205,8 @@ def _whole_meta(name: str) -> Any:
     def meta(x: TensorMeta) -> TensorMeta:
         if any(rules.is_zero(s) for s in x.shape):
             raise RuntimeError(
-                f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument."
+                f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with "
+                "the 'dim' argument."
             )
         return rules.reduction(x, None, False, x.dtype)
 

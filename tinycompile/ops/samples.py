@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -61,8 +62,8 @@ def _pairs(dtypes: tuple[str, ...], fill: str, number: Any, mixed: bool, kwargs:
     for layout in LAYOUTS:
         yield Sample((t(4, 6, dtype=d, layout=layout, fill=f), t(4, 6, dtype=d, fill=f)), kwargs)
         yield Sample((t(4, 6, dtype=d, layout=layout, fill=f), t(4, 6, dtype=d, layout=layout, fill=f)), kwargs)
-    for left, right in (("channels_last", "contiguous"), ("channels_last", "channels_last"), ("contiguous", "transposed")):
-        a, b = t(2, 3, 4, 5, dtype=d, layout=left, fill=f), t(2, 3, 4, 5, dtype=d, layout=right, fill=f)
+    for first, second in (("channels_last", "contiguous"), ("channels_last", "channels_last"), ("contiguous", "transposed")):
+        a, b = t(2, 3, 4, 5, dtype=d, layout=first, fill=f), t(2, 3, 4, 5, dtype=d, layout=second, fill=f)
         yield Sample((a, b), kwargs)
     yield Sample((t(2, 3, 4, 5, dtype=d, layout="channels_last", fill=f), t(3, 1, 1, dtype=d, fill=f)), kwargs)
     if number is not None:
@@ -76,7 +77,7 @@ def _pairs(dtypes: tuple[str, ...], fill: str, number: Any, mixed: bool, kwargs:
 
 
 def _mixed_dtypes(dtypes: tuple[str, ...], fill_of: Callable[[str], str], kwargs: Mapping[str, Any]) -> Iterable[Sample]:
-    for a, b in zip(dtypes, dtypes[1:], strict=False):
+    for a, b in itertools.pairwise(dtypes):
         yield Sample((t(4, 5, dtype=a, fill=fill_of(a)), t(5, dtype=b, fill=fill_of(b))), kwargs)
         yield Sample((t(4, 5, dtype=a, fill=fill_of(a)), t(dtype=b, fill=fill_of(b))), kwargs)
         yield Sample((t(dtype=a, fill=fill_of(a)), t(4, 5, dtype=b, fill=fill_of(b))), kwargs)

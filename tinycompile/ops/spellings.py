@@ -35,12 +35,14 @@ FORMS: dict[str, tuple[str, str]] = {
     "torch.nn.functional.log_softmax": ("log_softmax", "self dim ~_stacklevel dtype"),
     "torch.layer_norm": ("layer_norm", "self normalized_shape weight bias eps ~cudnn_enable"),
     "torch.group_norm": ("group_norm", "self num_groups weight bias eps ~cudnn_enabled"),
-    "torch.nn.functional.embedding": ("embedding", "indices weight ~padding_idx ?max_norm ~norm_type !scale_grad_by_freq !sparse"),
+    "torch.nn.functional.embedding": (
+        "embedding", "indices weight ~padding_idx ?max_norm ~norm_type !scale_grad_by_freq !sparse"),
     "torch.nn.functional.mse_loss": ("mse_loss", f"self target {_LOSS} ?weight"),
     "torch.nn.functional.l1_loss": ("l1_loss", f"self target {_LOSS} ?weight"),
     "torch.nn.functional.smooth_l1_loss": ("smooth_l1_loss", f"self target {_LOSS} beta"),
     "torch.nn.functional.kl_div": ("kl_div", f"self target {_LOSS} log_target"),
-    "torch.nn.functional.cross_entropy": ("cross_entropy", "self target weight ?size_average ignore_index ?reduce reduction label_smoothing"),
+    "torch.nn.functional.cross_entropy": (
+        "cross_entropy", "self target weight ?size_average ignore_index ?reduce reduction label_smoothing"),
     "torch.nn.functional.nll_loss": ("nll_loss", "self target weight ?size_average ignore_index ?reduce reduction"),
     "torch.nn.functional.binary_cross_entropy": ("binary_cross_entropy", f"self target weight {_LOSS}"),
     "torch.nn.functional.binary_cross_entropy_with_logits": (
@@ -83,7 +85,8 @@ class FormBinder:
 
 _REVERSED = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "div": "div", "floordiv": "floor_divide", "mod": "remainder",
-    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
+    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
     "matmul": "matmul",
 }  # fmt: skip
 
@@ -106,10 +109,10 @@ def _power(inplace: bool = False, swap: bool = False) -> Callable[[Args, Kwargs]
     def binder(args: Args, kwargs: Kwargs) -> Bound:
         if swap:
             args = tuple(reversed(args))
-        exponent = kwargs.get("exponent", args[1] if len(args) > 1 else None)
+        exponent: Any = kwargs.get("exponent", args[1] if len(args) > 1 else None)
         if not is_tensor(exponent):
             return scalar(args, kwargs)
-        base = args[0] if args else kwargs.get("self", kwargs.get("input"))
+        base: Any = args[0] if args else kwargs.get("self", kwargs.get("input"))
         whole = not exponent.dtype.is_floating_point and not (
             base.dtype.is_floating_point if is_tensor(base) else isinstance(base, float)
         )

@@ -61,7 +61,7 @@ def meta_of(x: Any) -> rules.TensorMeta:
     if isinstance(x, rules.TensorMeta):
         return x
     if isinstance(x, torch.Tensor):
-        return rules.TensorMeta(tuple(x.shape), x.stride(), x.dtype, Device.of(x.device), x.storage_offset())
+        return rules.TensorMeta(tuple(x.shape), x.stride(), x.dtype, Device.of(x.device), int(x.storage_offset()))
     return x.meta
 
 
@@ -294,7 +294,7 @@ def _zero(args: Args, kwargs: Kwargs) -> Bound:
 def _copy(args: Args, kwargs: Kwargs) -> Bound:
     if kwargs.pop("non_blocking", False) or len(args) > 2:
         return None
-    source = args[1] if len(args) > 1 else kwargs.get("src", kwargs.get("other"))
+    source: Any = args[1] if len(args) > 1 else kwargs.get("src", kwargs.get("other"))
     if not is_tensor(source) or source.device != args[0].device:
         return None
     return BoundCall(OPS["copy"], (args[0], source), inplace=True)

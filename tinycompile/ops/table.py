@@ -1,7 +1,8 @@
 """Which record a torch callable means: ``bind(torch.add, (x, 2), {})`` gives the record and its arguments in schema order.
 
-Most callables name their record (``Op.functions``) and are bound by its schema. :mod:`~tinycompile.ops.spellings` holds the rest:
-callables with other parameters than the schema, and families in which the arguments choose the record.
+Most callables name their record (``Op.functions``) and are bound by its schema. :mod:`~tinycompile.ops.spellings` and
+:mod:`~tinycompile.ops.spellings_tensors` hold the rest: callables with other parameters than the schema, and families in which
+the arguments choose the record.
 """
 
 from __future__ import annotations

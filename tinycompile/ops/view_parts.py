@@ -210,7 +210,8 @@ def split_lengths(size: Dim, step: int) -> list[Dim]:
 
 
 def _pieces(x: Any, dim: int, lengths: Sequence[Dim]) -> tuple[Any, ...]:
-    pieces, at = [], 0
+    pieces: list[Any] = []
+    at: Dim = 0
     for length in lengths:
         pieces.append(ops.slice(x, dim, at, at + length))
         at = at + length

@@ -1,7 +1,7 @@
 """Views: index maps from output coordinates to input coordinates. Strides and offsets are computed as ATen computes them.
 
-A record whose result is annotated ``Tensor(a)`` always aliases its input. ``reshape`` and ``flatten`` alias where strides permit;
-binding turns them into ``view`` there, so that the records of these names are the copies.
+A record whose result is annotated ``Tensor(a)`` always aliases its input. ``reshape`` and ``flatten`` alias where
+strides permit; binding turns them into ``view`` there, so that the records of these names are the copies.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ declare(
     "unflatten(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)",
     lambda x, dim, sizes: _view_meta(x, unflattened_shape(x.shape, dim, sizes)),
     View(reshape_index),
-    lambda x, dim, sizes: torch.unflatten(x, dim, sizes),
+    torch.unflatten,
     spelled("unflatten"),
     lambda: [call(t(4, 6), 1, (2, 3)), call(t(4, 6), 0, (-1, 2)), call(t(4, 6, layout="transposed"), 1, (3, 2))],
 )
@@ -201,7 +201,8 @@ declare(
 def _permutation(rank: int, dims: Sequence[int]) -> tuple[int, ...]:
     if len(dims) != rank:
         raise RuntimeError(
-            f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering of dimensions "
+            "permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired "
+            "ordering of dimensions "
             f"i.e. input.dim() = {rank} is not equal to len(dims) = {len(dims)}"
         )
     order = tuple(shapes.normalize_dim(d, rank) for d in dims)
@@ -295,7 +296,7 @@ declare(
     "movedim(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
     lambda x, source, destination: _permute_meta(x, moved(x.rank, source, destination)),
     View(lambda coords, i, o, source, destination: _permute_index(coords, i, o, moved(i.rank, source, destination))),
-    lambda x, source, destination: torch.movedim(x, source, destination),
+    torch.movedim,
     (*spelled("movedim"), *spelled("moveaxis")),
     lambda: [call(t(2, 3, 4), (0,), (2,)), call(t(2, 3, 4), (0, 1), (1, 2)), call(t(2, 3, 4), (-1,), (0,))],
 )
