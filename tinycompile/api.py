@@ -10,6 +10,7 @@ import threading
 import time
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,6 +81,7 @@ class CompiledFunction:
         self._entries: tuple[CacheEntry, ...] = ()
         self._eager = False
         self._lock = threading.RLock()
+        _live.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -282,6 +284,20 @@ def _compile_module(module: torch.nn.Module, options: Options) -> CompiledModule
     forward = cls.forward
     CompiledModule._tinycompile_forward.__set__(self, CompiledFunction(forward, options))  # type: ignore[attr-defined]
     return self
+
+
+_live: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+
+
+def reset() -> None:
+    """Forget every specialisation of every compiled function; the disk cache stays."""
+    for function in list(_live):
+        function.reset()
+
+
+def explain(fn: Any, **options: Any) -> Callable[..., Report]:
+    """``explain(fn)(*args)``: compile ``fn`` (a function, method, module, or something compiled already) for these arguments and report."""
+    return _compile(fn, Options(**options)).explain  # type: ignore[no-any-return]
 
 
 def compile(

@@ -1,0 +1,81 @@
+"""tinycompile: a mini compiler stack in the mould of ``torch.compile``.
+
+The module itself is the decorator: ``@tinycompile`` or ``@tinycompile(mode="max-autotune")``; ``tinycompile.compile`` is the same function.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from tinycompile.api import CompiledFunction, CompiledModule, compile, explain, reset
+from tinycompile.backends import list_backends, lookup_backend, register_backend
+from tinycompile.base import errors
+from tinycompile.base.config import config
+from tinycompile.base.device import Device
+from tinycompile.base.errors import (
+    BackendError,
+    FallbackWarning,
+    GraphBreakError,
+    InternalError,
+    RecompileLimitWarning,
+    TinycompileError,
+)
+from tinycompile.capture.marks import is_compiling, mark_dynamic, mark_static
+from tinycompile.eager.factories import (
+    arange,
+    as_tensor,
+    empty,
+    empty_like,
+    empty_strided,
+    eye,
+    from_dlpack,
+    from_numpy,
+    full,
+    full_like,
+    linspace,
+    logspace,
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randint,
+    randint_like,
+    randn,
+    randn_like,
+    randperm,
+    tensor,
+    zeros,
+    zeros_like,
+)
+from tinycompile.eager.storage import Storage
+from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.report import Report
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackendError", "CompiledFunction", "CompiledModule", "Device", "FallbackWarning", "GraphBreakError", "InternalError",
+    "RecompileLimitWarning", "Report", "Storage", "Tensor", "TinycompileError", "arange", "as_tensor", "compile", "config",
+    "device", "empty", "empty_like", "empty_strided", "errors", "explain", "eye", "from_dlpack", "from_numpy", "from_torch",
+    "full", "full_like", "is_compiling", "linspace", "list_backends", "logspace", "lookup_backend", "mark_dynamic",
+    "mark_static", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
+    "register_backend", "reset", "tensor", "zeros", "zeros_like",
+]  # fmt: skip
+
+
+def device(spec: Any) -> Device:
+    """A :class:`Device` from a string (``"cuda:1"``), an index, or torch's device."""
+    return Device.of(spec)
+
+
+class _CallableModule(types.ModuleType):
+    """Lets ``@tinycompile`` be the module: calling it compiles."""
+
+    def __call__(self, fn: Any = None, **options: Any) -> Any:
+        return compile(fn, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule
+tinycompile = sys.modules[__name__]  # `from tinycompile import tinycompile` is the decorator too
