@@ -25,7 +25,7 @@ Launcher = Callable[..., None]
 
 # -ffp-contract=off: a*b + c has two roundings, as in eager. errno and floating-point traps are not looked at, which lets
 # comparisons and square roots vectorise; signed zeros, NaNs and infinities keep their meaning.
-_FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-w")
+_FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-w")
 
 # Flags by name and not -march=native: a cached library must run on every machine that has the same target.
 _ARCH_FLAGS = {

@@ -11,11 +11,13 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from tinycompile.base import expr as ex
+from tinycompile.base.expr import Dim
 from tinycompile.codegen.cpp.accumulators import Accumulator, has_own_type, needs_two_levels, scan_state
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, dtypes_of, expressions, locate, loops_of, operands
+from tinycompile.codegen.cpp.indexing import c_dim
 from tinycompile.codegen.cpp.names import Names
 from tinycompile.codegen.cpp.scalars import C_TYPES, COST
-from tinycompile.codegen.cpp.schedule import Schedule
+from tinycompile.codegen.cpp.schedule import Schedule, is_across
 from tinycompile.codegen.cpp.statements import Statements, may_fault
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Axis, Const, Index, Load, Reduce, Scalar, Scan, Store
@@ -49,10 +51,10 @@ class LoopNest:
     def write(self, roots: Sequence[int]) -> None:
         """All loops of the group whose stores are ``roots``."""
         out, plan = self.out, self.plan
-        loops = [(self.names.value(a.name), "0", self.text.dim(a.extent), 1) for a in plan.outer]
         lane = self.lanes
-        if lane is not None and plan.block:
-            loops.append((f"{self.names.value(lane.name)}_begin", "0", self.text.dim(lane.extent), plan.block))
+        loops = [(self.names.value(a.name), "0", self.text.dim(a.extent), 1) for a in plan.outer if a != plan.tile]
+        blocks = [a for a in (plan.tile, lane) if a is not None and plan.block]
+        loops += [(f"{self.names.value(a.name)}_begin", "0", self.text.dim(a.extent), plan.block) for a in blocks]
         if not self.atomic:
             axes = [*plan.outer, *([lane] if lane else []), *plan.inner]
             work = self.text.dim(ex.product(a.extent for a in axes) * plan.cost)
@@ -66,10 +68,34 @@ class LoopNest:
                 last = i == len(loops) - 1
                 header = f"for (int64_t {name} = {begin}; {name} < {end}; {_step(name, step)})"
                 stack.enter_context(out.block(header + (" {" if last else ""), "}" if last else ""))
-            if lane is not None and plan.block:
-                name = self.names.value(lane.name)
-                out.line(f"const int64_t {name}_end = tc::least<int64_t>({name}_begin + {plan.block}, {self.text.dim(lane.extent)});")
+            for a in blocks:
+                name, extent = self.names.value(a.name), self.text.dim(a.extent)
+                out.line(f"const int64_t {name}_end = tc::least<int64_t>({name}_begin + {plan.block}, {extent});")
+            if plan.tile is not None:
+                stack.enter_context(self.tile_loop(plan.tile))
             self.scope(frozenset(a.name for a in plan.outer), list(roots))
+
+    @contextlib.contextmanager
+    def tile_loop(self, tile: Axis) -> Iterator[None]:
+        """Transpose a block of each load that is contiguous along ``tile`` into an array, then open the loop over ``tile``."""
+        assert self.lanes is not None
+        row, lane, block = self.names.value(tile.name), self.names.value(self.lanes.name), self.plan.block
+        begins = {tile.name: f"{row}_begin", self.lanes.name: f"{lane}_begin"}
+        seen: dict[tuple[str, Dim], str] = {}
+        for s in (s for s in self.body if isinstance(s, Load) and is_across(s, tile, self.lanes)):
+            if (s.buffer, s.index[0]) not in seen:
+                array = seen[s.buffer, s.index[0]] = self.names.fresh(f"{self.names.buffer(s.buffer)}_tile")
+                step = ex.coefficient(s.index[0], self.lanes.name)
+                assert step is not None
+                start = c_dim(s.index[0], lambda n: begins.get(n) or self.text.symbol(n))
+                self.out.line(f"alignas(64) {C_TYPES[s.dtype]} {array}[{block * block}];")
+                self.out.line(
+                    f"tc::transpose<{block}>({array}, {self.names.buffer(s.buffer)} + {start}, {self.text.dim(step)}, "
+                    f"{lane}_end - {lane}_begin, {row}_end - {row}_begin);"
+                )
+            self.text.tiled[s.name] = f"{seen[s.buffer, s.index[0]]}[({row} - {row}_begin)*{block} + {lane} - {lane}_begin]"
+        with self.out.block(f"for (int64_t {row} = {row}_begin; {row} < {row}_end; ++{row}) {{", "}"):
+            yield
 
     # --- dependences ---
 

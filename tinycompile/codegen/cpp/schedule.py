@@ -19,6 +19,7 @@ from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Statement, St
 
 POINTWISE_BLOCK = 4096  # elements of a block without reductions: the unit that threads share
 COLUMN_BLOCK = 512  # lanes of a block with reductions: its accumulators stay in L1, and each row gives 2 KiB in a stretch
+TILE_BLOCK = 64  # lanes of a block, and rows of it, where some loads are contiguous across the lanes
 SMALL = 8  # an axis shorter than this is a poor lane
 UNKNOWN_SIZE = 1024  # what a size symbol without a hint is taken for
 
@@ -79,10 +80,10 @@ class _Choice:
         lane = self.lane()
         outer = tuple(a for a in self.by_stride(self.parallel) if a != lane)
         inner = self.inner_order(lane)
-        block = self.block(lane, outer, inner)
+        tile = self.tile_axis(lane, outer) if not inner and lane is not None and lane.kind == "parallel" else None
+        block = TILE_BLOCK if tile else self.block(lane, outer, inner)
         items = self.count(outer) * (-(-self.size(lane.extent) // block) if lane and block else 1)
         split = inner[0].name if inner and self.shareable(inner[0], items) else None
-        tile = self.tile_axis(lane, outer) if not inner and lane is not None and lane.kind == "parallel" else None
         return Schedule(outer, lane, block, inner, split, tile, self.cost())
 
     def count(self, axes: Iterable[Axis]) -> int:
@@ -167,10 +168,14 @@ class _Choice:
         """An outer axis along which an unmasked load is contiguous while it strides along the lane."""
         if lane is None or self.size(lane.extent) < 16:
             return None
-        for s in self.body:
-            if isinstance(s, Load) and not s.mask and len(s.index) == 1:
-                along = ex.coefficient(s.index[0], lane.name)
-                across = [a for a in outer if ex.coefficient(s.index[0], a.name) == 1 and self.size(a.extent) >= 16]
-                if across and along is not None and along not in (0, 1):
-                    return across[0]
+        for axis in outer:
+            if self.size(axis.extent) >= 16 and any(is_across(s, axis, lane) for s in self.body):
+                return axis
         return None
+
+
+def is_across(s: Statement, tile: Axis, lane: Axis) -> bool:
+    """Whether a statement loads what is contiguous along ``tile`` and strided along ``lane``."""
+    if not isinstance(s, Load) or s.mask or len(s.index) > 1:
+        return False
+    return ex.coefficient(s.index[0], tile.name) == 1 and ex.coefficient(s.index[0], lane.name) not in (0, 1, None)

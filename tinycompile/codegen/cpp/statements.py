@@ -29,6 +29,7 @@ class Statements:
         self.buffer_dtypes, self.lines, self.names, self.out = dtypes, lines, names, out
         self.dtypes = dtypes_of(flat.body)
         self.texts: dict[str, str] = {s.name: self._const(s) for s in flat.body if isinstance(s, Const)}
+        self.tiled: dict[str, str] = {}  # loads whose block lies transposed in an array: where the element is
         self._last_comment = ""
 
     # --- names and expressions ---
@@ -71,6 +72,8 @@ class Statements:
         return c_scalar(s.op, s.dtype, [self.texts[a] for a in s.args], [self.dtypes[a] for a in s.args])
 
     def _load(self, s: Load) -> str:
+        if s.name in self.tiled:
+            return self.tiled[s.name]
         other = c_const(s.other, s.dtype)
         if any(ex.as_sym(c).stop == 0 for c in s.index[1:]):  # type: ignore[union-attr]
             self.out.line("fault |= tc::INDEX_OUT_OF_RANGE;  // nothing can be read from an empty tensor")

@@ -122,14 +122,34 @@ template <class T> static inline T fmin(T a, T b) { return (a < b) | (b != b) ? 
 static inline bool signbit(float x) { return bits(x) >> 31; }
 static inline bool signbit(double x) { return bits(x) >> 63; }
 
-// argmax/argmin: does `a` at index `i` come before `b` at index `j`? NaN wins, then the value, then the lower index.
-template <class T> static inline bool above(T a, int64_t i, T b, int64_t j) {
-    const bool same = (a == b) | ((a != a) & (b != b));
-    return same ? i < j : (a > b) | (a != a);
+// ---- transposing a block: tile[c*N + r] = from[r*step + c] for r < rows, c < columns ----
+#if defined(__clang__) || __GNUC__ >= 12
+typedef uint32_t Four __attribute__((vector_size(16), aligned(4), may_alias));
+
+// Four rows of four 32-bit elements at once, in registers.
+static inline void transpose_4x4(uint32_t* tile, int64_t tile_step, const uint32_t* from, int64_t step) {
+    const Four a = *(const Four*)from, b = *(const Four*)(from + step);
+    const Four c = *(const Four*)(from + 2 * step), d = *(const Four*)(from + 3 * step);
+    const Four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const Four AB = __builtin_shufflevector(a, b, 2, 6, 3, 7), CD = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(Four*)tile = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+    *(Four*)(tile + tile_step) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    *(Four*)(tile + 2 * tile_step) = __builtin_shufflevector(AB, CD, 0, 1, 4, 5);
+    *(Four*)(tile + 3 * tile_step) = __builtin_shufflevector(AB, CD, 2, 3, 6, 7);
 }
-template <class T> static inline bool below(T a, int64_t i, T b, int64_t j) {
-    const bool same = (a == b) | ((a != a) & (b != b));
-    return same ? i < j : (a < b) | (a != a);
+#else
+static inline void transpose_4x4(uint32_t* tile, int64_t tile_step, const uint32_t* from, int64_t step) {
+    for (int r = 0; r < 4; ++r)
+        for (int c = 0; c < 4; ++c) tile[c * tile_step + r] = from[r * step + c];
+}
+#endif
+
+template <int N, class T> static inline void transpose(T* tile, const T* from, int64_t step, int64_t rows, int64_t columns) {
+    const int64_t r4 = sizeof(T) == 4 ? rows & ~3 : 0, c4 = sizeof(T) == 4 ? columns & ~3 : 0;
+    for (int64_t r = 0; r < r4; r += 4)
+        for (int64_t c = 0; c < c4; c += 4) transpose_4x4((uint32_t*)(tile + c * N + r), N, (const uint32_t*)(from + r * step + c), step);
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = r < r4 ? c4 : 0; c < columns; ++c) tile[c * N + r] = from[r * step + c];
 }
 
 }  // namespace tc
