@@ -56,6 +56,14 @@ def _leaky_relu(b: Builder, x: Value, negative_slope: Number = 0.01) -> Value:
     return b.where(x > 0, x, x * float(negative_slope))
 
 
+def _hardshrink(b: Builder, x: Value, lambd: Number = 0.5) -> Value:
+    return b.where((x >= -lambd) & (x <= lambd), 0.0, x)
+
+
+def _softshrink(b: Builder, x: Value, lambd: Number = 0.5) -> Value:
+    return b.where(x > lambd, x - lambd, b.where(x < -lambd, x + lambd, x * 0))
+
+
 def _threshold(b: Builder, x: Value, threshold: Number, value: Number) -> Value:
     return b.where(x <= threshold, value, x)
 
@@ -77,6 +85,22 @@ declare(
     F.leaky_relu,
     spelled("leaky_relu", "f"),
     lambda: [*one(FLOATS)(), call(t(9), 0.3), call(t(9), 0)],
+)
+declare(
+    "hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor",
+    _float_only("hardshrink_cpu"),
+    Pointwise(_hardshrink),
+    torch.hardshrink,
+    spelled("hardshrink", "tmf"),
+    lambda: [*one(FLOATS)(), call(t(9), 1.0)],
+)
+declare(
+    "softshrink(Tensor self, Scalar lambd=0.5) -> Tensor",
+    _float_only("softshrink_cpu"),
+    Pointwise(_softshrink),
+    F.softshrink,
+    spelled("softshrink", "f"),
+    lambda: [*one(FLOATS)(), call(t(9), 1.0)],
 )
 declare(
     "threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor",

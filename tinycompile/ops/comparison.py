@@ -21,12 +21,13 @@ def _compare(word: str) -> Any:
     return lambda b, x, y: b(word, x, y)
 
 
+_HALF_NUMBERS = tuple(call(t(9, dtype=d, fill="special"), n) for d in ("float16", "bfloat16") for n in (0.1, 1e-8, 1e6, 1.0001))
 _ALIASES = {"ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _functions = spelled(_name, "tm", f"operator.{_name}", f"torch.Tensor.__{_name}__")
     if _name in _ALIASES:
         _functions += spelled(_ALIASES[_name])
-    binary(_name, _compare(_name), "bool_out", _functions, two(ANY, fill="integers"))
+    binary(_name, _compare(_name), "bool_out", _functions, lambda: [*two(ANY, fill="integers")(), *_HALF_NUMBERS])
 
 
 # ------------------------------------------------------------------------------------------------------------------ logic
@@ -132,6 +133,8 @@ def _masked_fill_meta(x: TensorMeta, mask: TensorMeta, value: Any) -> TensorMeta
             raise RuntimeError("result type Float can't be cast to the desired output type Long")
     elif isinstance(value, float) and not x.dtype.is_floating_point and not float(value).is_integer():
         raise RuntimeError(f"value cannot be converted to type {rules.c_type(x.dtype)} without overflow")
+    else:
+        rules.check_fits(value, x.dtype)
     return rules.fresh(rules.shapes.broadcast_shapes(x.shape, mask.shape), x.dtype, x.device)
 
 
@@ -200,6 +203,7 @@ declare(
         call(t(4, 6, layout="transposed"), t(4, 6, dtype="bool"), 0.0),
         call(t(4, 6, layout="expanded"), t(4, 6, dtype="bool"), 0.0),
         call(t(4, 1), t(4, 5, dtype="bool"), 0.0),
+        call(t(4, dtype="int8"), t(4, dtype="bool"), 200),
     ],
 )
 declare(

@@ -167,15 +167,19 @@ def _pointwise(op: Op, lowering: Pointwise, args: Sequence[Any], meta: Any) -> t
     given = [meta_of(args[i]) for i in tensors if args[i] is not None]
     by_result = lowering.promote in ("default", "int_to_float")  # also where an attribute took part in promotion
     dtypes = iter([rules.opmath(meta.dtype)] * len(given) if by_result else rules.input_dtypes(lowering.promote, given))
+    common = rules.result_type(given) if lowering.promote == "bool_out" else None
+    rounded = common if common in rules.HALVES else None  # a predicate compares values of the common dtype
     inputs: list[Value | None] = []
     for i in tensors:
         if args[i] is None:
             inputs.append(None)
         elif isinstance(args[i], torch.Tensor):
-            value = ArrayValue(b, to_array(args[i]), args[i].dtype)
+            value = b.cast(ArrayValue(b, to_array(args[i]), args[i].dtype), rounded or args[i].dtype)
             inputs.append(b.cast(value, next(dtypes)))
         else:
-            inputs.append(b.const(args[i], next(dtypes)))
+            dtype = next(dtypes)
+            number = b.const(args[i], dtype)
+            inputs.append(number if rounded is None else b.cast(b.cast(number, rounded), dtype))
     attrs = {a.name: args[i] for i, a in enumerate(op.schema.args) if i not in tensors}
     result = lowering.formula(b, *inputs, **attrs)
     return _tensor(b.cast(result, meta.dtype), meta)

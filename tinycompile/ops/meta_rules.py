@@ -120,6 +120,14 @@ def input_dtypes(promote: str, operands: Sequence[Any]) -> list[torch.dtype]:
     return [compute] * len(operands)
 
 
+def check_fits(value: Any, dtype: torch.dtype) -> None:
+    """Raise torch's error for an integer that an integer dtype can't hold (uint8 takes negative ones: they wrap)."""
+    if isinstance(value, int) and not isinstance(value, bool) and dtype in INTEGERS:
+        info = torch.iinfo(dtype)
+        if not (-info.max if dtype == torch.uint8 else info.min) <= value <= info.max:
+            raise RuntimeError(f"value cannot be converted to type {c_type(dtype)} without overflow")
+
+
 # --------------------------------------------------------------------------------------------------------------- strides
 
 

@@ -92,6 +92,14 @@ def _logaddexp(b: Builder, x: Value, other: Value) -> Value:
     return b.where(same_infinity, x, top + b("log1p", b("exp", -b("abs", x - other))))
 
 
+def _hypot(b: Builder, x: Value, other: Value) -> Value:
+    """Scaled by the larger, so that squares can't overflow; an infinity beats NaN."""
+    large, small = b("maximum", b("abs", x), b("abs", other)), b("minimum", b("abs", x), b("abs", other))
+    ratio = small / large
+    length = b.where(large.eq(0), large, large * b("sqrt", ratio * ratio + 1))
+    return b.where(b("isinf", x) | b("isinf", other), math.inf, length)
+
+
 def _copysign(b: Builder, x: Value, other: Value) -> Value:
     size = b("abs", x)
     return b.where(b("signbit", other), -size, size)
@@ -105,6 +113,7 @@ binary(
     two((*FLOATS, "int64"), number=None),
     ulp=4.0,
 )
+binary("hypot", _hypot, "default", spelled("hypot"), two(FLOATS, number=None), ulp=4.0)
 binary("xlogy", _xlogy, "int_to_float", spelled("xlogy", "tms"), two((*FLOATS, "int64"), fill="positive", number=2.0), ulp=4.0)
 binary("logaddexp", _logaddexp, "int_to_float", spelled("logaddexp"), two(FLOATS, number=None, mixed=False), ulp=4.0)
 binary("copysign", _copysign, "int_to_float", spelled("copysign"), two((*FLOATS, "int64"), number=-2.0))

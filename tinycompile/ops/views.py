@@ -381,7 +381,7 @@ declare(
     _expand_meta,
     View(_expand_index),
     lambda x, size, implicit=False: x.expand(size),
-    spelled("expand", "m"),
+    (*spelled("expand", "m"), *spelled("broadcast_to")),
     lambda: [
         call(t(3, 1), (3, 4)),
         call(t(3, 1), (-1, 4)),
