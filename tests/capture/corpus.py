@@ -87,7 +87,16 @@ def whole_result_object(x):
 
 @case((2, 3, 4))
 def shapes_and_views(x):
-    return x.view(6, 4), x.reshape(-1), x.permute(2, 0, 1), x.transpose(0, 1), x.flatten(1), x.unsqueeze(0), x[None].squeeze(0), x.mT
+    return (
+        x.view(6, 4),
+        x.reshape(-1),
+        x.permute(2, 0, 1),
+        x.transpose(0, 1),
+        x.flatten(1),
+        x.unsqueeze(0),
+        x[None].squeeze(0),
+        x.mT,
+    )
 
 
 @case((2, 3, 4))
@@ -109,7 +118,16 @@ def index_tensors(x, i):
 
 @case((4, 8))
 def dtypes(x):
-    return x.half(), x.to(torch.float64), x.double().float(), x.to(torch.bfloat16), x.long(), x.to(x.dtype), x.type_as(x.double()), x.bool()
+    return (
+        x.half(),
+        x.to(torch.float64),
+        x.double().float(),
+        x.to(torch.bfloat16),
+        x.long(),
+        x.to(x.dtype),
+        x.type_as(x.double()),
+        x.bool(),
+    )
 
 
 @case((4, 8))
@@ -127,7 +145,15 @@ def transposed_layout(x):
 
 @case((4, 8))
 def creation(x):
-    return torch.zeros(3), torch.ones_like(x), torch.arange(5), x.new_zeros(2, 3), torch.full((2,), 7.0), torch.eye(3), torch.tensor([1.0, 2.0])
+    return (
+        torch.zeros(3),
+        torch.ones_like(x),
+        torch.arange(5),
+        x.new_zeros(2, 3),
+        torch.full((2,), 7.0),
+        torch.eye(3),
+        torch.tensor([1.0, 2.0]),
+    )
 
 
 @case((4, 8))
@@ -234,7 +260,17 @@ def dicts(x):
         if k != "e":
             total = total + v
     e = {**d, "z": popped}
-    return total, list(d), e, d.get("missing"), "a" in d, {k: v + 1 for k, v in d.items()}, d.setdefault("n", x), len(d), dict(q=1)
+    return (
+        total,
+        list(d),
+        e,
+        d.get("missing"),
+        "a" in d,
+        {k: v + 1 for k, v in d.items()},
+        d.setdefault("n", x),
+        len(d),
+        dict(q=1),
+    )
 
 
 @case((4,))
@@ -340,7 +376,12 @@ def itertools_use(x):
     for v in itertools.chain([1], (2, 3)):
         x = x - v
     total = functools.reduce(operator.add, [x, x, x])
-    return total, list(itertools.accumulate([1, 2, 3])), list(itertools.islice(itertools.count(5), 2)), list(itertools.pairwise([1, 2, 3]))
+    return (
+        total,
+        list(itertools.accumulate([1, 2, 3])),
+        list(itertools.islice(itertools.count(5), 2)),
+        list(itertools.pairwise([1, 2, 3])),
+    )
 
 
 @case((4,))
@@ -362,7 +403,14 @@ def helper(x, k=2, *rest, scale=1.0, **more):
 
 @case((4,))
 def user_calls(x):
-    return helper(x), helper(x, 3), helper(x, 3, 4, 5), helper(x, scale=2.0), helper(x, k=1, a=1, b=2), helper(*(x, 5), **{"scale": 0.5})
+    return (
+        helper(x),
+        helper(x, 3),
+        helper(x, 3, 4, 5),
+        helper(x, scale=2.0),
+        helper(x, k=1, a=1, b=2),
+        helper(*(x, 5), **{"scale": 0.5}),
+    )
 
 
 @case((4,))
@@ -448,7 +496,12 @@ def generators(x):
 
 @case((4, 4))
 def keyword_calls(x):
-    return torch.sum(input=x, dim=0), torch.nn.functional.softmax(x, dim=-1), torch.add(x, other=x, alpha=3), x.sum(dim=1, keepdim=True)
+    return (
+        torch.sum(input=x, dim=0),
+        torch.nn.functional.softmax(x, dim=-1),
+        torch.add(x, other=x, alpha=3),
+        x.sum(dim=1, keepdim=True),
+    )
 
 
 @case((4,), (4,))
@@ -503,7 +556,11 @@ def assertions(x):
 @case((4,))
 def torch_constants(x):
     info = torch.finfo(torch.float32)
-    return x.clamp(min=info.min, max=info.max) + torch.pi, x.to(torch.float16 if x.dtype != torch.float16 else torch.float32), info.eps
+    return (
+        x.clamp(min=info.min, max=info.max) + torch.pi,
+        x.to(torch.float16 if x.dtype != torch.float16 else torch.float32),
+        info.eps,
+    )
 
 
 @case((4,))
@@ -899,7 +956,12 @@ def one_hot_loss(x):
 
 @case((2, 3, 4, 4))
 def image_ops(x):
-    return F.interpolate(x, scale_factor=2, mode="nearest"), x.flip(-1), F.pixel_shuffle(torch.cat([x, x[:, :1]], 1), 2), x.mean((2, 3))
+    return (
+        F.interpolate(x, scale_factor=2, mode="nearest"),
+        x.flip(-1),
+        F.pixel_shuffle(torch.cat([x, x[:, :1]], 1), 2),
+        x.mean((2, 3)),
+    )
 
 
 def _simple(name: str, text: str, *shapes: tuple[int, ...]) -> None:

@@ -144,9 +144,7 @@ def test_formatting():
 
 
 def test_slices_are_built():
-    assert ops(containers).count("BUILD_SLICE") + sum(
-        isinstance(i.arg, slice) for i in decode(containers.__code__)
-    ) >= 3
+    assert ops(containers).count("BUILD_SLICE") + sum(isinstance(i.arg, slice) for i in decode(containers.__code__)) >= 3
     assert "BINARY_SLICE" not in ops(containers) and "STORE_SLICE" not in ops(containers)
 
 

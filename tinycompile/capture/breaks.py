@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NoReturn
 
 from tinycompile.ir.graph import Location
 
@@ -51,7 +50,10 @@ _ALL = (
         "Use a torch function, or call it outside the compiled function.",
     ),
     BreakKind(
-        "unsupported-instruction", "A Python construct that capture does not follow yet", "its meaning is not modelled", _UNSUPPORTED
+        "unsupported-instruction",
+        "A Python construct that capture does not follow yet",
+        "its meaning is not modelled",
+        _UNSUPPORTED,
     ),
     BreakKind("unsupported-value", "A Python object that capture can't model", "operations on it are unknown", _UNSUPPORTED),
     BreakKind(
@@ -84,7 +86,12 @@ _ALL = (
         "it changes what every op means",
         "Leave the mode around the compiled call, or move it.",
     ),
-    BreakKind("grad-mode", "The gradient mode was changed in a way that can't be captured", "it changes what every op means", _UNSUPPORTED),
+    BreakKind(
+        "grad-mode",
+        "The gradient mode was changed in a way that can't be captured",
+        "it changes what every op means",
+        _UNSUPPORTED,
+    ),
     BreakKind(
         "hooks",
         "A module has hooks",
@@ -147,19 +154,16 @@ class Break:
         return self.kind.hint
 
     def __str__(self) -> str:
-        where = f"{self.location.file}:{self.location.line}" + (f" in {self.location.function}" if self.location.function else "")
+        where = f"{self.location.file}:{self.location.line}" + (
+            f" in {self.location.function}" if self.location.function else ""
+        )
         return f"[{self.id}] {self.kind.what}: {self.reason}\n  at {where}\n  why: {self.kind.why}\n  hint: {self.hint}"
 
 
-class GraphBreak(Exception):
-    """Raised inside capture; never leaves it."""
+class GraphBreak(Exception):  # noqa: N818 (control flow, no fault)
+    """Raised where capture can't go on; never leaves it. ``kind``: an id of the registry."""
 
     def __init__(self, kind: str, reason: str) -> None:
         assert kind in KINDS, kind
         super().__init__(f"[{kind}] {reason}")
         self.kind, self.reason = kind, reason
-
-
-def graph_break(kind: str, reason: str) -> NoReturn:
-    """Stop capturing here."""
-    raise GraphBreak(kind, reason)

@@ -3,8 +3,8 @@
 Needs nothing but the standard library. Canonical instructions (``arg`` in brackets):
 
     stack        POP_TOP  COPY[n]  SWAP[n]  PUSH_NULL  NOP
-    variables    LOAD_CONST[value]  LOAD_FAST STORE_FAST DELETE_FAST LOAD_FAST_AND_CLEAR[name]  LOAD_GLOBAL STORE_GLOBAL DELETE_GLOBAL[name]
-                 MAKE_CELL LOAD_DEREF STORE_DEREF DELETE_DEREF[name]
+    variables    LOAD_CONST[value]  LOAD_FAST STORE_FAST DELETE_FAST LOAD_FAST_AND_CLEAR[name]
+                 LOAD_GLOBAL STORE_GLOBAL DELETE_GLOBAL[name]  MAKE_CELL LOAD_DEREF STORE_DEREF DELETE_DEREF[name]
     attributes   LOAD_ATTR STORE_ATTR DELETE_ATTR[name]  LOAD_METHOD[name]  LOAD_SUPER_ATTR[(name, method, two_args)]
     items        BINARY_SUBSCR STORE_SUBSCR DELETE_SUBSCR
     operators    BINARY_OP["+", "+=" ...]  COMPARE_OP["<" ...]  IS_OP CONTAINS_OP[invert]
@@ -19,8 +19,9 @@ Needs nothing but the standard library. Canonical instructions (``arg`` in brack
     with         BEFORE_WITH
     imports      IMPORT_NAME IMPORT_FROM[name]
 
-Whatever else there is (exceptions, async, classes) keeps CPython's name. Below a call's arguments lie two slots, one of them may be
-NULL: ``(NULL, callable)`` or ``(callable, NULL)`` for a plain call (the order is the version's), ``(callable, self)`` for a method.
+Whatever else there is (exceptions, async, classes) keeps CPython's name. Below a call's arguments lie two slots; one may be
+NULL: ``(NULL, callable)`` or ``(callable, NULL)`` for a plain call (the order is the version's), ``(callable, self)`` for a
+method.
 FOR_ITER's target lies behind the clean-up that CPython skips: an exhausted iterator is popped, and that is all.
 """
 
@@ -30,7 +31,7 @@ import dis
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -86,7 +87,7 @@ def _varint(data: Iterator[int], byte: int | None = None) -> int:
     return value
 
 
-@lru_cache(maxsize=None)
+@cache
 def decode(code: CodeType) -> tuple[Instruction, ...]:
     """The canonical instructions of a code object. Cached: equal code objects share them."""
     if VERSION not in SUPPORTED:
@@ -123,9 +124,11 @@ def _handlers(code: CodeType) -> dict[int, int]:
     return {at: row.target for row in exception_table(code) for at in range(row.start, row.end, 2)}
 
 
-# --- one CPython instruction to canonical ones ------------------------------------------------------------------------------------
+# --- one CPython instruction to canonical ones --------------------------------------------------------------
 
-_DROPPED = frozenset({"CACHE", "EXTENDED_ARG", "RESUME", "PRECALL", "NOP", "COPY_FREE_VARS", "END_FOR", "GEN_START", "EXIT_INIT_CHECK"})
+_DROPPED = frozenset(
+    {"CACHE", "EXTENDED_ARG", "RESUME", "PRECALL", "NOP", "COPY_FREE_VARS", "END_FOR", "GEN_START", "EXIT_INIT_CHECK"}
+)
 # A decoded instruction before jump offsets become indices: (offset, op, arg, jump offset, line).
 _Draft = tuple[int, str, Any, int | None, int]
 _Part = tuple[str, Any]
@@ -278,7 +281,7 @@ _RULES: dict[str, Callable[[dis.Instruction], list[_Part]]] = {
 }
 
 
-# --- what handlers are ---------------------------------------------------------------------------------------------------------
+# --- what handlers are --------------------------------------------------------------------------------------
 
 
 def guarded_by_try(instructions: tuple[Instruction, ...], at: int) -> bool:

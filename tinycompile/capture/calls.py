@@ -1,4 +1,4 @@
-"""Calls of Python functions: arguments are bound as Python binds them, and the callee's code is followed in a frame of its own."""
+"""Calls of Python functions: arguments are bound as Python binds them; the callee is followed in a frame of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.execute import Frame, run
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.constant import NONE, Const
@@ -26,9 +26,9 @@ def inline(tr: Tracer, fn: FunctionValue, args: Sequence[Value], kwargs: Kwargs)
     """Follow a call into the callee."""
     code = fn.code
     if len(tr.frames) > _MAX_DEPTH:
-        graph_break("recursion", f"{fn.describe()} is called {_MAX_DEPTH} calls deep")
+        raise GraphBreak("recursion", f"{fn.describe()} is called {_MAX_DEPTH} calls deep")
     if code.co_flags & _COROUTINE:
-        graph_break("generator", f"{fn.describe()} is a coroutine")
+        raise GraphBreak("generator", f"{fn.describe()} is a coroutine")
     frame = Frame(code, fn.globals, bind_arguments(tr, fn, args, kwargs), fn.name)
     for name, cell in zip(code.co_freevars, fn.closure, strict=True):
         frame.slots[name] = cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import Instruction, decode, guarded_by_try
 from tinycompile.capture.opcodes.registry import HANDLERS
 from tinycompile.capture.values.base import Value
@@ -64,7 +64,7 @@ def run(tr: Tracer, frame: Frame) -> Value:
             frame.at += 1
             handler = HANDLERS.get(ins.op)
             if handler is None:
-                graph_break("unsupported-instruction", ins.op)
+                raise GraphBreak("unsupported-instruction", ins.op)
             handler(tr, frame, ins)
     except Exception as error:
         tr.note_failure(error)

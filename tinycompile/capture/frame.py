@@ -14,7 +14,7 @@ import torch
 
 from tinycompile.base import torch_private
 from tinycompile.base.errors import InternalError
-from tinycompile.capture.breaks import Break, GraphBreak, graph_break
+from tinycompile.capture.breaks import Break, GraphBreak
 from tinycompile.capture.execute import Frame, run
 from tinycompile.capture.guards import HELPERS, CompiledGuards, define, signature_text
 from tinycompile.capture.reconstruct import Rebuilder
@@ -45,7 +45,9 @@ class CaptureOptions:
         if self.dynamic:
             chosen |= set(range(t.ndim)) - static
         elif self.dynamic is None:
-            chosen |= {d for shape in self._earlier_shapes(text, t.ndim) for d in range(t.ndim) if shape[d] != t.shape[d]} - static
+            chosen |= {
+                d for shape in self._earlier_shapes(text, t.ndim) for d in range(t.ndim) if shape[d] != t.shape[d]
+            } - static
         return chosen
 
     def _earlier_shapes(self, text: str, rank: int) -> list[tuple[int, ...]]:
@@ -65,8 +67,8 @@ class Captured:
     """What capture found. ``graph`` None: the frame must run eagerly, and ``breaks`` says why.
 
     ``guard`` has the function's own parameters. ``bind(graph_fn)`` gives the rebuilt function, whose source is ``python``;
-    ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``: whether each input's data starts at a multiple
-    of 16 bytes (guarded)."""
+    ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``: whether each input's
+    data starts at a multiple of 16 bytes (guarded)."""
 
     graph: Graph | None
     guard: Callable[..., bool]
@@ -156,17 +158,17 @@ def _trace(
     _guard_modes(tr)
     clash = set(parameters) & set(HELPERS)
     if clash:
-        graph_break("unsupported-value", f"a parameter named {clash.pop()}, which guards use themselves")
+        raise GraphBreak("unsupported-value", f"a parameter named {clash.pop()}, which guards use themselves")
     value = tr.from_callable(function)
     assert isinstance(value, FunctionValue)
     frame = Frame(function.__code__, function.__globals__, _arguments(tr, function, fn, args, kwargs), function.__qualname__)
     for name, cell in zip(function.__code__.co_freevars, value.closure, strict=True):
         frame.slots[name] = cell
     if function.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        graph_break("generator", f"{function.__qualname__} is a generator or a coroutine")
+        raise GraphBreak("generator", f"{function.__qualname__} is a generator or a coroutine")
     returned = run(tr, frame)
     if tr.grad_enabled != tr.root_grad_enabled:
-        graph_break("grad-mode", "the gradient mode is another at the end of the function")
+        raise GraphBreak("grad-mode", "the gradient mode is another at the end of the function")
     return _outputs(tr, rebuilder, returned, function)
 
 
@@ -179,7 +181,7 @@ def _outputs(tr: Tracer, rebuilder: Rebuilder, returned: Value, function: Functi
 
 def _guard_modes(tr: Tracer) -> None:
     if not torch_private.ordinary_mode():
-        graph_break("mode", "autocast, inference mode, or a torch function or dispatch mode is active")
+        raise GraphBreak("mode", "autocast, inference mode, or a torch function or dispatch mode is active")
     tr.guards.state_check(f"_grad_enabled() is {tr.grad_enabled}", f"grad mode is {'on' if tr.grad_enabled else 'off'}")
     tr.guards.state_check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode")
     dtype = tr.guards.hold(torch.get_default_dtype(), str(torch.get_default_dtype()).removeprefix("torch."))
@@ -218,7 +220,9 @@ def _where(tr: Tracer, error: BaseException | None, function: FunctionType) -> L
 
 def _is_ours(error: Exception) -> bool:
     """Whether an error shows a fault of capture rather than of the function that is captured."""
-    if isinstance(error, (InternalError, AssertionError, UnboundLocalError)) and not str(error).startswith("cannot access local"):
+    if isinstance(error, (InternalError, AssertionError, UnboundLocalError)) and not str(error).startswith(
+        "cannot access local"
+    ):
         return True
     culprit = getattr(error, "obj", None)
     module = type(culprit).__module__ if not isinstance(culprit, type) else culprit.__module__

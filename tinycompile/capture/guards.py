@@ -1,14 +1,14 @@
 """Guards: the conditions under which a capture is valid, compiled into one expression with early exit.
 
-Two kinds exist. A *check* is a Python expression over the user's parameters. An *entry* says what a held dict (of a module, a class, globals) holds under
-a key; a model has hundreds of these, so they are checked in bulk by C functions (``all(map(is_, map(getitem, ...)))``).
+Two kinds exist. A *check* is a Python expression over the user's parameters. An *entry* says what a held dict (of a
+module, a class, globals) holds under a key; a model has hundreds of these, so they are checked in bulk by C functions
+(``all(map(is_, map(getitem, ...)))``).
 The order is: global state, tensors, checks in the order in which capture met them, bulk entries.
 """
 
 from __future__ import annotations
 
 import inspect
-import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,6 @@ READ_ERRORS = (AttributeError, KeyError, IndexError, TypeError, NameError, Value
 HELPERS: dict[str, Any] = {
     "_type": type, "_str": str, "_map": map, "_all": all, "_any": any, "_tuple": tuple, "_list": list, "_len": len,
     "_is": operator.is_, "_getitem": operator.getitem, "_contains": operator.contains,
-    "_sum": sum, "_chain": itertools.chain.from_iterable, "_values": dict.values,
     "_reduce": reduce, "_or": operator.or_, "_data_ptr": torch.Tensor.data_ptr, "_READ_ERRORS": READ_ERRORS,
     "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
     "_ordinary_mode": torch_private.ordinary_mode,
@@ -79,7 +78,6 @@ class GuardSet:
     empties: dict[str, str] = field(default_factory=dict)
     aligned_texts: dict[str, None] = field(default_factory=dict)
     key_lists: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    states: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     held_tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     _by_id: dict[int, Held] = field(default_factory=dict)
@@ -112,7 +110,8 @@ class GuardSet:
         how = "equal" if equal else "is"
         sign = "==" if equal else "is"
         self.entries.setdefault(
-            (how, source.of.name, source.key), Entry(how, source.of, source.key, value, f"{source.label} {sign} {_short(value)}")
+            (how, source.of.name, source.key),
+            Entry(how, source.of, source.key, value, f"{source.label} {sign} {_short(value)}"),
         )
 
     def absent(self, mapping: Held, key: str, label: str) -> None:
@@ -143,12 +142,8 @@ class GuardSet:
         """A held dict still has the same keys in the same order."""
         self.key_lists.setdefault(mapping.name, tuple(mapping.value))
 
-    def contents(self, mapping: Held) -> None:
-        """A module's dict of parameters, buffers or submodules still holds the same objects."""
-        self.states.setdefault(mapping.name, tuple(dict.values(mapping.value)))
-
     def tensor(self, text: str, tensor: torch.Tensor) -> None:
-        """Class, dtype, device, keys, sizes, strides and ``requires_grad`` of the tensor that ``text`` names stay as they are."""
+        """The tensor that ``text`` names keeps its class, dtype, device, keys, sizes, strides and ``requires_grad``."""
         self.tensors.setdefault(text, tensor)
 
     def held_tensor(self, held: Held) -> None:
@@ -161,12 +156,8 @@ class GuardSet:
         """Each guard in words."""
         plain = [c.label for c in (*self.state.values(), *self.checks.values(), *self.late_checks.values())]
         tensors = [f"{text}: {describe_tensor(t)}" for text, t in self.tensors.items()]
-        states = [f"{self._shown(name)} holds the same objects" for name in self.states]
         held = [f"{self._by_id[id(t)].label}: {describe_tensor(t)}" for t in self.held_tensors.values()]
-        return (*tensors, *plain, *(e.label for e in self.entries.values()), *self.empties.values(), *states, *held)
-
-    def _shown(self, name: str) -> str:
-        return self._by_id[id(self.held[name])].label
+        return (*tensors, *plain, *(e.label for e in self.entries.values()), *self.empties.values(), *held)
 
     # --- compiling ---
 
@@ -214,15 +205,11 @@ class GuardSet:
         if self.empties:
             space["EMPTY"] = tuple(self.held[name] for name in self.empties)
             yield Check("not _any(EMPTY)", "modules have no hooks")
-        if self.states:
-            objects = tuple(o for values in self.states.values() for o in values)
-            space.update(STATES=tuple(self.held[n] for n in self.states), OBJECTS=objects)
-            label = f"{len(self.states)} dicts of parameters, buffers and modules hold the same {len(objects)} objects"
-            text = "_all(_map(_is, _chain(_map(_values, STATES)), OBJECTS))"
-            yield Check(f"_sum(_map(_len, STATES)) == {len(objects)} and {text}", label)
         if self.key_lists:
             space.update(KEYED=tuple(self.held[n] for n in self.key_lists), KEY_LISTS=tuple(self.key_lists.values()))
-            yield Check("_tuple(_map(_tuple, KEYED)) == KEY_LISTS", "containers have the same keys: " + ", ".join(self.key_lists))
+            yield Check(
+                "_tuple(_map(_tuple, KEYED)) == KEY_LISTS", "containers have the same keys: " + ", ".join(self.key_lists)
+            )
         if self.held_tensors:
             params = tuple(self.held_tensors.values())
             space.update(PARAMS=params, PARAM_CHECK=torch_private.BulkCheck(params).check)

@@ -1,4 +1,4 @@
-"""``t[key]`` and ``t[key] = value``. Ints, slices, None and Ellipsis are views; index tensors go to torch's index and index_put."""
+"""``t[key]`` and ``t[key] = value``. Basic keys are views; index tensors go to torch's index and index_put."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from tinycompile.base import shapes
 from tinycompile.capture import torch_calls
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
@@ -52,15 +52,15 @@ def _part(tr: Tracer, key: Value) -> Any:
         made = torch_calls.extern(tr, "torch.tensor", torch.tensor, [tuple(key.constant(tr))], {}, [])
         return made.argument(tr)
     if isinstance(key, Const) and type(key.value) is bool:
-        graph_break("unsupported-argument", "True or False as an index")
+        raise GraphBreak("unsupported-argument", "True or False as an index")
     if isinstance(key, (Const, SymInt, TensorValue)):
         return key.argument(tr)
-    graph_break("unsupported-argument", f"{key.describe()} as an index")
+    raise GraphBreak("unsupported-argument", f"{key.describe()} as an index")
 
 
 def _bound(tr: Tracer, part: Value) -> Any:
     if isinstance(part, TensorValue):
-        graph_break("data-dependent", "a tensor as a slice bound")
+        raise GraphBreak("data-dependent", "a tensor as a slice bound")
     return part.argument(tr)
 
 
@@ -80,7 +80,7 @@ def _basic_first(
 ) -> tuple[TensorValue, tuple[Any, ...], Sequence[Value]]:
     """Apply all but the index tensors (torch does that first). Returns the view, and one index or None a dim."""
     if any(_is_mask(p) for p in parts):
-        graph_break("data-dependent", "the number of True entries of a mask is the result's size")
+        raise GraphBreak("data-dependent", "the number of True entries of a mask is the result's size")
     rest = t.meta.rank - sum(map(_rank_taken, parts))
     if rest < 0:
         raise IndexError(f"too many indices for tensor of dimension {t.meta.rank}")
@@ -109,7 +109,7 @@ def _advanced(tr: Tracer, t: TensorValue, indices: tuple[Any, ...], operands: Se
     return torch_calls.extern(tr, path, fn, [t.fake, indices], {}, [t, *operands])
 
 
-# --- assignment -------------------------------------------------------------------------------------------------------------------
+# --- assignment ---------------------------------------------------------------------------------------------
 
 
 def put(tr: Tracer, t: TensorValue, key: Value, value: Value) -> None:
@@ -123,7 +123,7 @@ def put(tr: Tracer, t: TensorValue, key: Value, value: Value) -> None:
     elif all(isinstance(p, FakeTensor) and not _is_mask(p) for p in parts):
         torch_calls.write(tr, t, lambda: _index_put(tr, t, parts, value, operands))
     else:
-        graph_break("unsupported-op", "assignment to an index of slices and tensors")
+        raise GraphBreak("unsupported-op", "assignment to an index of slices and tensors")
 
 
 def _tensor_of(tr: Tracer, value: Value, like: TensorValue) -> TensorValue:
@@ -139,7 +139,7 @@ def _tensor_of(tr: Tracer, value: Value, like: TensorValue) -> TensorValue:
 
 def _masked(tr: Tracer, t: TensorValue, mask: FakeTensor, value: Value) -> Value:
     if isinstance(value, TensorValue) and value.meta.rank:
-        graph_break("data-dependent", "as many values as the mask has True entries are assigned")
+        raise GraphBreak("data-dependent", "as many values as the mask has True entries are assigned")
     for _ in range(t.meta.rank - mask.meta.rank):
         mask = dispatcher.call("unsqueeze", mask, -1)
     condition = TensorValue(mask, torch.Tensor, requires_grad=False)
@@ -174,7 +174,7 @@ def _scattered(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value) -
     current, dim = t, 0
     for part in parts:
         if part is None:
-            graph_break("unsupported-op", "assignment to an index with None")
+            raise GraphBreak("unsupported-op", "assignment to an index with None")
         if isinstance(part, slice):
             if part != _FULL:
                 steps.append(("slice", dim, part, current))

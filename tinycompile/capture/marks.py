@@ -11,7 +11,7 @@ from tinycompile.base import shapes
 
 
 def mark_dynamic(tensor: Any, dim: int | Sequence[int]) -> None:
-    """Make these dims symbolic from the first compile that sees this tensor object. Raises IndexError for a dim that it lacks."""
+    """Make these dims symbolic from the first compile that sees this tensor. Raises IndexError for a dim that it lacks."""
     _mark(tensor, "_tinycompile_dynamic", "_tinycompile_static", dim)
 
 

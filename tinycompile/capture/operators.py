@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tinycompile.capture import torch_calls
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values import symbolic
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const, boolean
@@ -64,7 +64,7 @@ def _tensor_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -
             return made
     for v in (a, b):
         if isinstance(v, ObjectValue):
-            graph_break("unsupported-value", f"an operator between a tensor and {v.describe()}")
+            raise GraphBreak("unsupported-value", f"an operator between a tensor and {v.describe()}")
     if not inplace or not isinstance(a, TensorValue) or symbol == "@":
         return torch_calls.call_torch(tr, BINARY[symbol], [a, b], {})
     return torch_calls.call_method(tr, a, f"__i{_METHODS[symbol]}__", [b], {})
@@ -140,7 +140,7 @@ def unary(tr: Tracer, symbol: str, a: Value) -> Value:
     return _folded(tr, UNARY[symbol], a)
 
 
-# --- comparison -------------------------------------------------------------------------------------------------------------------
+# --- comparison ---------------------------------------------------------------------------------------------
 
 
 def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
@@ -160,7 +160,9 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
 
 def _tensor_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     other = b if isinstance(a, TensorValue) else a
-    comparable = isinstance(other, (TensorValue, SymInt)) or (isinstance(other, Const) and isinstance(other.value, (int, float, complex)))
+    comparable = isinstance(other, (TensorValue, SymInt)) or (
+        isinstance(other, Const) and isinstance(other.value, (int, float, complex))
+    )
     if not comparable and symbol in ("==", "!="):  # torch answers NotImplemented, so Python compares identities
         return boolean(symbol == "!=")
     return torch_calls.call_torch(tr, COMPARE[symbol], [a, b], {})
@@ -196,8 +198,10 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
     if decided is not None:
         return decided
     if isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
-        return (a.cls is list) == (b.cls is list) and len(a.items) == len(b.items) and all(
-            x is y or equal(tr, x, y) for x, y in zip(a.values(tr), b.values(tr), strict=True)
+        return (
+            (a.cls is list) == (b.cls is list)
+            and len(a.items) == len(b.items)
+            and all(x is y or equal(tr, x, y) for x, y in zip(a.values(tr), b.values(tr), strict=True))
         )
     if isinstance(a, DictValue) and isinstance(b, DictValue):
         return a.items.keys() == b.items.keys() and all(equal(tr, v, b.get_item(tr, k)) for k, v in a.pairs(tr))
@@ -207,7 +211,7 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
     if a.is_constant and b.is_constant:
         return bool(a.constant(tr) == b.constant(tr))
     if isinstance(a, SetValue) or isinstance(b, SetValue):
-        graph_break("unsupported-value", f"comparison of {a.describe()} with {b.describe()}")
+        raise GraphBreak("unsupported-value", f"comparison of {a.describe()} with {b.describe()}")
     return identical(tr, a, b)
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from tinycompile.base.expr import symbols
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.values.base import Value
@@ -87,14 +87,20 @@ class Rebuilder:
             return self._dict(value)
         if isinstance(value, SetValue):
             items = ", ".join(self.expr(v) for v in value.items.values())
-            return f"{self.held(value.cls, value.cls.__name__)}([{items}])" if value.cls is frozenset or not items else f"{{{items}}}"
+            return (
+                f"{self.held(value.cls, value.cls.__name__)}([{items}])"
+                if value.cls is frozenset or not items
+                else f"{{{items}}}"
+            )
         if isinstance(value, SliceValue):
             return f"{self.held(slice, 'slice')}({', '.join(self.expr(p) for p in value.parts)})"
-        if isinstance(value, (ClassValue, BuiltinValue, PyModuleValue)) or (isinstance(value, FunctionValue) and value.fn is not None):
+        if isinstance(value, (ClassValue, BuiltinValue, PyModuleValue)) or (
+            isinstance(value, FunctionValue) and value.fn is not None
+        ):
             return self.held(value.key(self.tr), "constant")
         if isinstance(value, PartialValue):
-            graph_break("reconstruct", "a functools.partial that was made inside")
-        graph_break("reconstruct", value.describe())
+            raise GraphBreak("reconstruct", "a functools.partial that was made inside")
+        raise GraphBreak("reconstruct", value.describe())
 
     def held(self, obj: Any, hint: str) -> str:
         """The name of an object that the rebuilt code keeps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from tinycompile.base import shapes, torch_private
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim, Expr
 from tinycompile.base.meta import TensorMeta
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import is_aligned
 from tinycompile.capture.sources import Source
 from tinycompile.eager.tensor import Tensor as OurTensor
@@ -27,15 +28,17 @@ def check_plain(t: torch.Tensor, label: str) -> None:
     """Break unless it is a strided tensor that behaves as one."""
     cls = type(t)
     if cls not in PLAIN:
-        graph_break("tensor-kind", f"{label} is a {cls.__module__}.{cls.__qualname__}")
+        raise GraphBreak("tensor-kind", f"{label} is a {cls.__module__}.{cls.__qualname__}")
     if t.layout is not torch.strided or t.is_quantized or t.is_nested:
-        graph_break("tensor-kind", f"{label} has layout {t.layout}" if t.layout is not torch.strided else f"{label} is quantised")
+        raise GraphBreak(
+            "tensor-kind", f"{label} has layout {t.layout}" if t.layout is not torch.strided else f"{label} is quantised"
+        )
     if t.is_conj() or t.is_neg():
-        graph_break("tensor-kind", f"{label} is a {'conjugate' if t.is_conj() else 'negative'} view")
+        raise GraphBreak("tensor-kind", f"{label} is a {'conjugate' if t.is_conj() else 'negative'} view")
     if t.is_inference():
-        graph_break("tensor-kind", f"{label} is an inference tensor")
+        raise GraphBreak("tensor-kind", f"{label} is an inference tensor")
     if torch_private.is_functorch_wrapped(t):
-        graph_break("tensor-kind", f"{label} is wrapped by a functorch transform")
+        raise GraphBreak("tensor-kind", f"{label} is wrapped by a functorch transform")
 
 
 def symbolic_meta(tr: Tracer, t: torch.Tensor, dynamic: Collection[int]) -> TensorMeta:
@@ -49,7 +52,7 @@ def _symbolic_strides(shape: tuple[Dim, ...], sizes: tuple[int, ...], strides: t
     """A stride that is the next inner dim's stride times size is that product; the innermost and irregular ones are numbers."""
     order = sorted(range(len(sizes)), key=lambda d: (strides[d], -d))
     result: list[Dim] = list(strides)
-    for inner, outer in zip(order, order[1:], strict=False):
+    for inner, outer in itertools.pairwise(order):
         if strides[outer] == strides[inner] * sizes[inner] and sizes[inner] != 1:
             result[outer] = result[inner] * shape[inner]
     return tuple(result)
@@ -80,7 +83,9 @@ def guard_symbolic(tr: Tracer, t: torch.Tensor, meta: TensorMeta, source: Source
     )
     for d, size in enumerate(meta.shape):
         bound = f"({size} := {text}.size({d})) >= 2" if isinstance(size, Expr) else f"{text}.size({d}) == {size}"
-        tr.guards.check(bound, f"{source.label}.shape[{d}] {'is a size, ' + str(size) if isinstance(size, Expr) else '== ' + str(size)}")
+        tr.guards.check(
+            bound, f"{source.label}.shape[{d}] {'is a size, ' + str(size) if isinstance(size, Expr) else '== ' + str(size)}"
+        )
     strides = ", ".join(map(str, meta.strides))
     tr.guards.check(f"{text}.stride() == ({strides},)", f"{source.label}.stride() == ({strides},)")
     _guard_alignment(tr, t, source)
@@ -103,8 +108,6 @@ def guard_ours(tr: Tracer, t: OurTensor, source: Source) -> None:
 def symbol_range_holds(size: int) -> bool:
     """Whether a size may be symbolic: 0 and 1 are always specialised."""
     return size >= 2
-
-
 
 
 def symbol_names(dim: Dim) -> list[str]:

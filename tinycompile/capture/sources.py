@@ -1,6 +1,6 @@
 """Where a value came from: the one object that names it, in guards as in rebuilt code.
 
-A source's ``text`` is a Python expression. It may use the user's parameters, and names of *held* objects: objects that the guard
+A source's ``text`` is a Python expression over the user's parameters and the names of *held* objects: those that the guard
 itself keeps (a globals dict, a module, a closure cell) and whose identity needs no further path.
 """
 

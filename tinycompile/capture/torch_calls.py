@@ -1,7 +1,7 @@
 """Calls of torch functions and tensor methods: to an op record where there is one, else to an extern node.
 
-In-place ops on tensors of the graph's own become functional, and the tensor object is rebound to the new value; a tensor that came
-from outside, or whose memory others see, can't be written.
+In-place ops on tensors of the graph's own become functional, and the tensor object is rebound to the new value. A tensor that
+came from outside, or whose memory others see, can't be written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tinycompile.base import shapes
 from tinycompile.base.errors import DataDependentError
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.mapping import DictValue
@@ -33,25 +33,77 @@ if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 # Functions that draw random numbers; with a record (dropout, rand) they are ops, without they break.
-RANDOM = frozenset({
-    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "multinomial", "normal", "poisson",
-    "binomial", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout", "rrelu",
-    "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d", "manual_seed", "seed", "initial_seed",
-})  # fmt: skip
+RANDOM = frozenset(
+    {
+        "rand",
+        "randn",
+        "randint",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "randperm",
+        "bernoulli",
+        "multinomial",
+        "normal",
+        "poisson",
+        "binomial",
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+        "feature_dropout",
+        "rrelu",
+        "gumbel_softmax",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "manual_seed",
+        "seed",
+        "initial_seed",
+    }
+)
 # Results or effects that no graph node can have.
-_NOT_EXTERN = frozenset({
-    "set_default_dtype", "set_default_device", "set_grad_enabled", "save", "load", "from_numpy", "as_tensor", "compile", "embedding_bag",
-    "instance_norm", "sparse_coo_tensor", "quantize_per_tensor", "use_deterministic_algorithms", "set_num_threads", "asarray",
-    "multi_head_attention_forward",
-})  # fmt: skip
+_NOT_EXTERN = frozenset(
+    {
+        "set_default_dtype",
+        "set_default_device",
+        "set_grad_enabled",
+        "save",
+        "load",
+        "from_numpy",
+        "as_tensor",
+        "compile",
+        "embedding_bag",
+        "instance_norm",
+        "sparse_coo_tensor",
+        "quantize_per_tensor",
+        "use_deterministic_algorithms",
+        "set_num_threads",
+        "asarray",
+        "multi_head_attention_forward",
+    }
+)
 
 
 # Python functions of torch.nn.functional and torch.functional whose code is followed.
-INLINED = frozenset({"multi_head_attention_forward", "_in_projection_packed", "_in_projection", "_mha_shape_check", "_canonical_mask",
-                     "_none_or_dtype", "_check_key_padding_mask", "_get_softmax_dim", "_verify_batch_size", "_verify_spatial_size"})  # fmt: skip
+INLINED = frozenset(
+    {
+        "multi_head_attention_forward",
+        "_in_projection_packed",
+        "_in_projection",
+        "_mha_shape_check",
+        "_canonical_mask",
+        "_none_or_dtype",
+        "_check_key_padding_mask",
+        "_get_softmax_dim",
+        "_verify_batch_size",
+        "_verify_spatial_size",
+    }
+)
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------------------
+# --- calls --------------------------------------------------------------------------------------------------
 
 
 def call_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs: Kwargs) -> Value:
@@ -84,13 +136,13 @@ def attribute(tr: Tracer, t: TensorValue, name: str) -> Value:
     bound = table.bind_attribute(name, t.fake)
     if bound is not None:
         return run_bound(tr, bound, [t])
-    graph_break("unsupported-op", f"Tensor.{name}")
+    raise GraphBreak("unsupported-op", f"Tensor.{name}")
 
 
 def run_bound(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
     """Record an op and wrap its result."""
     if bound.out is not None:
-        graph_break("input-mutation", f"out= of {bound.op.name}")
+        raise GraphBreak("input-mutation", f"out= of {bound.op.name}")
     if bound.op.name == "identity":
         return _owner(tr, bound.args[0], operands)
     if not bound.inplace:
@@ -105,7 +157,7 @@ def _owner(tr: Tracer, fake: Any, operands: Sequence[Value]) -> Value:
     for t in tensors_in(tr, operands):
         if t.fake is fake:
             return t
-    graph_break("unsupported-op", "the result is a tensor that is no argument")
+    raise GraphBreak("unsupported-op", "the result is a tensor that is no argument")
 
 
 def run_op(tr: Tracer, name: str, args: tuple[Any, ...], operands: Sequence[Value]) -> Value:
@@ -128,7 +180,7 @@ def tensors_in(tr: Tracer, values: Iterable[Value]) -> Iterable[TensorValue]:
             yield from tensors_in(tr, [x for _, x in v.pairs(tr)])
 
 
-# --- results ----------------------------------------------------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------------------
 
 
 def wrap_result(tr: Tracer, result: Any, operands: Sequence[Value], alias: bool = False, cut: bool = False) -> Value:
@@ -149,18 +201,18 @@ def _wrap(tr: Tracer, result: Any, cls: type, grad: bool, memory: Memory | None)
     if isinstance(result, (tuple, list)):
         kind = type(result) if type(result) is not list else tuple
         return TupleValue([_wrap(tr, r, cls, grad, memory) for r in result], cls=kind)
-    graph_break("unsupported-op", f"a result of type {type(result).__name__}")
+    raise GraphBreak("unsupported-op", f"a result of type {type(result).__name__}")
 
 
-# --- in place ---------------------------------------------------------------------------------------------------------------------
+# --- in place -----------------------------------------------------------------------------------------------
 
 
 def write(tr: Tracer, target: TensorValue, compute: Callable[[], Value]) -> Value:
     """``target`` takes over the value that ``compute`` records, cast and checked as an in-place op would."""
     if target.memory.outside:
-        graph_break("input-mutation", f"{target.describe()} is written in place, and it exists outside the graph")
+        raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and it exists outside the graph")
     if len(target.memory.members) > 1:
-        graph_break("input-mutation", f"{target.describe()} is written in place, and views of it are alive")
+        raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and views of it are alive")
     before = target.meta
     value = compute()
     assert isinstance(value, TensorValue)
@@ -202,7 +254,7 @@ def _cast_back(tr: Tracer, value: TensorValue, before: TensorMeta) -> TensorValu
 _C_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int"}
 
 
-# --- extern nodes -----------------------------------------------------------------------------------------------------------------
+# --- extern nodes -------------------------------------------------------------------------------------------
 
 
 def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
@@ -211,9 +263,7 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     return extern(tr, path, fn, args, kwargs, operands)
 
 
-def extern(
-    tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]
-) -> Value:
+def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
     """Record a call of torch's own function, known to be free of effects, by path."""
     inputs = list(tensors_in(tr, operands))
     _specialise(inputs)
@@ -221,11 +271,12 @@ def extern(
     try:
         metas = fake_extern_meta(fn, args, kwargs)
     except DataDependentError as error:
-        graph_break("data-dependent", f"{path}: {error}")
-    except Exception as error:  # whatever torch's meta kernel raises: the frame runs eagerly, and torch judges there
-        graph_break("unsupported-op", f"{path} has no record, and its metadata can't be told: {type(error).__name__}: {error}")
+        raise GraphBreak("data-dependent", f"{path}: {error}") from error
+    except Exception as error:
+        reason = f"{path} has no record, and its metadata can't be told: {type(error).__name__}: {error}"
+        raise GraphBreak("unsupported-op", reason) from error
     if not _all_tensors(metas):
-        graph_break("unsupported-op", f"{path} returns something other than tensors")
+        raise GraphBreak("unsupported-op", f"{path} returns something other than tensors")
     value = wrap_result(tr, tr.builder.extern(path, args, kwargs, metas), operands)
     if isinstance(value, TupleValue):
         value.cls = _result_class(path, len(value.items))
@@ -249,17 +300,17 @@ def _check_extern(path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, 
     except AttributeError:
         found = None
     if found is not fn:
-        graph_break("unknown-function", path)
+        raise GraphBreak("unknown-function", path)
     if name in RANDOM:
-        graph_break("random", path)
+        raise GraphBreak("random", path)
     if kwargs.get("out") is not None or kwargs.get("inplace") or (name.endswith("_") and not name.endswith("__")):
-        graph_break("input-mutation", f"{path} writes to a tensor")
+        raise GraphBreak("input-mutation", f"{path} writes to a tensor")
     if name.startswith("__i") and hasattr(torch.Tensor, name.replace("__i", "__", 1)):
-        graph_break("input-mutation", f"{path} writes to a tensor")
+        raise GraphBreak("input-mutation", f"{path} writes to a tensor")
     if name in _NOT_EXTERN or (name == "batch_norm" and _flag(args, kwargs, 5, "training")):
-        graph_break("unsupported-op", path)
+        raise GraphBreak("unsupported-op", path)
     if name == "scaled_dot_product_attention" and _flag(args, kwargs, 4, "dropout_p"):
-        graph_break("random", f"{path} with dropout")
+        raise GraphBreak("random", f"{path} with dropout")
 
 
 def _flag(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str) -> bool:
@@ -276,5 +327,6 @@ def _specialise(inputs: Iterable[TensorValue]) -> None:
 
 
 def _all_tensors(metas: Any) -> bool:
-    return isinstance(metas, TensorMeta) or (isinstance(metas, tuple) and metas != () and all(isinstance(m, TensorMeta) for m in metas))
-
+    return isinstance(metas, TensorMeta) or (
+        isinstance(metas, tuple) and metas != () and all(isinstance(m, TensorMeta) for m in metas)
+    )

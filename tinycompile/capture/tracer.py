@@ -14,9 +14,11 @@ import torch
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv
-from tinycompile.capture import builtins, calls, indexing, operators, torch_calls, torch_rules, wrap
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture import calls, indexing, operators, torch_calls, wrap
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import GuardSet
+from tinycompile.capture.rules import iteration, registry, torch_functions, types
+from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.constant import Const
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from tinycompile.capture.frame import CaptureOptions
 
 _TORCH_ROOT = os.path.dirname(torch.__file__) + os.sep
-_RULES_LOADED = torch_rules  # its rules are registered by importing it
+_RULES_LOADED = (operator_rules, torch_functions, types)  # families register their rules when imported
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ class Tracer:
 
     def sort(self, values: list[Value], kwargs: Kwargs) -> list[Value]:
         """As ``sorted``."""
-        return builtins.sort(self, values, kwargs)
+        return iteration.sort(self, values, kwargs)
 
     def index(self, value: Value, where: str) -> int:
         """``operator.index(value)``; a symbolic size is specialised."""
@@ -226,7 +228,7 @@ class Tracer:
         if isinstance(value, ClassValue):
             return value.cls
         if isinstance(value, TensorValue):
-            graph_break("data-dependent", f"{value.describe()} is made into a string")
+            raise GraphBreak("data-dependent", f"{value.describe()} is made into a string")
         return value.constant(self)
 
     # --- calls ---
@@ -234,7 +236,7 @@ class Tracer:
     def call_function(self, fn: FunctionValue, args: Sequence[Value], kwargs: Kwargs) -> Value:
         """A Python function: a rule, a torch function with a record, or its code."""
         if fn.fn is not None:
-            handler = builtins.RULES.get(fn.fn)
+            handler = registry.RULES.get(fn.fn)
             if handler is not None:
                 return handler(self, args, kwargs)
             if self._is_torch_op(fn.fn):
@@ -253,23 +255,23 @@ class Tracer:
     def _check_marks(fn: Any) -> None:
         mark = getattr(fn, "_tinycompile_mark", None)
         if mark == "break":
-            graph_break("user-break", "tinycompile.graph_break()")
+            raise GraphBreak("user-break", "tinycompile.graph_break()")
         if mark == "disable":
-            graph_break("unknown-function", f"{fn.__qualname__} is excluded by tinycompile.disable")
+            raise GraphBreak("unknown-function", f"{fn.__qualname__} is excluded by tinycompile.disable")
 
     def call_builtin(self, fn: Any, args: Sequence[Value], kwargs: Kwargs) -> Value:
         """A function written in C."""
-        return builtins.call(self, fn, args, kwargs)
+        return registry.call(self, fn, args, kwargs)
 
     def call_class(self, cls: type, args: Sequence[Value], kwargs: Kwargs) -> Value:
         """``cls(...)``."""
-        return builtins.call_class(self, cls, args, kwargs)
+        return registry.call_class(self, cls, args, kwargs)
 
     def call_class_method(self, receiver: Value, cls: type, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         """A method that a subclass of tuple defines in Python."""
         fn = getattr(cls, name)
         if not hasattr(fn, "__code__"):
-            graph_break("unsupported-value", f"method {name!r} of a {cls.__name__}")
+            raise GraphBreak("unsupported-value", f"method {name!r} of a {cls.__name__}")
         return self.class_member(cls, name, fn).call(self, [receiver, *args], kwargs)
 
     def super_arguments(self) -> list[Value]:
@@ -285,13 +287,13 @@ class Tracer:
     def super_attribute(self, cls: Value, receiver: Value, name: str) -> Value:
         """The next definition of ``name`` after ``cls`` in the receiver's class."""
         if not isinstance(cls, ClassValue) or not isinstance(receiver, ObjectValue):
-            graph_break("unsupported-value", f"super().{name} here")
+            raise GraphBreak("unsupported-value", f"super().{name} here")
         mro = type(receiver.obj).__mro__
         for owner in mro[mro.index(cls.cls) + 1 :]:
             if name in owner.__dict__:
                 raw = owner.__dict__[name]
                 if isinstance(raw, (staticmethod, classmethod, property)):
-                    graph_break("unsupported-value", f"super().{name}, a {type(raw).__name__}")
+                    raise GraphBreak("unsupported-value", f"super().{name}, a {type(raw).__name__}")
                 return BoundFunction(self.class_member(owner, name, raw), receiver)
         if isinstance(receiver.obj, torch.nn.Module) and name not in ("forward", "__call__"):
             return receiver.missing(self, name)
@@ -318,17 +320,17 @@ class Tracer:
     def set_grad(self, mode: bool) -> None:
         """Switch gradients on or off from here on."""
         if mode and not self.root_grad_enabled:
-            graph_break("grad-mode", "gradients are switched on inside a call that runs without")
+            raise GraphBreak("grad-mode", "gradients are switched on inside a call that runs without")
         self.grad_enabled = mode
 
     def about_to_record(self) -> None:
         """Before each node: where it comes from, and whether it may be there."""
         if any(f.in_try_block for f in self.frames):
-            graph_break("try-block", "a tensor op in a try block")
+            raise GraphBreak("try-block", "a tensor op in a try block")
         self.builder.location = self.location()
 
     def name_after(self, value: Value, name: str) -> None:
-        """A user's variable holds the value: its node gets that name. The first variable wins, and torch's own code has no say."""
+        """A user's variable holds the value: its node gets that name. The first wins; torch's own code has no say."""
         if isinstance(value, TensorValue) and not value.is_input:
             ref = value.fake.ref
             if ref.name not in self._named:

@@ -1,4 +1,4 @@
-"""From Python objects to Values. An object with a source gets the guards that its Value needs; one without is trusted to stay."""
+"""From Python objects to Values. One with a source gets the guards that its Value needs; one without is trusted to stay."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import enum
 import functools
 from collections import OrderedDict
 from types import (
-    BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType, WrapperDescriptorType,
-)  # fmt: skip
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tinycompile.base.device import Device
 from tinycompile.capture import signature
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import is_aligned
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Local, Source
 from tinycompile.capture.values.base import Lazy, Value
@@ -32,13 +38,35 @@ if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 BUILTIN_TYPES = (
-    BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType, torch._ops.OpOverloadPacket,
-)  # fmt: skip
+    BuiltinFunctionType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+    MethodWrapperType,
+    torch._ops.OpOverloadPacket,
+)
 # Packages whose attributes are taken not to change.
-_TRUSTED = frozenset({
-    "torch", "builtins", "math", "operator", "functools", "itertools", "collections", "typing", "numbers", "enum", "types", "abc",
-    "contextlib", "inspect", "warnings", "copy", "tinycompile", "dataclasses",
-})  # fmt: skip
+_TRUSTED = frozenset(
+    {
+        "torch",
+        "builtins",
+        "math",
+        "operator",
+        "functools",
+        "itertools",
+        "collections",
+        "typing",
+        "numbers",
+        "enum",
+        "types",
+        "abc",
+        "contextlib",
+        "inspect",
+        "warnings",
+        "copy",
+        "tinycompile",
+        "dataclasses",
+    }
+)
 
 
 def is_trusted(module_name: str | None) -> bool:
@@ -46,7 +74,7 @@ def is_trusted(module_name: str | None) -> bool:
     return (module_name or "").partition(".")[0] in _TRUSTED
 
 
-# --- with a source --------------------------------------------------------------------------------------------------------------
+# --- with a source ------------------------------------------------------------------------------------------
 
 
 def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
@@ -62,10 +90,10 @@ def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
         return pinned(tr, obj, source)
     if isinstance(obj, tuple) and (hasattr(obj, "_fields") or type(obj).__module__ == "torch.return_types"):
         return _tuple(tr, obj, source)
-    if isinstance(obj, type) or isinstance(obj, BUILTIN_TYPES) or type(obj).__module__ == "tinycompile.api":
+    if isinstance(obj, (type, *BUILTIN_TYPES)) or type(obj).__module__ == "tinycompile.api":
         return pinned(tr, obj, source)
     if isinstance(obj, (list, tuple, dict, set, torch.Generator, BaseException)):
-        graph_break("unsupported-value", f"{source.label} is a {type(obj).__module__}.{type(obj).__qualname__}")
+        raise GraphBreak("unsupported-value", f"{source.label} is a {type(obj).__module__}.{type(obj).__qualname__}")
     return _object(tr, obj, source)
 
 
@@ -74,9 +102,7 @@ def pin(tr: Tracer, obj: Any, source: Source, hint: str | None = None) -> Held:
     if isinstance(source, Held):
         return source
     held = tr.guards.hold(obj, hint or source.label, source.label)
-    if isinstance(source, HeldItem) and source.pinned:
-        tr.guards.contents(source.of)
-    elif isinstance(source, HeldItem):
+    if isinstance(source, HeldItem):
         tr.guards.item(source, obj, equal=False)
     else:
         tr.guards.check(f"{source.text} is {held.name}", f"{source.label} is {held.shown}")
@@ -105,7 +131,9 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
         return BoundFunction(from_callable(tr, obj.__func__), wrap(tr, obj.__self__, owner), source)
     if isinstance(obj, torch.nn.Module):
         return ModuleValue(obj, source or tr.guards.hold(obj, "module"))
-    if type(obj).__module__ == "tinycompile.api" and hasattr(obj, "original"):  # a compiled function inside another: its original
+    if type(obj).__module__ == "tinycompile.api" and hasattr(
+        obj, "original"
+    ):  # a compiled function inside another: its original
         return from_callable(tr, obj.original)
     if isinstance(obj, functools.partial):
         return PartialValue(
@@ -123,12 +151,14 @@ def _constant(tr: Tracer, obj: Any, source: Source) -> Value:
     if isinstance(source, Held):
         return Const(obj, source)
     if isinstance(source, HeldItem) and source.pinned:  # a parameter that is None
-        tr.guards.contents(source.of)
+        tr.guards.item(source, obj, equal=False)
         return Const(obj, source)
-    if isinstance(obj, enum.Enum) or isinstance(obj, torch.dtype):
+    if isinstance(obj, (enum.Enum, torch.dtype)):
         pin(tr, obj, source, "constant")
     elif isinstance(source, HeldItem) and type(obj) in LITERALS:
-        has_twin = isinstance(obj, float) and (obj == 0 or obj != obj)  # -0.0 == 0.0, and NaN differs from itself: go by identity
+        has_twin = isinstance(obj, float) and (
+            obj == 0 or obj != obj
+        )  # -0.0 == 0.0, and NaN differs from itself: go by identity
         tr.guards.item(source, obj, equal=not has_twin)
     else:
         tr.guards.check(tr.guards.equals(source.text, obj), f"{source.label} == {obj!r}")
@@ -138,20 +168,22 @@ def _constant(tr: Tracer, obj: Any, source: Source) -> Value:
 
 def _symbolic_int(tr: Tracer, obj: int, source: Source) -> Value:
     dim = tr.new_size(obj)
-    tr.guards.check(f"_type({source.text}) is {tr.guards.hold(int, 'int_').name} and ({dim} := {source.text}) >= 2",
-                    f"{source.label} is a size, {dim}")  # fmt: skip
+    tr.guards.check(
+        f"_type({source.text}) is {tr.guards.hold(int, 'int_').name} and ({dim} := {source.text}) >= 2",
+        f"{source.label} is a size, {dim}",
+    )
     tr.add_number(source, str(dim), obj)
     tr.constants_seen[source.text] = obj
     return SymInt(dim, source)  # type: ignore[arg-type]
 
 
-# --- tensors --------------------------------------------------------------------------------------------------------------------
+# --- tensors ------------------------------------------------------------------------------------------------
 
 
 def _tensor(tr: Tracer, obj: Any, source: Source) -> Value:
     if isinstance(obj, OurTensor):
         if type(obj) is not OurTensor:
-            graph_break("tensor-kind", f"{source.label} is a {type(obj).__qualname__}")
+            raise GraphBreak("tensor-kind", f"{source.label} is a {type(obj).__qualname__}")
         signature.check_plain(obj.torch(), source.label)
         signature.guard_ours(tr, obj, source)
         meta = signature.symbolic_meta(tr, obj.torch(), ())
@@ -179,7 +211,7 @@ def _pinned_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
     return found
 
 
-# --- containers -----------------------------------------------------------------------------------------------------------------
+# --- containers ---------------------------------------------------------------------------------------------
 
 
 def _guard_type(tr: Tracer, obj: Any, source: Source, more: str = "", label: str = "") -> Source:
@@ -198,7 +230,9 @@ def _guard_type(tr: Tracer, obj: Any, source: Source, more: str = "", label: str
 def _tuple(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     if isinstance(source, (Held, HeldItem)):
         source = pin(tr, obj, source)
-        return TupleValue([Const(o) if is_constant_object(o) else Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source, type(obj))
+        return TupleValue(
+            [Const(o) if is_constant_object(o) else Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source, type(obj)
+        )
     source = _guard_type(tr, obj, source, f"_len({{}}) == {len(obj)}", f"{len(obj)} items")
     return TupleValue([Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source, type(obj))
 
@@ -211,7 +245,7 @@ def _list(tr: Tracer, obj: list[Any], source: Source) -> Value:
 def _dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     for key in obj:
         if not isinstance(key, (str, int, float, bool, bytes, type(None))):
-            graph_break("unsupported-value", f"{source.label} has a key of type {type(key).__name__}")
+            raise GraphBreak("unsupported-value", f"{source.label} has a key of type {type(key).__name__}")
     keys = tr.guards.hold(tuple(obj), "keys")
     source = _guard_type(tr, obj, source, f"_tuple({{}}) == {keys.name}", f"keys {list(obj)!r}")
     return DictValue(tr, [(Const(k), Lazy(o, Item(source, k))) for k, o in obj.items()], type(obj), source)
@@ -219,7 +253,7 @@ def _dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
 
 def _set(tr: Tracer, obj: Any, source: Source) -> Value:
     if not all(is_constant_object(o) for o in obj):
-        graph_break("unsupported-value", f"{source.label} is a set of objects")
+        raise GraphBreak("unsupported-value", f"{source.label} is a set of objects")
     copy = tr.guards.hold(type(obj)(obj), "members")
     source = _guard_type(tr, obj, source, f"{{}} == {copy.name}", f"{obj!r}")
     return SetValue(tr, map(Const, obj), type(obj), source)
@@ -230,7 +264,7 @@ def _slice(tr: Tracer, obj: slice, source: Source) -> Value:
     return SliceValue(*(wrap(tr, getattr(obj, n), Attr(source, n)) for n in ("start", "stop", "step")), source=source)
 
 
-# --- functions and objects ------------------------------------------------------------------------------------------------------
+# --- functions and objects ----------------------------------------------------------------------------------
 
 
 def _function(tr: Tracer, fn: FunctionType, source: Held | None) -> FunctionValue:
@@ -270,7 +304,9 @@ def _bound_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
     if isinstance(source, (Held, HeldItem)):
         return pinned(tr, obj, source)
     tr.guards.check(f"_type({source.text}) is {tr.guards.hold(MethodType, 'method_').name}", f"{source.label} is a method")
-    return BoundFunction(wrap(tr, obj.__func__, Attr(source, "__func__")), wrap(tr, obj.__self__, Attr(source, "__self__")), source)
+    return BoundFunction(
+        wrap(tr, obj.__func__, Attr(source, "__func__")), wrap(tr, obj.__self__, Attr(source, "__self__")), source
+    )
 
 
 def _object(tr: Tracer, obj: Any, source: Source) -> Value:
@@ -308,7 +344,7 @@ _RULES: dict[type, Any] = {
 }
 
 
-# --- without a source -----------------------------------------------------------------------------------------------------------
+# --- without a source ---------------------------------------------------------------------------------------
 
 
 def from_python(tr: Tracer, obj: Any) -> Value:

@@ -1,4 +1,4 @@
-"""Append nodes to a growing graph. Capture, passes and tests build graphs with it; under tracing it is the recorder of fake tensors.
+"""Append nodes to a growing graph. Capture, passes and tests build graphs with it; under tracing it records fake tensors.
 
 Nodes get provisional names when they are made; ``rename`` only notes a wish, and ``finish`` gives every node its final name in
 one sweep. So capture can name a node after the user's variable when the assignment comes, which is after the node.
@@ -92,7 +92,7 @@ class GraphBuilder:
     # --- the end ---
 
     def finish(self, name: str, outputs: Iterable[Any], hints: Mapping[str, int] | None = None) -> Graph:
-        """The graph as built, dead code kept. ``outputs``: FakeTensors, Refs or numbers; ``hints``: values of size symbols seen."""
+        """The graph as built, dead code kept. ``outputs``: FakeTensors, Refs or numbers; ``hints``: sizes seen, by symbol."""
         results = tuple(as_arg(o) for o in outputs)
         placeholders = [n for n in self.nodes.values() if n.kind == "placeholder"]
         rest = [n for n in self.nodes.values() if n.kind != "placeholder"]
@@ -145,7 +145,7 @@ def identifier(text: str) -> str:
     return name if name and not name[0].isdigit() else f"v_{name}" if name else "v"
 
 
-# --- arguments -----------------------------------------------------------------------------------------------------------------
+# --- arguments ----------------------------------------------------------------------------------------------
 
 _CONVERT: dict[type, Callable[[Any], Any]] = {torch.device: Device.of}
 
@@ -223,5 +223,3 @@ def size_sources(graph: Graph) -> dict[str, tuple[str, int | None]]:
             if symbol is not None:
                 found.setdefault(symbol.name, (node.name, at))
     return found
-
-

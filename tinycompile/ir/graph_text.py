@@ -14,19 +14,24 @@ from tinycompile.ir.builder import identifier, size_sources
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS
 
-_HEADER = '''from math import inf, nan
+_HEADER = """from math import inf, nan
 
 import torch
 
 from tinycompile.base.device import Device
 from tinycompile.ops.calls import ops
 
-'''
+"""
 
 
 def print_graph(graph: Graph) -> str:
     """The graph as a module with one function. Comments give each value's metadata and the user's lines."""
-    lines = [_HEADER, f"def {identifier(graph.name)}(", *(f"    {n.name},  # {_input_note(n)}" for n in graph.placeholders), "):"]
+    lines = [
+        _HEADER,
+        f"def {identifier(graph.name)}(",
+        *(f"    {n.name},  # {_input_note(n)}" for n in graph.placeholders),
+        "):",
+    ]
     hints = dict(graph.hints)
     for symbol, (source, dim) in size_sources(graph).items():
         if dim is not None:

@@ -1,4 +1,4 @@
-"""Run a graph op by op on torch tensors: the ``eager`` backend, and what every other way of running a graph is compared with."""
+"""Run a graph op by op on torch tensors: the ``eager`` backend, and what all other ways of running are compared with."""
 
 from __future__ import annotations
 

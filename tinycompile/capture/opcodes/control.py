@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION
 from tinycompile.capture.values.constant import NONE
 
@@ -131,12 +131,12 @@ def before_with(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def raise_varargs(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``raise``."""
-    graph_break("user-exception", "a raise statement was reached")
+    raise GraphBreak("user-exception", "a raise statement was reached")
 
 
 def load_assertion_error(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Only reached when an assertion fails."""
-    graph_break("user-exception", "an assertion failed")
+    raise GraphBreak("user-exception", "an assertion failed")
 
 
 HANDLERS = {

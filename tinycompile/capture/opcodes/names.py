@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.values.base import Lazy, MethodOf
 from tinycompile.capture.values.function import Cell
@@ -86,7 +86,7 @@ def load_global(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def store_global(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Assignment to a global is an effect outside."""
-    graph_break("side-effect", f"the global {ins.arg!r} was changed")
+    raise GraphBreak("side-effect", f"the global {ins.arg!r} was changed")
 
 
 def import_name(tr: Tracer, frame: Frame, ins: Instruction) -> None:
@@ -123,7 +123,7 @@ def store_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def delete_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``del x.name``."""
-    graph_break("side-effect", f"attribute {ins.arg!r} was deleted")
+    raise GraphBreak("side-effect", f"attribute {ins.arg!r} was deleted")
 
 
 def load_super_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:

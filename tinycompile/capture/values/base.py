@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Value:
 
     def python_type(self, tr: Tracer) -> type:
         """``type(x)``."""
-        graph_break("unsupported-value", f"the type of {self.describe()}")
+        raise GraphBreak("unsupported-value", f"the type of {self.describe()}")
 
     def describe(self) -> str:
         """A few words for messages."""
@@ -53,11 +53,11 @@ class Value:
 
     def constant(self, tr: Tracer) -> Any:
         """The object; breaks when its parts are not all known."""
-        graph_break("unsupported-value", f"a plain Python value is needed, not {self.describe()}")
+        raise GraphBreak("unsupported-value", f"a plain Python value is needed, not {self.describe()}")
 
     def argument(self, tr: Tracer) -> Any:
         """As an argument of a torch function: FakeTensors, numbers, symbolic dims, sequences of these."""
-        graph_break("unsupported-argument", self.describe())
+        raise GraphBreak("unsupported-argument", self.describe())
 
     def key(self, tr: Tracer) -> Any:
         """A hashable object that is equal for equal dict keys."""
@@ -67,11 +67,11 @@ class Value:
 
     def truth(self, tr: Tracer) -> bool:
         """``bool(x)``."""
-        graph_break("unsupported-value", f"the truth of {self.describe()}")
+        raise GraphBreak("unsupported-value", f"the truth of {self.describe()}")
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         """``x.name``. Raises AttributeError where Python would."""
-        graph_break("unsupported-value", f"attribute {name!r} of {self.describe()}")
+        raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
 
     def has_attr(self, tr: Tracer, name: str) -> bool:
         """``hasattr(x, name)``."""
@@ -83,11 +83,11 @@ class Value:
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
         """``x.name = value``."""
-        graph_break("side-effect", f"attribute {name!r} of {self.describe()} was set")
+        raise GraphBreak("side-effect", f"attribute {name!r} of {self.describe()} was set")
 
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
         """``x(*args, **kwargs)``."""
-        graph_break("unknown-function", f"a call of {self.describe()}")
+        raise GraphBreak("unknown-function", f"a call of {self.describe()}")
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         """``x.name(*args, **kwargs)``."""
@@ -99,15 +99,15 @@ class Value:
 
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
         """``x[key] = value``."""
-        graph_break("side-effect", f"an item of {self.describe()} was set")
+        raise GraphBreak("side-effect", f"an item of {self.describe()} was set")
 
     def del_item(self, tr: Tracer, key: Value) -> None:
         """``del x[key]``."""
-        graph_break("side-effect", f"an item of {self.describe()} was deleted")
+        raise GraphBreak("side-effect", f"an item of {self.describe()} was deleted")
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         """``iter(x)``."""
-        graph_break("unsupported-value", f"iteration over {self.describe()}")
+        raise GraphBreak("unsupported-value", f"iteration over {self.describe()}")
 
     def length(self, tr: Tracer) -> Value:
         """``len(x)``."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 from tinycompile.capture.values.constant import NONE
 
@@ -43,7 +43,7 @@ class GradMode(Value):
             return NONE
         if name == "clone":
             return GradMode(self.mode, self.now, self.before)
-        graph_break("grad-mode", f"method {name!r} of a gradient mode")
+        raise GraphBreak("grad-mode", f"method {name!r} of a gradient mode")
 
 
 class NullContext(Value):
@@ -61,4 +61,4 @@ class NullContext(Value):
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name in ("__enter__", "__exit__"):
             return self.value if name == "__enter__" else NONE
-        graph_break("unsupported-value", f"method {name!r} of nullcontext")
+        raise GraphBreak("unsupported-value", f"method {name!r} of nullcontext")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, no_attribute
 from tinycompile.capture.values.constant import Const
@@ -36,7 +36,7 @@ class Cell(Value):
     def set(self, value: Value | None, name: str) -> None:
         """Assign, or delete with None."""
         if self.source is not None:
-            graph_break("side-effect", f"the closure variable {name!r} was changed")
+            raise GraphBreak("side-effect", f"the closure variable {name!r} was changed")
         self.content = value
 
 
@@ -80,12 +80,12 @@ class FunctionValue(Value):
         if name == "__name__":
             return Const(self.code.co_name)
         if self.fn is None or self.source is None:
-            graph_break("unsupported-value", f"attribute {name!r} of {self.describe()}")
+            raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
         if name in self.fn.__dict__:
             return tr.dict_entry(self.fn.__dict__, name, f"{self.source.label}.{name}")
         if not hasattr(self.fn, name):
             raise no_attribute(self, FunctionType, name)
-        graph_break("unsupported-value", f"attribute {name!r} of {self.describe()}")
+        raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return self.fn is not None and isinstance(other, FunctionValue) and self.fn is other.fn
@@ -156,7 +156,11 @@ class BuiltinValue(Value):
         return type(self.fn)
 
     def describe(self) -> str:
-        return f"function {getattr(self.fn, '__module__', None) or ''}.{getattr(self.fn, '__qualname__', repr(self.fn))}".replace(" .", " ")
+        return (
+            f"function {getattr(self.fn, '__module__', None) or ''}.{getattr(self.fn, '__qualname__', repr(self.fn))}".replace(
+                " .", " "
+            )
+        )
 
     def key(self, tr: Tracer) -> Any:
         return self.fn

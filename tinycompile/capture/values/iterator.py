@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 from tinycompile.capture.values.constant import NONE
 
@@ -42,4 +42,4 @@ class IteratorValue(Value):
             return NONE
         if name == "__next__":
             return tr.next(self)
-        graph_break("unsupported-value", f"iterator method {name!r}")
+        raise GraphBreak("unsupported-value", f"iterator method {name!r}")

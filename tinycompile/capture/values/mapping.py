@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
@@ -66,8 +66,8 @@ class DictValue(Value):
     def length(self, tr: Tracer) -> Value:
         return Const(len(self.items))
 
-    def keys(self) -> Iterator[Value]:
-        """The keys."""
+    def each_key(self) -> Iterator[Value]:
+        """The keys, as a loop sees them."""
         size = len(self.items)
         for key, _ in list(self.items.values()):
             if len(self.items) != size:
@@ -75,7 +75,7 @@ class DictValue(Value):
             yield key
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
-        return self.keys()
+        return self.each_key()
 
     def contains(self, tr: Tracer, item: Value) -> bool:
         return item.key(tr) in self.items
@@ -91,7 +91,7 @@ class DictValue(Value):
     def changed(self) -> None:
         """Called before each mutation."""
         if self.source is not None:
-            graph_break("side-effect", f"the dict {self.source.label} was changed")
+            raise GraphBreak("side-effect", f"the dict {self.source.label} was changed")
 
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
         self.changed()
@@ -125,7 +125,7 @@ class DictValue(Value):
             return NONE
         rule = _METHODS.get(name)
         if rule is None or kwargs:
-            graph_break("unsupported-value", f"dict method {name!r}")
+            raise GraphBreak("unsupported-value", f"dict method {name!r}")
         return rule(self, tr, args)
 
     def _get(self, tr: Tracer, args: Sequence[Value]) -> Value:
@@ -181,10 +181,10 @@ class DictView(Value):
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         if self.what == "keys":
-            return self.of.keys()
+            return self.of.each_key()
         if self.what == "values":
-            return (self.of.get_item(tr, k) for k in self.of.keys())
-        return (TupleValue([k, self.of.get_item(tr, k)]) for k in self.of.keys())
+            return (self.of.get_item(tr, k) for k in self.of.each_key())
+        return (TupleValue([k, self.of.get_item(tr, k)]) for k in self.of.each_key())
 
     def length(self, tr: Tracer) -> Value:
         return self.of.length(tr)
@@ -196,7 +196,7 @@ class DictView(Value):
         return self.of.contains(tr, item) if self.what == "keys" else super().contains(tr, item)
 
 
-_METHODS: dict[str, Callable[[Any, "Tracer", Sequence[Value]], Value]] = {
+_METHODS: dict[str, Callable[[Any, Tracer, Sequence[Value]], Value]] = {
     "get": DictValue._get,
     "pop": DictValue._pop,
     "popitem": DictValue._popitem,

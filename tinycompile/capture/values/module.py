@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Held, HeldItem
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.constant import Const
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = (
-    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
-)  # fmt: skip
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
 _STATE = ("_parameters", "_buffers", "_modules")
 
 
@@ -78,7 +81,7 @@ class ModuleValue(ObjectValue):
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
         cls = type(self.obj)
         if isinstance(self.obj, (torch.jit.ScriptModule, torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
-            graph_break("unsupported-value", f"a call of a {cls.__name__}")
+            raise GraphBreak("unsupported-value", f"a call of a {cls.__name__}")
         if cls.__call__ is not torch.nn.Module.__call__:
             return super().call(tr, args, kwargs)
         self._no_hooks(tr)
@@ -93,7 +96,7 @@ class ModuleValue(ObjectValue):
     @staticmethod
     def _empty(tr: Tracer, hooks: dict[int, Any], label: str) -> None:
         if hooks:
-            graph_break("hooks", label)
+            raise GraphBreak("hooks", label)
         tr.guards.empty(tr.guards.hold(hooks, "hooks", label))
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
@@ -104,7 +107,7 @@ class ModuleValue(ObjectValue):
             if not args or name in ("parameters", "buffers"):
                 return IteratorValue(iter(_WALKS[name](self, tr, recurse)))
         if own and name in _STATE_CHANGES:
-            graph_break("side-effect", f"{self.where.label}.{name}() changes a module")
+            raise GraphBreak("side-effect", f"{self.where.label}.{name}() changes a module")
         return super().call_method(tr, name, args, kwargs)
 
     # --- containers ---
@@ -182,8 +185,30 @@ _WALKS: dict[str, Any] = {
     "children": lambda m, tr, recurse: m._children(tr),
     "named_children": lambda m, tr, recurse: [TupleValue(pair) for pair in m._state(tr, "_modules").pairs(tr)],
 }
-_STATE_CHANGES = frozenset({
-    "train", "eval", "to", "cuda", "cpu", "float", "half", "bfloat16", "double", "type", "requires_grad_", "zero_grad", "apply",
-    "register_buffer", "register_parameter", "add_module", "register_module", "register_forward_hook", "register_forward_pre_hook",
-    "register_full_backward_hook", "load_state_dict", "_apply", "compile",
-})  # fmt: skip
+_STATE_CHANGES = frozenset(
+    {
+        "train",
+        "eval",
+        "to",
+        "cuda",
+        "cpu",
+        "float",
+        "half",
+        "bfloat16",
+        "double",
+        "type",
+        "requires_grad_",
+        "zero_grad",
+        "apply",
+        "register_buffer",
+        "register_parameter",
+        "add_module",
+        "register_module",
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_full_backward_hook",
+        "load_state_dict",
+        "_apply",
+        "compile",
+    }
+)

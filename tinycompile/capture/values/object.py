@@ -7,7 +7,7 @@ from functools import cached_property
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Attr, Held, Source
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
 from tinycompile.capture.values.constant import Const
@@ -60,7 +60,7 @@ class ClassValue(Value):
         found = class_lookup(self.cls, name)
         if found is None:
             getattr(self.cls, name)  # AttributeError is the user's
-            graph_break("unsupported-value", f"attribute {name!r} of {self.describe()}, which its metaclass defines")
+            raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which its metaclass defines")
         owner, raw = found
         if isinstance(raw, classmethod):
             return BoundFunction(tr.class_member(owner, name, raw.__func__), self)
@@ -69,7 +69,7 @@ class ClassValue(Value):
         return tr.class_member(owner, name, getattr(self.cls, name))
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
-        graph_break("unsupported-value", f"subscription of {self.describe()}")
+        raise GraphBreak("unsupported-value", f"subscription of {self.describe()}")
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return isinstance(other, ClassValue) and self.cls is other.cls
@@ -126,7 +126,7 @@ class ObjectValue(Value):
 
     def key(self, tr: Tracer) -> Any:
         if type(self.obj).__hash__ is not object.__hash__:
-            graph_break("unsupported-value", f"the hash of {self.describe()}")
+            raise GraphBreak("unsupported-value", f"the hash of {self.describe()}")
         return self
 
     # --- attributes ---
@@ -134,7 +134,7 @@ class ObjectValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         cls = type(self.obj)
         if cls.__getattribute__ is not object.__getattribute__:
-            graph_break("unsupported-value", f"{cls.__qualname__} defines __getattribute__")
+            raise GraphBreak("unsupported-value", f"{cls.__qualname__} defines __getattribute__")
         if name == "__class__":
             return tr.from_python(cls)
         found = class_lookup(cls, name)
@@ -157,7 +157,9 @@ class ObjectValue(Value):
         if own is None:
             return
         if isinstance(self.where, Held):
-            tr.guards.absent(tr.guards.hold(own, "attributes"), name, f"{self.where.label} has no attribute {name!r} of its own")
+            tr.guards.absent(
+                tr.guards.hold(own, "attributes"), name, f"{self.where.label} has no attribute {name!r} of its own"
+            )
         else:
             tr.guards.check(f"{name!r} not in {self.where.text}.__dict__", f"{self.where.label} has no own {name!r}")
 
@@ -172,7 +174,7 @@ class ObjectValue(Value):
             return tr.wrap(getattr(self.obj, name), Attr(self.where, name))
         if isinstance(raw, GetSetDescriptorType) and name == "__dict__":
             return tr.wrap(self.obj.__dict__, Attr(self.where, name))
-        graph_break("unsupported-value", f"descriptor {name!r} of {self.describe()}")
+        raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
 
     def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
         if isinstance(raw, FunctionType):
@@ -182,7 +184,7 @@ class ObjectValue(Value):
         if isinstance(raw, classmethod):
             return BoundFunction(tr.class_member(owner, name, raw.__func__), tr.from_python(type(self.obj)))
         if isinstance(raw, cached_property) or hasattr(type(raw), "__get__"):
-            graph_break("unsupported-value", f"descriptor {name!r} of {self.describe()}")
+            raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
         return tr.class_member(owner, name, raw)
 
     def missing(self, tr: Tracer, name: str) -> Value:
@@ -194,7 +196,7 @@ class ObjectValue(Value):
         return tr.class_member(*hook[:1], "__getattr__", hook[1]).call(tr, [self, Const(name)], {})
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
-        graph_break("side-effect", f"{self.where.label}.{name} was set")
+        raise GraphBreak("side-effect", f"{self.where.label}.{name} was set")
 
     # --- protocols, looked up on the class ---
 
@@ -204,7 +206,7 @@ class ObjectValue(Value):
         if found is None or found[1] is None:
             return None
         if not isinstance(found[1], FunctionType):
-            graph_break("unsupported-value", f"{name} of {self.describe()}")
+            raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
         return BoundFunction(tr.class_member(found[0], name, found[1]), self)
 
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
@@ -223,7 +225,7 @@ class ObjectValue(Value):
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         method = self.special(tr, "__iter__")
         if method is None:
-            graph_break("unsupported-value", f"iteration over {self.describe()}")
+            raise GraphBreak("unsupported-value", f"iteration over {self.describe()}")
         return method.call(tr, [], {}).iterate(tr)
 
     def length(self, tr: Tracer) -> Value:

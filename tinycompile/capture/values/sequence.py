@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
@@ -167,7 +167,7 @@ class ListValue(SequenceValue):
     def changed(self) -> None:
         """Called before each mutation."""
         if self.source is not None:
-            graph_break("side-effect", f"the list {self.source.label} was changed")
+            raise GraphBreak("side-effect", f"the list {self.source.label} was changed")
 
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
         self.changed()
@@ -195,7 +195,7 @@ class ListValue(SequenceValue):
             return NONE
         rule = _LIST_METHODS.get(name)
         if rule is None or kwargs:
-            graph_break("unsupported-value", f"list method {name!r}")
+            raise GraphBreak("unsupported-value", f"list method {name!r}")
         return rule(self, tr, args)
 
     def extend(self, tr: Tracer, args: Sequence[Value]) -> Value:
@@ -298,7 +298,7 @@ class SetValue(Value):
         if self.is_constant:  # in the order in which Python itself iterates
             return map(tr.from_python, self.constant(tr))
         if len(self.items) > 1:
-            graph_break("unsupported-value", "the order of a set of objects")
+            raise GraphBreak("unsupported-value", "the order of a set of objects")
         return iter(self.items.values())
 
     def contains(self, tr: Tracer, item: Value) -> bool:
@@ -307,7 +307,7 @@ class SetValue(Value):
     def add(self, tr: Tracer, item: Value) -> None:
         """``set.add``."""
         if self.source is not None:
-            graph_break("side-effect", f"the set {self.source.label} was changed")
+            raise GraphBreak("side-effect", f"the set {self.source.label} was changed")
         self.items.setdefault(item.key(tr), item)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
@@ -326,12 +326,21 @@ class SetValue(Value):
             return NONE
         if name in _SET_ALGEBRA and self.is_constant:
             return tr.from_python(getattr(self.constant(tr), name)(*[set(_constants(tr, a)) for a in args]))
-        graph_break("unsupported-value", f"set method {name!r}")
+        raise GraphBreak("unsupported-value", f"set method {name!r}")
 
 
-_SET_ALGEBRA = frozenset({
-    "union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "isdisjoint", "copy",
-})  # fmt: skip
+_SET_ALGEBRA = frozenset(
+    {
+        "union",
+        "intersection",
+        "difference",
+        "symmetric_difference",
+        "issubset",
+        "issuperset",
+        "isdisjoint",
+        "copy",
+    }
+)
 
 
 def _constants(tr: Tracer, value: Value) -> list[Any]:

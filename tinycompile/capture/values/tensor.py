@@ -10,7 +10,7 @@ import torch
 
 from tinycompile.base import shapes
 from tinycompile.base.meta import TensorMeta
-from tinycompile.capture.breaks import graph_break
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value, no_attribute
 from tinycompile.capture.values.constant import FALSE, NONE, Const, boolean
@@ -73,10 +73,10 @@ class TensorValue(Value):
         return self.fake
 
     def truth(self, tr: Tracer) -> bool:
-        graph_break("data-dependent", f"the truth of {self.describe()} decides a branch")
+        raise GraphBreak("data-dependent", f"the truth of {self.describe()} decides a branch")
 
     def constant(self, tr: Tracer) -> Any:
-        graph_break("data-dependent", f"a Python value of {self.describe()} is needed")
+        raise GraphBreak("data-dependent", f"a Python value of {self.describe()} is needed")
 
     # --- attributes ---
 
@@ -85,7 +85,7 @@ class TensorValue(Value):
         if rule is not None:
             return rule(self, tr)
         if name in ("grad", "grad_fn", "_base", "_version", "_backward_hooks"):
-            graph_break("unsupported-value", f"Tensor.{name}")
+            raise GraphBreak("unsupported-value", f"Tensor.{name}")
         if name == "data":
             return tr.tensor_method(self, "detach", [], {})
         if self.obj is not None and self.source is not None and name in getattr(self.obj, "__dict__", ()):
@@ -98,7 +98,7 @@ class TensorValue(Value):
         return tr.tensor_attribute(self, name)
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
-        graph_break("side-effect", f"Tensor.{name} was set")
+        raise GraphBreak("side-effect", f"Tensor.{name} was set")
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         rule = _METHODS.get(name)
@@ -127,7 +127,7 @@ class TensorValue(Value):
         return tr.tensor_method(self, "unbind", [Const(0)], {}).iterate(tr)
 
     def contains(self, tr: Tracer, item: Value) -> bool:
-        graph_break("data-dependent", "`in` on a tensor")
+        raise GraphBreak("data-dependent", "`in` on a tensor")
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         if not isinstance(other, TensorValue) or self.obj is None or other.obj is None:
@@ -138,7 +138,7 @@ class TensorValue(Value):
         return same
 
 
-# --- attributes and methods that metadata answers ------------------------------------------------------------------------------
+# --- attributes and methods that metadata answers -----------------------------------------------------------
 
 
 def _requires_grad(t: TensorValue, tr: Tracer) -> Value:
@@ -180,7 +180,7 @@ _ATTRIBUTES: dict[str, Callable[[TensorValue, Tracer], Value]] = {
     "is_mkldnn": lambda t, tr: FALSE,
     "names": lambda t, tr: TupleValue([NONE] * t.meta.rank),
     "__class__": lambda t, tr: tr.from_python(t.cls),
-}  # fmt: skip
+}
 
 
 def _dim(t: TensorValue, tr: Tracer, value: Value) -> int:
@@ -209,7 +209,7 @@ def _is_contiguous(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kw
         return boolean(t.meta.is_contiguous())
     shape = [shapes.hint(s) for s in t.meta.shape]
     if list(shape) != list(t.meta.shape):
-        graph_break("unsupported-value", f"is_contiguous({wanted}) of a tensor with symbolic sizes")
+        raise GraphBreak("unsupported-value", f"is_contiguous({wanted}) of a tensor with symbolic sizes")
     like = torch.empty_strided(shape, t.meta.strides, device="meta")  # type: ignore[arg-type]
     return boolean(like.is_contiguous(memory_format=wanted))
 
@@ -226,14 +226,14 @@ def _type_prefix(t: TensorValue) -> str:
 
 def _reads_data(name: str) -> Callable[[TensorValue, Tracer, Sequence[Value], Kwargs], Value]:
     def rule(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
-        graph_break("data-dependent", f"Tensor.{name}() of {t.describe()}")
+        raise GraphBreak("data-dependent", f"Tensor.{name}() of {t.describe()}")
 
     return rule
 
 
 def _breaks(kind: str, name: str) -> Callable[[TensorValue, Tracer, Sequence[Value], Kwargs], Value]:
     def rule(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
-        graph_break(kind, f"Tensor.{name}()")
+        raise GraphBreak(kind, f"Tensor.{name}()")
 
     return rule
 
@@ -272,7 +272,13 @@ _METHODS: dict[str, _Rule] = {
     "has_names": lambda t, tr, args, kwargs: FALSE,
     "__bool__": _reads_data("__bool__"),
     "is_nonzero": _reads_data("is_nonzero"),
-    **{n: _reads_data(n) for n in ("item", "tolist", "numpy", "__int__", "__float__", "__index__", "__array__", "equal", "allclose")},
-    **{n: _breaks("unsupported-value", n) for n in ("data_ptr", "untyped_storage", "storage", "storage_offset", "register_hook")},
+    **{
+        n: _reads_data(n)
+        for n in ("item", "tolist", "numpy", "__int__", "__float__", "__index__", "__array__", "equal", "allclose")
+    },
+    **{
+        n: _breaks("unsupported-value", n)
+        for n in ("data_ptr", "untyped_storage", "storage", "storage_offset", "register_hook")
+    },
     **{n: _breaks("side-effect", n) for n in ("backward", "requires_grad_", "retain_grad", "set_", "resize_", "share_memory_")},
-}  # fmt: skip
+}

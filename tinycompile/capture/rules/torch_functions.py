@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import overrides
 
-from tinycompile.capture.breaks import graph_break
-from tinycompile.capture.builtins import RULES, Args, rule
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.rules.registry import RULES, Args, rule
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import FALSE, NONE, TRUE, Const, boolean
 from tinycompile.capture.values.context import GradMode
@@ -37,11 +37,24 @@ def _answers(value: Value, *paths: str) -> None:
 
 
 _answers(
-    FALSE, "jit.is_scripting", "jit.is_tracing", "_C._get_tracing_state", "_jit_internal.is_scripting", "overrides.has_torch_function",
-    "overrides.has_torch_function_unary", "overrides.has_torch_function_variadic", "is_autocast_enabled", "is_inference_mode_enabled",
-    "is_autocast_cpu_enabled", "_C._is_tracing", "nn.functional.has_torch_function", "nn.functional.has_torch_function_unary",
-    "nn.functional.has_torch_function_variadic", "compiler.is_exporting", "_C._is_torch_function_mode_enabled",
-)  # fmt: skip
+    FALSE,
+    "jit.is_scripting",
+    "jit.is_tracing",
+    "_C._get_tracing_state",
+    "_jit_internal.is_scripting",
+    "overrides.has_torch_function",
+    "overrides.has_torch_function_unary",
+    "overrides.has_torch_function_variadic",
+    "is_autocast_enabled",
+    "is_inference_mode_enabled",
+    "is_autocast_cpu_enabled",
+    "_C._is_tracing",
+    "nn.functional.has_torch_function",
+    "nn.functional.has_torch_function_unary",
+    "nn.functional.has_torch_function_variadic",
+    "compiler.is_exporting",
+    "_C._is_torch_function_mode_enabled",
+)
 _answers(TRUE, "compiler.is_compiling", "compiler.is_dynamo_compiling", "_utils.is_compiling")
 for _name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
     RULES[getattr(overrides, _name)] = lambda tr, args, kwargs: FALSE
@@ -51,7 +64,18 @@ def _of_tensor(method: str) -> Callable[..., Value]:
     return lambda tr, args, kwargs: args[0].call_method(tr, method, args[1:], kwargs)
 
 
-for _name in ("is_floating_point", "is_complex", "numel", "is_signed", "is_nonzero", "equal", "allclose", "is_conj", "is_neg", "is_inference"):
+for _name in (
+    "is_floating_point",
+    "is_complex",
+    "numel",
+    "is_signed",
+    "is_nonzero",
+    "equal",
+    "allclose",
+    "is_conj",
+    "is_neg",
+    "is_inference",
+):
     RULES[getattr(torch, _name)] = _of_tensor(_name)
 
 
@@ -87,13 +111,11 @@ for _fn in (torch.promote_types, torch.can_cast, torch.finfo, torch.iinfo, torch
 
 @rule(torch.result_type)
 def _result_type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    plain = [
-        torch.empty([1] * a.meta.rank, dtype=a.meta.dtype) if isinstance(a, TensorValue) else a.constant(tr) for a in args
-    ]
+    plain = [torch.empty([1] * a.meta.rank, dtype=a.meta.dtype) if isinstance(a, TensorValue) else a.constant(tr) for a in args]
     return Const(torch.result_type(*plain))
 
 
-# --- gradient modes ---------------------------------------------------------------------------------------------------------------
+# --- gradient modes -----------------------------------------------------------------------------------------
 
 
 @rule(torch.no_grad)
@@ -108,7 +130,7 @@ def _enable_grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _mode(tr: Tracer, args: Args, mode: bool) -> Value:
     if args:
-        graph_break("grad-mode", "a gradient mode decorates a function inside")
+        raise GraphBreak("grad-mode", "a gradient mode decorates a function inside")
     return GradMode(mode, now=False, before=tr.grad_enabled)
 
 
@@ -125,7 +147,7 @@ def _refuse(kind: str, *fns: Any) -> None:
         name = getattr(fn, "__qualname__", str(fn))
 
         def handler(tr: Tracer, args: Args, kwargs: Kwargs, name: str = name) -> Value:
-            graph_break(kind, name)
+            raise GraphBreak(kind, name)
 
         RULES[fn] = handler
 

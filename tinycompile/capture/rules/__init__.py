@@ -1,0 +1,1 @@
+"""What calls of built-in functions and classes mean on Values, by family; ``registry.RULES`` is the table."""

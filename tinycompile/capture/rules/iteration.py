@@ -1,0 +1,260 @@
+"""Iterators of builtins and itertools, folds over them, and sorting."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.base import shapes
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.rules.registry import RULES, Args, Rule, rule
+from tinycompile.capture.values.base import Kwargs, Value
+from tinycompile.capture.values.constant import NONE, Const, boolean
+from tinycompile.capture.values.iterator import IteratorValue
+from tinycompile.capture.values.module import ModuleValue
+from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.sequence import ListValue, TupleValue
+from tinycompile.capture.values.symbolic import SymInt
+from tinycompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+@rule(range)
+def _range(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return Const(range(*(tr.index(a, "range") for a in args)))
+
+
+@rule(iter)
+def _iter(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1:
+        raise GraphBreak("unsupported-value", "iter() with a sentinel")
+    return tr.iter(args[0])
+
+
+@rule(next)
+def _next(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if not isinstance(args[0], IteratorValue):
+        raise GraphBreak("unsupported-value", f"next() of {args[0].describe()}")
+    value = args[0].next()
+    if value is None:
+        if len(args) < 2:
+            raise StopIteration
+        return args[1]
+    return value
+
+
+def _lazily(make: Callable[[Tracer, Args, Kwargs], Iterator[Value]], *fns: Any) -> None:
+    for fn in fns:
+        RULES[fn] = lambda tr, args, kwargs: IteratorValue(make(tr, args, kwargs))
+
+
+def _enumerate(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    start = tr.index(kwargs.get("start", args[1] if len(args) > 1 else Const(0)), "enumerate")
+    return (TupleValue([Const(i), v]) for i, v in enumerate(args[0].iterate(tr), start))
+
+
+def _zip(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    strict = kwargs.get("strict", Const(False)).truth(tr)
+    return (TupleValue(vs) for vs in zip(*(a.iterate(tr) for a in args), strict=strict))
+
+
+def _zip_longest(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    fill = kwargs.get("fillvalue", NONE)
+    return (TupleValue(vs) for vs in itertools.zip_longest(*(a.iterate(tr) for a in args), fillvalue=fill))
+
+
+def _map(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    return (args[0].call(tr, list(vs), {}) for vs in zip(*(a.iterate(tr) for a in args[1:]), strict=False))
+
+
+def _starmap(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    return (args[0].call(tr, list(v.iterate(tr)), {}) for v in args[1].iterate(tr))
+
+
+def _filter(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    test = args[0]
+    return (v for v in args[1].iterate(tr) if (v if test is NONE or _is_none(test) else test.call(tr, [v], {})).truth(tr))
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Const) and value.value is None
+
+
+def _reversed(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    if isinstance(args[0], ObjectValue) and not isinstance(args[0], ModuleValue):
+        raise GraphBreak("unsupported-value", f"reversed({args[0].describe()})")
+    if isinstance(args[0], Const) and isinstance(args[0].value, range):
+        return map(Const, reversed(args[0].value))
+    return reversed(list(args[0].iterate(tr)))
+
+
+def _islice(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    return itertools.islice(args[0].iterate(tr), *(a.constant(tr) for a in args[1:]))
+
+
+def _accumulate(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    fn = kwargs.get("func", args[1] if len(args) > 1 else None)
+    initial = kwargs.get("initial")
+    add = (lambda a, b: tr.binary("+", a, b)) if fn is None else (lambda a, b: fn.call(tr, [a, b], {}))
+    return itertools.accumulate(args[0].iterate(tr), add, initial=initial)
+
+
+def _product(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    repeat = tr.index(kwargs.get("repeat", Const(1)), "product")
+    return map(TupleValue, itertools.product(*(list(a.iterate(tr)) for a in args), repeat=repeat))
+
+
+def _repeat(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    times = kwargs.get("times", args[1] if len(args) > 1 else None)
+    return itertools.repeat(args[0]) if times is None else itertools.repeat(args[0], tr.index(times, "repeat"))
+
+
+def _count(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    return map(Const, itertools.count(*(a.constant(tr) for a in args)))
+
+
+for _make, _fns in (
+    (_enumerate, [enumerate]),
+    (_zip, [zip]),
+    (_zip_longest, [itertools.zip_longest]),
+    (_map, [map]),
+    (_starmap, [itertools.starmap]),
+    (_filter, [filter]),
+    (_reversed, [reversed]),
+    (_islice, [itertools.islice]),
+    (_accumulate, [itertools.accumulate]),
+    (_product, [itertools.product]),
+    (_repeat, [itertools.repeat]),
+    (_count, [itertools.count]),
+    (lambda tr, args, kwargs: (v for a in args for v in a.iterate(tr)), [itertools.chain]),
+    (lambda tr, args, kwargs: (v for a in args[0].iterate(tr) for v in a.iterate(tr)), [itertools.chain.from_iterable]),
+    (
+        lambda tr, args, kwargs: map(TupleValue, itertools.combinations(list(args[0].iterate(tr)), args[1].constant(tr))),
+        [itertools.combinations],
+    ),
+    (
+        lambda tr, args, kwargs: map(
+            TupleValue, itertools.permutations(list(args[0].iterate(tr)), *(a.constant(tr) for a in args[1:]))
+        ),
+        [itertools.permutations],
+    ),
+    (lambda tr, args, kwargs: map(TupleValue, itertools.pairwise(args[0].iterate(tr))), [itertools.pairwise]),
+    (lambda tr, args, kwargs: itertools.cycle(list(args[0].iterate(tr))), [itertools.cycle]),
+):
+    _lazily(_make, *_fns)
+
+
+# --- folds
+
+
+@rule(sum)
+def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    total: Value = kwargs.get("start", args[1] if len(args) > 1 else Const(0))
+    for v in args[0].iterate(tr):
+        total = tr.binary("+", total, v)
+    return total
+
+
+@rule(math.prod)
+def _prod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    total: Value = kwargs.get("start", Const(1))
+    for v in args[0].iterate(tr):
+        total = tr.binary("*", total, v)
+    return total
+
+
+@rule(any)
+def _any(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return boolean(any(v.truth(tr) for v in args[0].iterate(tr)))
+
+
+@rule(all)
+def _all(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return boolean(all(v.truth(tr) for v in args[0].iterate(tr)))
+
+
+@rule(functools.reduce)
+def _reduce(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    values = [*args[2:3], *args[1].iterate(tr)]
+    if not values:
+        raise TypeError("reduce() of empty iterable with no initial value")
+    total = values[0]
+    for v in values[1:]:
+        total = args[0].call(tr, [total, v], {})
+    return total
+
+
+def _extremum(symbol: str, name: str) -> Rule:
+    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        key = kwargs.get("key")
+        values = list(args[0].iterate(tr)) if len(args) == 1 else list(args)
+        if not values:
+            if "default" in kwargs:
+                return kwargs["default"]
+            raise ValueError(f"{name}() iterable argument is empty")
+        keyed = [(v if key is None or _is_none(key) else key.call(tr, [v], {}), v) for v in values]
+        best = keyed[0]
+        for candidate in keyed[1:]:
+            if tr.compare(symbol, candidate[0], best[0]).truth(tr):
+                best = candidate
+        return best[1]
+
+    return handler
+
+
+RULES[min] = _extremum("<", "min")
+RULES[max] = _extremum(">", "max")
+
+
+@rule(sorted)
+def _sorted(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return ListValue(sort(tr, list(args[0].iterate(tr)), kwargs))
+
+
+def sort(tr: Tracer, values: list[Value], kwargs: Kwargs) -> list[Value]:
+    """Stable, by ``key``, ``reverse`` as ``sorted`` has it."""
+    key = kwargs.get("key")
+    keys = values if key is None or _is_none(key) else [key.call(tr, [v], {}) for v in values]
+
+    def order(i: int, j: int) -> int:
+        return -1 if tr.compare("<", keys[i], keys[j]).truth(tr) else int(tr.compare("<", keys[j], keys[i]).truth(tr))
+
+    reverse = kwargs.get("reverse", Const(False)).truth(tr)
+    return [values[i] for i in sorted(range(len(values)), key=functools.cmp_to_key(order), reverse=reverse)]
+
+
+@rule(abs)
+def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], TensorValue):
+        return args[0].call_method(tr, "abs", [], {})
+    if isinstance(args[0], SymInt):
+        return args[0] if shapes.at_least(args[0].dim, 0) else tr.unary("-", args[0])
+    return Const(abs(args[0].constant(tr)))
+
+
+@rule(divmod)
+def _divmod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return TupleValue([tr.binary("//", *args), tr.binary("%", *args)])
+
+
+@rule(pow)
+def _pow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 2:
+        return tr.binary("**", *args)
+    return Const(pow(*(a.constant(tr) for a in args)))
+
+
+def _rounded(fn: Any) -> None:
+    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        return args[0] if isinstance(args[0], SymInt) else tr.from_python(fn(*(a.constant(tr) for a in args)))
+
+    RULES[fn] = handler
+
+
+for _fn in (math.floor, math.ceil, math.trunc):
+    _rounded(_fn)

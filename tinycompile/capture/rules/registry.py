@@ -1,0 +1,123 @@
+"""The table of rules, and calls of what is written in C: by rule, by value, or as a torch op."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.capture import torch_calls
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.values.base import Kwargs, Value
+from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.function import BuiltinValue
+from tinycompile.capture.values.sequence import TupleValue
+from tinycompile.capture.values.symbolic import SymInt
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+Args = Sequence[Value]
+Rule = Callable[["Tracer", Args, Kwargs], Value]
+RULES: dict[Any, Rule] = {}
+
+
+def rule(*fns: Any) -> Callable[[Rule], Rule]:
+    """Register what calls of these functions mean."""
+
+    def register(handler: Rule) -> Rule:
+        for fn in fns:
+            RULES[fn] = handler
+        return handler
+
+    return register
+
+
+def call(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
+    """A call of a builtin, of a function of the standard library written in C, or of torch's."""
+    try:
+        handler = RULES.get(fn)
+    except TypeError:
+        handler = None
+    if handler is not None:
+        return handler(tr, args, kwargs)
+    if fn in _PURE and all(v.is_constant or isinstance(v, SymInt) for v in (*args, *kwargs.values())):
+        return tr.from_python(fn(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+    owner = getattr(fn, "__objclass__", None)
+    if owner is not None and args and not issubclass(owner, torch._C.TensorBase):  # list.append(x, y): an unbound method
+        return args[0].call_method(tr, fn.__name__, args[1:], kwargs)
+    receiver = getattr(fn, "__self__", None)
+    if owner is None and isinstance(receiver, (str, bytes, range, dict, list, tuple)):  # a bound C method from outside
+        return tr.from_python(receiver).call_method(tr, fn.__name__, args, kwargs)
+    if is_torch(fn):
+        return torch_calls.call_torch(tr, fn, args, kwargs)
+    raise GraphBreak("unknown-function", BuiltinValue(fn).describe())
+
+
+def is_torch(fn: Any) -> bool:
+    """Whether a C function is torch's."""
+    module = getattr(fn, "__module__", None) or ""
+    owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
+    name = getattr(owner, "__module__", None) or getattr(type(owner), "__module__", "") if owner is not None else ""
+    return module.startswith("torch") or str(name).startswith("torch")
+
+
+_PURE = frozenset(
+    {
+        *(f for f in vars(math).values() if callable(f)),
+        divmod,
+        round,
+        pow,
+        ord,
+        chr,
+        hex,
+        bin,
+        oct,
+        ascii,
+        format,
+        hash,
+        operator.index,
+        operator.truth,
+        operator.concat,
+        str.maketrans,
+        int.from_bytes,
+        float.fromhex,
+    }
+)
+
+
+def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
+    """``cls(...)``."""
+    handler = RULES.get(cls)
+    if handler is not None:
+        return handler(tr, args, kwargs)
+    if cls in _CONSTANT_CLASSES or (cls.__module__ == "torch" and cls in (torch.device, torch.finfo, torch.iinfo)):
+        return Const(cls(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+    if hasattr(cls, "_make") and hasattr(cls, "_fields"):
+        return _named_tuple(tr, cls, args, kwargs)
+    if cls.__module__ == "torch.return_types":
+        return TupleValue(args[0].iterate(tr), cls=cls)
+    if issubclass(cls, BaseException):
+        raise GraphBreak("user-exception", f"{cls.__name__} was made")
+    if issubclass(cls, torch.Tensor):
+        raise GraphBreak("unsupported-value", f"a {cls.__name__} is made")
+    raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made")
+
+
+_CONSTANT_CLASSES: frozenset[type] = frozenset({torch.device, torch.finfo, torch.iinfo, bytes})
+
+
+def _named_tuple(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) > len(cls._fields):
+        raise TypeError(
+            f"{cls.__name__}.__new__() takes {len(cls._fields) + 1} positional arguments but {len(args) + 1} were given"
+        )
+    given = {**dict(zip(cls._fields, args, strict=False)), **kwargs}
+    for name, default in cls._field_defaults.items():
+        given.setdefault(name, tr.from_python(default))
+    if set(given) != set(cls._fields):
+        raise TypeError(f"{cls.__name__}.__new__() got the wrong arguments")
+    return TupleValue([given[name] for name in cls._fields], cls=cls)

@@ -1,0 +1,274 @@
+"""Questions about types and attributes, conversions, makers of containers."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import functools
+import operator
+import typing
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.rules.registry import Args, rule
+from tinycompile.capture.values.base import Kwargs, MethodOf, Value
+from tinycompile.capture.values.constant import NONE, Const, boolean
+from tinycompile.capture.values.context import NullContext
+from tinycompile.capture.values.function import BoundFunction, BuiltinValue, FunctionValue, PartialValue
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.module import ModuleValue
+from tinycompile.capture.values.object import ClassValue, ObjectValue, class_lookup
+from tinycompile.capture.values.sequence import ListValue, SetValue, SliceValue, TupleValue
+from tinycompile.capture.values.symbolic import SymInt
+from tinycompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+@rule(len)
+def _len(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return args[0].length(tr)
+
+
+@rule(isinstance)
+def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    classes = _classes(tr, args[1])
+    cls = args[0].python_type(tr)
+    if isinstance(args[0], TensorValue) and cls is not torch.nn.Parameter and any(c is torch.nn.Parameter for c in classes):
+        classes = tuple(c for c in classes if c is not torch.nn.Parameter)  # its metaclass looks at the instance
+    return boolean(any(_is_subclass(cls, c) for c in classes))
+
+
+@rule(issubclass)
+def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if not isinstance(args[0], ClassValue):
+        raise TypeError("issubclass() arg 1 must be a class")
+    return boolean(any(_is_subclass(args[0].cls, c) for c in _classes(tr, args[1])))
+
+
+def _is_subclass(cls: type, other: Any) -> bool:
+    if other in (torch.FloatTensor, torch.cuda.FloatTensor):
+        raise GraphBreak("unsupported-value", f"isinstance(..., {other})")
+    return issubclass(cls, other)
+
+
+def _classes(tr: Tracer, value: Value) -> tuple[Any, ...]:
+    if isinstance(value, ClassValue):
+        return (value.cls,)
+    if isinstance(value, TupleValue):
+        return tuple(c for v in value.values(tr) for c in _classes(tr, v))
+    if isinstance(value, BuiltinValue) or (isinstance(value, ObjectValue) and hasattr(value.obj, "__args__")):
+        plain = value.fn if isinstance(value, BuiltinValue) else value.obj
+        return tuple(type(None) if c is None else c for c in getattr(plain, "__args__", (plain,)))
+    raise GraphBreak("unsupported-value", f"isinstance of {value.describe()}")
+
+
+@rule(type)
+def _type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1:
+        raise GraphBreak("unsupported-value", "a class is made")
+    return tr.from_python(args[0].python_type(tr))
+
+
+@rule(getattr)
+def _getattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    try:
+        return args[0].get_attr(tr, args[1].constant(tr))
+    except AttributeError:
+        if len(args) < 3:
+            raise
+        return args[2]
+
+
+@rule(hasattr)
+def _hasattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return boolean(args[0].has_attr(tr, args[1].constant(tr)))
+
+
+@rule(setattr)
+def _setattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    args[0].set_attr(tr, args[1].constant(tr), args[2])
+    return NONE
+
+
+@rule(callable)
+def _callable(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], (FunctionValue, BoundFunction, BuiltinValue, PartialValue, ClassValue, ModuleValue, MethodOf)):
+        return boolean(True)
+    return boolean(class_lookup(args[0].python_type(tr), "__call__") is not None)
+
+
+@rule(print)
+def _print(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    raise GraphBreak("print", "print()")
+
+
+@rule(id)
+def _id(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    raise GraphBreak("unsupported-value", "id()")
+
+
+# --- conversions
+
+
+@rule(int)
+def _int(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 1 and isinstance(args[0], SymInt):
+        return args[0]
+    return _converted(tr, int, args, kwargs)
+
+
+@rule(float)
+def _float(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return _converted(tr, float, args, kwargs)
+
+
+@rule(complex)
+def _complex(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return _converted(tr, complex, args, kwargs)
+
+
+def _converted(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
+    return Const(cls(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+
+
+@rule(bool)
+def _bool(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return boolean(args[0].truth(tr)) if args else boolean(False)
+
+
+@rule(operator.truth)
+def _truth(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return boolean(args[0].truth(tr))
+
+
+@rule(operator.not_)
+def _not(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return boolean(not args[0].truth(tr))
+
+
+@rule(str)
+def _str(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return Const(str(tr.printable(args[0]))) if args else Const("")
+
+
+@rule(repr)
+def _repr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return Const(repr(tr.printable(args[0])))
+
+
+@rule(format)
+def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return Const(format(tr.printable(args[0]), *(a.constant(tr) for a in args[1:])))
+
+
+@rule(list)
+def _list(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return ListValue(args[0].iterate(tr) if args else ())
+
+
+@rule(tuple)
+def _tuple(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if args and isinstance(args[0], TupleValue) and args[0].cls is tuple:
+        return args[0]
+    return TupleValue(args[0].iterate(tr) if args else ())
+
+
+@rule(torch.Size)
+def _size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return TupleValue(args[0].iterate(tr) if args else (), cls=torch.Size)
+
+
+@rule(set)
+def _set(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return SetValue(tr, args[0].iterate(tr) if args else ())
+
+
+@rule(frozenset)
+def _frozenset(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return SetValue(tr, args[0].iterate(tr) if args else (), frozenset)
+
+
+@rule(dict)
+def _dict(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return _mapping(tr, dict, args, kwargs)
+
+
+@rule(collections.OrderedDict)
+def _ordered_dict(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return _mapping(tr, collections.OrderedDict, args, kwargs)
+
+
+@rule(collections.defaultdict)
+def _defaultdict(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    made = _mapping(tr, collections.defaultdict, args[1:], kwargs)
+    made.default_factory = args[0] if args and args[0] is not NONE else None
+    return made
+
+
+def _mapping(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> DictValue:
+    made = DictValue(tr, (), cls)
+    for other in args:
+        made.update(tr, other)
+    for key, value in kwargs.items():
+        made.set_item(tr, Const(key), value)
+    return made
+
+
+@rule(slice)
+def _slice(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    parts = [NONE, args[0], NONE] if len(args) == 1 else [*args, *[NONE] * (3 - len(args))]
+    return SliceValue(*parts)
+
+
+# --- makers
+
+
+@rule(functools.partial)
+def _partial(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return PartialValue(args[0], args[1:], kwargs)
+
+
+@rule(contextlib.nullcontext)
+def _nullcontext(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return NullContext(kwargs.get("enter_result", args[0] if args else NONE))
+
+
+@rule(typing.cast)
+def _typing_cast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return args[1]
+
+
+@rule(copy.copy)
+def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], (ListValue, DictValue)):
+        return args[0].call_method(tr, "copy", [], {})
+    if args[0].is_constant:
+        return args[0]
+    raise GraphBreak("unsupported-value", f"copy.copy({args[0].describe()})")
+
+
+@rule(super)
+def _super(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if not args:
+        args = tr.super_arguments()
+    if len(args) != 2 or not isinstance(args[0], ClassValue) or not isinstance(args[1], ObjectValue):
+        raise GraphBreak("unsupported-value", "super() of something that is no object")
+    return SuperValue(args[0], args[1])
+
+
+class SuperValue(Value):
+    """``super()`` as an object (3.11; later versions have an instruction)."""
+
+    __slots__ = ("cls", "receiver")
+
+    def __init__(self, cls: ClassValue, receiver: ObjectValue) -> None:
+        super().__init__()
+        self.cls, self.receiver = cls, receiver
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        return tr.super_attribute(self.cls, self.receiver, name)
