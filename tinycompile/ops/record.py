@@ -88,6 +88,19 @@ class Extern:
 Lowering = Union[Pointwise, Reduction, Scan, View, Indexed, Decompose, Extern]
 
 
+@dataclass(frozen=True, slots=True)
+class Vjp:
+    """The derivative formula, written in terms of ops (so it runs eagerly, under tracing, and can itself be differentiated).
+
+    ``fn(grads, args, results, needs)``: ``grads`` one a result (None where undefined), ``args`` the call's arguments in schema order,
+    ``results`` a tuple, ``needs`` one flag an argument (a tuple of flags for a list of tensors). Returns one gradient an argument
+    (None for what has none or is not needed; a tuple for a list). ``saves``: the arguments whose *values* the formula reads, by schema
+    name, and ``"result"`` (or ``"result0"``, ...) for results; of everything else it may read metadata alone."""
+
+    fn: Callable[..., Sequence[Any]]
+    saves: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """How to make one sample input. ``layout``: contiguous, transposed, strided (every second), expanded, offset,
@@ -112,7 +125,7 @@ class Sample:
 @dataclass(frozen=True, eq=False)
 class Op:
     """One op. ``meta`` takes the call's arguments with TensorMeta for each tensor and returns the outputs' metas, raising what
-    torch would raise; ``eager`` takes torch tensors; ``vjp`` (another issue completes it) takes (ctx, *grads).
+    torch would raise; ``eager`` takes torch tensors; ``vjp`` None: not differentiable, or through its decomposition.
     ``functions`` are dotted torch names that mean this op ("torch.gelu", "torch.Tensor.add", "operator.add")."""
 
     schema: Schema
@@ -121,7 +134,7 @@ class Op:
     lowering: Lowering
     functions: tuple[str, ...] = ()
     samples: Callable[[], Iterable[Sample]] = tuple
-    vjp: Callable[..., Any] | None = None
+    vjp: Vjp | None = None
     ulp: float = 1.0
     doc: str = ""
 
