@@ -192,7 +192,11 @@ class CompiledFunction:
         self._log_capture(captured)
         if captured.graph is not None:
             try:
-                self._fill(entry, captured.graph, captured)
+                with captured.env.active():  # what later stages decide about sizes is guarded too
+                    self._fill(entry, captured.graph, captured)
+                entry.captured = captured.guarded_by_later_stages()
+                entry.guard = entry.captured.guard
+                entry.artifacts["1_guards.py"] = entry.captured.guard_source
             except BackendError:
                 raise
             except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 
 from tinycompile.base import torch_private
 from tinycompile.base.errors import InternalError
+from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture.breaks import Break, GraphBreak
 from tinycompile.capture.execute import Frame, run
 from tinycompile.capture.guards import HELPERS, CompiledGuards, define, signature_text
@@ -83,8 +84,11 @@ class Captured:
     shapes_seen: Mapping[str, tuple[int, ...]]
     constants_seen: Mapping[str, Any]
     code: CodeType
+    env: ShapeEnv
     _guards: CompiledGuards = field(repr=False)
     _bind: Callable[[Any], Callable[..., Any]] = field(repr=False)
+    _recompile: Callable[[], CompiledGuards] = field(repr=False)
+    _relations: int = field(repr=False)
 
     def explain_failure(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The first guard that a call's arguments fail, in words; empty when they pass."""
@@ -95,6 +99,13 @@ class Captured:
         if self.graph is None:
             raise InternalError("there is no graph to bind: the frame runs eagerly")
         return self._bind(graph_fn)
+
+    def guarded_by_later_stages(self) -> Captured:
+        """The same with guards for the relations between sizes that stages after capture relied on (under ``env``)."""
+        if len(self.env.relations) == self._relations:
+            return self
+        guards = self._recompile()
+        return replace(self, guard=guards.guard, guard_source=guards.source, guards=guards.labels, _guards=guards)
 
     @property
     def user_exception(self) -> bool:
@@ -174,8 +185,6 @@ def _trace(
 
 def _outputs(tr: Tracer, rebuilder: Rebuilder, returned: Value, function: FunctionType) -> tuple[str, Graph]:
     result = rebuilder.result(returned)
-    for relation in tr.env.relations:
-        tr.guards.late_check(str(relation), f"sizes: {relation}")
     return result, tr.builder.finish(identifier(function.__name__), [t.fake for t in rebuilder.outputs], tr.env.hints)
 
 
@@ -242,8 +251,15 @@ def _finish(
     python, call = "", ""
     if graph is not None:
         python, call = rebuilder.function(identifier(function.__name__), signature, result, graph)
-    guards = tr.guards.compile(signature, function, skip)
-    _rename(guards.guard, function)
+
+    def compile_guards() -> CompiledGuards:
+        for relation in tr.env.relations:
+            tr.guards.late_check(str(relation), f"sizes: {relation}")
+        made = tr.guards.compile(signature, function, skip)
+        _rename(made.guard, function)
+        return made
+
+    guards = compile_guards()
 
     def bind(graph_fn: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
         made = define(python, identifier(function.__name__), {**tr.guards.held, call: graph_fn}, function, skip)
@@ -264,8 +280,11 @@ def _finish(
         shapes_seen=tr.shapes_seen,
         constants_seen=tr.constants_seen,
         code=function.__code__,
+        env=tr.env,
         _guards=guards,
         _bind=bind,
+        _recompile=compile_guards,
+        _relations=len(tr.env.relations),
     )
 
 

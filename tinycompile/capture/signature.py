@@ -42,10 +42,11 @@ def check_plain(t: torch.Tensor, label: str) -> None:
 
 
 def symbolic_meta(tr: Tracer, t: torch.Tensor, dynamic: Collection[int]) -> TensorMeta:
-    """The metadata, with a fresh symbol for each dim in ``dynamic``. The offset is 0: the pointer already points there."""
+    """The metadata, with a fresh symbol for each dim in ``dynamic``. The pointer counts from the tensor's own
+    first element, so the offset only tells its alignment: 0, or 1 where it is no multiple of 16 bytes."""
     shape = tuple(tr.new_size(size) if d in dynamic else size for d, size in enumerate(t.shape))
     strides = _symbolic_strides(shape, tuple(t.shape), t.stride()) if dynamic else t.stride()
-    return TensorMeta(shape, strides, t.dtype, Device.of(t.device))
+    return TensorMeta(shape, strides, t.dtype, Device.of(t.device), 0 if is_aligned(t) else 1)
 
 
 def _symbolic_strides(shape: tuple[Dim, ...], sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Dim, ...]:
