@@ -36,13 +36,21 @@ def emitted(case: Case, target: Target = H100) -> KernelSource:
 def interpret(case: Case, source: KernelSource) -> list[torch.Tensor]:
     """Run a generated kernel; fresh outputs hold NaN or a pattern first, so that a missing store shows."""
     loops = case.loops
-    memory = dict(zip(loops.inputs, (x.clone() if isinstance(x, torch.Tensor) and x._is_view() is False else x for x in case.inputs), strict=True))
+    memory = dict(
+        zip(
+            loops.inputs,
+            (x.clone() if isinstance(x, torch.Tensor) and x._is_view() is False else x for x in case.inputs),
+            strict=True,
+        )
+    )
     sizes = {b.symbol: memory[b.input] if b.dim is None else memory[b.input].shape[b.dim] for b in loops.sizes}
     stores = {s.buffer: s.mode for s in loops.steps[0].body if hasattr(s, "mode")}
     for b in loops.buffers:
         if b.role != "input":
             shape, strides = ([ex.evaluate(d, sizes) for d in dims] for dims in (b.meta.shape, b.meta.strides))
-            memory[b.name] = torch.empty_strided(shape, strides, dtype=b.meta.dtype).fill_(0 if stores[b.name] != "plain" else 77 if b.meta.dtype != torch.bool else 1)
+            memory[b.name] = torch.empty_strided(shape, strides, dtype=b.meta.dtype).fill_(
+                0 if stores[b.name] != "plain" else 77 if b.meta.dtype != torch.bool else 1
+            )
     worker().run(source, [memory[a.name] if a.kind == "pointer" else ex.evaluate(a.value, sizes) for a in source.args])
     return [memory[o.buffer] for o in loops.outputs]
 
@@ -77,7 +85,11 @@ def offline_ok(source: KernelSource, arch: int, vectors: bool = False) -> None:
     assert built.spills == 0, f"{source.name} spills {built.spills} bytes on sm_{arch}\n{source.text}"
     if vectors:
         assert "ld.global" in built.ptx
-        wide = [w for w in ("v4.b32", "v4.u32", "v2.b64", "v2.u64") if any("ld.global" in line and w in line for line in built.ptx.splitlines())]
+        wide = [
+            w
+            for w in ("v4.b32", "v4.u32", "v2.b64", "v2.u64")
+            if any("ld.global" in line and w in line for line in built.ptx.splitlines())
+        ]
         assert wide, f"{source.name} has no 16-byte loads on sm_{arch}\n{source.text}"
 
 

@@ -50,7 +50,17 @@ class Case:
         writes = tuple(dict.fromkeys(s.buffer for s in nest.body if isinstance(s, Store)))
         kernel = Kernel(nest, reads, writes)
         loops = self.loops
-        return Plan(loops.name, CPU, loops.inputs, loops.sizes, loops.buffers, (kernel,), loops.outputs, hints=loops.hints, lines=loops.lines)
+        return Plan(
+            loops.name,
+            CPU,
+            loops.inputs,
+            loops.sizes,
+            loops.buffers,
+            (kernel,),
+            loops.outputs,
+            hints=loops.hints,
+            lines=loops.lines,
+        )
 
 
 class Build:
@@ -76,7 +86,9 @@ class Build:
         self.dtypes[name] = dtype
         return name
 
-    def input(self, name: str, data: torch.Tensor, shape: tuple[Dim, ...] | None = None, strides: tuple[Dim, ...] | None = None) -> str:
+    def input(
+        self, name: str, data: torch.Tensor, shape: tuple[Dim, ...] | None = None, strides: tuple[Dim, ...] | None = None
+    ) -> str:
         meta = TensorMeta(shape or tuple(data.shape), strides or tuple(data.stride()), data.dtype, CPU)
         for i, d in enumerate(meta.shape):
             s = None if isinstance(d, int) else d.terms[0][0][0].name
@@ -136,6 +148,14 @@ class Build:
         inputs = tuple(b.name for b in self.buffers if b.role == "input")
         origins = tuple(dict.fromkeys(s.origin for s in self.body if s.origin))
         nest = Nest(self.name, tuple(self.axes), tuple(self.body), origins)
-        loops = Loops(self.name, inputs, tuple(self.bindings), tuple(self.buffers), (nest,), outputs, tuple(self.hints.items()),
-                      tuple((lines or {}).items()))
+        loops = Loops(
+            self.name,
+            inputs,
+            tuple(self.bindings),
+            tuple(self.buffers),
+            (nest,),
+            outputs,
+            tuple(self.hints.items()),
+            tuple((lines or {}).items()),
+        )
         return Case(self.name, loops, self.inputs)

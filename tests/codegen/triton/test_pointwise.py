@@ -199,8 +199,7 @@ def symbolic(sizes: dict[str, int], *shape_of_x: str) -> Case:
 
 
 def test_one_kernel_serves_several_sizes() -> None:
-    texts = {check(symbolic({"s0": m, "s1": n}, "s0", "s1")).text
-             for m, n in ((5, 300), (64, 300), (31, 257))}
+    texts = {check(symbolic({"s0": m, "s1": n}, "s0", "s1")).text for m, n in ((5, 300), (64, 300), (31, 257))}
     assert len(texts) <= 2
     check(symbolic({"s0": 3, "s1": 4, "s2": 50}, "s0", "s1", "s2"))
 
@@ -227,7 +226,9 @@ def test_symbolic_reduction() -> None:
         x = b.load("x", b.axis("i0"), b.axis("i1"))
         b.store("out", b.reduce("sum", x, "i1"), b.axis("i0"))
         b.store("best", b.reduce("argmax", x, "i1"), b.axis("i0"))
-        b.store("mean", b.op("div", b.reduce("welford", x, "i1")[0], b.op("cast", b.const(t, torch.int64), dtype=F32)), b.axis("i0"))
+        b.store(
+            "mean", b.op("div", b.reduce("welford", x, "i1")[0], b.op("cast", b.const(t, torch.int64), dtype=F32)), b.axis("i0")
+        )
         check(b.case(), rtol=1e-4, atol=1e-4)
 
 

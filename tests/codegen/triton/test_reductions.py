@@ -9,6 +9,7 @@ import torch
 
 from tests.codegen.triton.harness import check
 from tests.codegen.triton.nests import F32, Build, Case
+from tinycompile.ops.scalar import SCALAR_OPS
 
 pytestmark = pytest.mark.cpu
 
@@ -25,8 +26,8 @@ def data(shape: tuple[int, ...], dtype: torch.dtype = F32, special: bool = False
     x = torch.randn(shape)
     if special:
         flat = x.view(-1)
-        flat[:: 7] = float("-inf")
-        flat[5 :: 41] = float("nan")
+        flat[::7] = float("-inf")
+        flat[5::41] = float("nan")
         flat[3] = flat[-1] = 4.0
     return x.to(dtype)
 
@@ -77,14 +78,24 @@ def test_columns(kind: str) -> None:
 def test_long_rows(kind: str) -> None:
     x = data((2, 20011))
     x = x.sign() if kind == "prod" else x  # exact: in float32 any order of 20,000 other factors is off by 1e-4
-    try_all([lambda: check(reduced(kind, x, (1,)), rtol=2e-5, atol=2e-5), lambda: check(reduced(kind, x.flatten(), (0,)), rtol=2e-5, atol=2e-5)])
+    try_all(
+        [
+            lambda: check(reduced(kind, x, (1,)), rtol=2e-5, atol=2e-5),
+            lambda: check(reduced(kind, x.flatten(), (0,)), rtol=2e-5, atol=2e-5),
+        ]
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_around_a_middle_axis(kind: str) -> None:
     cases = [((4, 5, 6), (0, 2)), ((3, 4, 5), (1,)), ((2, 3, 9001), (0, 2)), ((40, 3, 50), (0, 2))]
     scale = 1e-3 if kind == "prod" else 1.0
-    try_all([lambda s=s, d=d: check(reduced(kind, data(s) * scale + (1 if kind == "prod" else 0), d), rtol=2e-5, atol=2e-5) for s, d in cases])
+    try_all(
+        [
+            lambda s=s, d=d: check(reduced(kind, data(s) * scale + (1 if kind == "prod" else 0), d), rtol=2e-5, atol=2e-5)
+            for s, d in cases
+        ]
+    )
 
 
 @pytest.mark.parametrize("kind", ["max", "min", "argmax", "argmin", "sum", "online_softmax"])
@@ -95,19 +106,39 @@ def test_special_values(kind: str) -> None:
     long = data((3, 17000), special=True)
     long[1] = float("-inf")
     long[2] = 2.5
-    try_all([lambda x=x, d=d: check(reduced(kind, x, (d,)), rtol=1e-5, atol=1e-5) for x, d in ((rows, 1), (rows.t().contiguous(), 0), (long, 1))])
+    try_all(
+        [
+            lambda x=x, d=d: check(reduced(kind, x, (d,)), rtol=1e-5, atol=1e-5)
+            for x, d in ((rows, 1), (rows.t().contiguous(), 0), (long, 1))
+        ]
+    )
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64, torch.float64, torch.bfloat16], ids=lambda d: str(d)[6:])
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.uint8, torch.int32, torch.int64, torch.float64, torch.bfloat16], ids=lambda d: str(d)[6:]
+)
 def test_dtypes(dtype: torch.dtype) -> None:
-    kinds = ("sum", "max", "min", "argmax", "argmin") + (("welford", "online_softmax", "prod") if dtype.is_floating_point else ())
+    kinds = ("sum", "max", "min", "argmax", "argmin") + (
+        ("welford", "online_softmax", "prod") if dtype.is_floating_point else ()
+    )
     rtol = 1e-12 if dtype == torch.float64 else 1e-5
-    try_all([lambda k=k, s=s: check(reduced(k, data(s, dtype), (1,)), rtol=rtol, atol=rtol)
-             for k in kinds for s in ((5, 60), (2, 17000)) if not (k == "sum" and dtype.itemsize == 1)])
+    try_all(
+        [
+            lambda k=k, s=s: check(reduced(k, data(s, dtype), (1,)), rtol=rtol, atol=rtol)
+            for k in kinds
+            for s in ((5, 60), (2, 17000))
+            if not (k == "sum" and dtype.itemsize == 1)
+        ]
+    )
 
 
 def test_any_and_all() -> None:
-    cases = [data((6, 40), torch.bool), torch.ones(3, 17000, dtype=torch.bool), torch.zeros(3, 17000, dtype=torch.bool), torch.ones(70, 5, dtype=torch.bool)]
+    cases = [
+        data((6, 40), torch.bool),
+        torch.ones(3, 17000, dtype=torch.bool),
+        torch.zeros(3, 17000, dtype=torch.bool),
+        torch.ones(70, 5, dtype=torch.bool),
+    ]
     try_all([lambda x=x, k=k, d=d: check(reduced(k, x, (d,))) for x in cases for k in ("any", "all") for d in (0, 1)])
 
 
@@ -160,7 +191,10 @@ def test_in_place_over_several_passes() -> None:
 @pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
 def test_scans(kind: str) -> None:
     def scan(shape: tuple[int, ...], axis: int, dtype: torch.dtype = F32) -> Case:
-        b = Build(f"scan_{kind}_{'x'.join(map(str, shape))}_{axis}", **{f"i{d}": (n, "reduction" if d == axis else "parallel") for d, n in enumerate(shape)})
+        b = Build(
+            f"scan_{kind}_{'x'.join(map(str, shape))}_{axis}",
+            **{f"i{d}": (n, "reduction" if d == axis else "parallel") for d, n in enumerate(shape)},
+        )
         x = data(shape, dtype)
         b.input("x", 1 + x * 1e-3 if kind == "prod" and dtype == F32 else x)
         b.output("out", shape, dtype)
@@ -169,7 +203,12 @@ def test_scans(kind: str) -> None:
         return b.case()
 
     cases = [((4, 33), 1), ((1, 1), 1), ((33, 4), 0), ((2, 20011), 1), ((3, 5, 7), 1), ((700, 6), 0)]
-    try_all([*(lambda s=s, a=a: check(scan(s, a), rtol=1e-4, atol=1e-4) for s, a in cases), lambda: check(scan((3, 50), 1, torch.int64))])
+    try_all(
+        [
+            *(lambda s=s, a=a: check(scan(s, a), rtol=1e-4, atol=1e-4) for s, a in cases),
+            lambda: check(scan((3, 50), 1, torch.int64)),
+        ]
+    )
 
 
 def test_empty_rows_and_no_rows() -> None:
@@ -187,3 +226,20 @@ def test_a_value_that_does_not_vary_along_the_row() -> None:
         b.store("out", b.reduce("sum", b.load("x", b.axis("i0")), "i1"), b.axis("i0"))
         b.store("ones", b.reduce("sum", b.const(1, torch.int64), "i1"), b.axis("i0"))
         check(b.case(), rtol=1e-4)
+
+
+def test_every_op_on_row_values() -> None:
+    """One row a program: reduced values are scalars, not blocks."""
+    x = data((3, 4096)).abs() * 1e-4
+    for dtype in (F32, torch.float64):
+        b = Build("row_values", i0=3, i1=(4096, "reduction"))
+        b.input("x", x.to(dtype))
+        i, j = b.axis("i0"), b.axis("i1")
+        total = b.reduce("sum", b.load("x", i, j), "i1")
+        for op, spec in SCALAR_OPS.items():
+            if "f" not in spec.domain or op in ("cast", "where"):
+                continue
+            value = b.op(op, *([total] * spec.arity))
+            b.output(f"out_{op}", (3,), b.dtypes[value])
+            b.store(f"out_{op}", value, i)
+        check(b.case(), rtol=1e-5, atol=1e-6)

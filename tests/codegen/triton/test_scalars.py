@@ -15,13 +15,47 @@ pytestmark = pytest.mark.cpu
 
 FLOATS = (torch.float32, torch.float64)
 INTS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, -1e-8, 1e-4, 88.0, -88.0, 1e30, float("inf"), float("-inf"), float("nan")]
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1.5,
+    2.5,
+    -2.5,
+    1e-30,
+    -1e-8,
+    1e-4,
+    88.0,
+    -88.0,
+    1e30,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+]
 POSITIVE_ONLY = {"sqrt", "rsqrt", "log", "log2", "log10", "lgamma"}
 SHIFTS = {"shl", "shr"}
 DIVISIONS = {"floordiv", "truncdiv", "mod", "fmod"}
 # Relative tolerance in ulps of the dtype, where not 4.
-ULPS = {"exp": 6, "expm1": 8, "log1p": 6, "sigmoid": 8, "tanh": 8, "pow": 16, "lgamma": 64, "erfc": 16, "sin": 8, "cos": 8, "tan": 16,
-        "fma": 1e6, "reciprocal": 2, "log": 8, "erf": 8}
+ULPS = {
+    "exp": 6,
+    "expm1": 8,
+    "log1p": 6,
+    "sigmoid": 8,
+    "tanh": 8,
+    "pow": 16,
+    "lgamma": 64,
+    "erfc": 16,
+    "sin": 8,
+    "cos": 8,
+    "tan": 16,
+    "fma": 1e6,
+    "reciprocal": 2,
+    "log": 8,
+    "erf": 8,
+}
 
 
 def unary_data(dtype: torch.dtype) -> torch.Tensor:
@@ -99,7 +133,17 @@ def test_signs_of_zero_are_kept() -> None:
 
 
 def test_casts() -> None:
-    kinds = [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]
+    kinds = [
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    ]
     for source, target in itertools.permutations(kinds, 2):
         x = torch.tensor([0, 1, 2, 3, 100, 127]) if source != torch.bool else torch.tensor([0, 1])
         data = (x - 3.7 if source.is_floating_point and target != torch.uint8 else x * 1.37).to(source)
@@ -111,8 +155,14 @@ def test_casts() -> None:
 
 
 def test_constants_are_exact_in_their_dtype() -> None:
-    for dtype, values in ((torch.float64, (0.1, 1e-300, float("inf"))), (torch.float32, (0.1, float("-inf"), float("nan"))), (torch.int8, (127, -128)),
-                          (torch.int64, (2**40 + 1, -(2**62))), (torch.uint8, (255,)), (torch.bool, (True, False))):
+    for dtype, values in (
+        (torch.float64, (0.1, 1e-300, float("inf"))),
+        (torch.float32, (0.1, float("-inf"), float("nan"))),
+        (torch.int8, (127, -128)),
+        (torch.int64, (2**40 + 1, -(2**62))),
+        (torch.uint8, (255,)),
+        (torch.bool, (True, False)),
+    ):
         for k, value in enumerate(values):
             b = Build(f"const_{str(dtype)[6:]}_{k}", i0=8)
             b.input("x", torch.arange(8) > 3)

@@ -31,7 +31,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """A statement's integer expressions over the final axes: the element ``offset`` (or an Index's value) and the masks (>= 0)."""
+    """A statement's integer expressions over the final axes: element ``offset`` (or an Index's value) and masks (>= 0)."""
 
     offset: Dim = 0
     masks: tuple[Dim, ...] = ()
@@ -40,8 +40,8 @@ class Forms:
 
 @dataclass(frozen=True)
 class Analysis:
-    """``parallel`` and ``reduction``: the final axes, outermost first. ``forms``: by statement position. ``spans``: the axes of each
-    value by name. ``level``: how many reductions in sequence a value waits for. ``hints``: size symbol -> value at capture."""
+    """``parallel`` and ``reduction``: the final axes, outermost first. ``forms``: by statement position. ``spans``: the axes of
+    each value by name. ``level``: how many reductions in sequence a value waits for. ``hints``: size symbol -> value at capture."""
 
     nest: Nest
     parallel: tuple[Axis, ...]

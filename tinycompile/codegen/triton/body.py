@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +12,15 @@ import torch
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim, Expr
 from tinycompile.codegen.triton.analysis import INT32_MAX, Analysis, Forms, axes_in, reach
+from tinycompile.codegen.triton.bounds import magnitudes
 from tinycompile.codegen.triton.dtypes import is_float, triton_dtype
 from tinycompile.codegen.triton.indexing import at_least_zero, dim_text
-from tinycompile.codegen.triton.schedule import Schedule, TileDim
 from tinycompile.codegen.triton.scalars import cast, literal, spell
+from tinycompile.codegen.triton.schedule import Schedule, TileDim
 from tinycompile.ir.loops import Const, Index, Load, Scalar, Statement, Store
 
-_INFIX = frozenset("add sub mul and or xor shl shr eq ne lt le gt ge".split())
+BOUNDED_ANGLE = 2.0**18  # below it sine and cosine need no long reduction
+_INFIX = frozenset(["add", "sub", "mul", "and", "or", "xor", "shl", "shr", "eq", "ne", "lt", "le", "gt", "ge"])
 
 
 @dataclass
@@ -36,6 +39,10 @@ class Body:
     masks: bool = True
     eviction: str = ""
     far: bool = False
+    magnitudes: Mapping[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.magnitudes = magnitudes(self.analysis.nest)
 
     # where values live ---------------------------------------------------------------------------------------------------
 
@@ -100,7 +107,12 @@ class Body:
             and (s.op in _INFIX or s.op in ("where", "minimum", "maximum", "fmin", "fmax"))
         )
         args = [self.operand(a, ok and self.dtypes[a] == dtype) for a in s.args]
-        return spell(s.op, dtype, args, self.fast)
+        op = s.op
+        if op in ("sin", "cos") and not any(self.covers(d, self.analysis.spans[s.args[0]]) for d in self.schedule.dims):
+            op += "_scalar"  # no block to look for large arguments in
+        elif op in ("sin", "cos") and self.magnitudes.get(s.args[0], math.inf) < BOUNDED_ANGLE:
+            op += "_bounded"
+        return spell(op, dtype, args, self.fast)
 
     # memory --------------------------------------------------------------------------------------------------------------
 

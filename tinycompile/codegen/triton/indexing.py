@@ -1,4 +1,4 @@
-"""Integer expressions as Triton source: floor division and remainder, and comparisons in the form that Triton's axis analysis reads."""
+"""Integer expressions as Triton source: floor division, remainder, and comparisons in the form that axis analysis reads."""
 
 from __future__ import annotations
 

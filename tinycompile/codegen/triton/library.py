@@ -37,9 +37,9 @@ LIBDEVICE = (
 LIBDEVICE_FLOAT64 = ("tanh", "log1p", "expm1")
 
 if os.environ.get("TRITON_INTERPRET") == "1":
-    from tinycompile.codegen.triton import numpy_math as libdevice
+    pass
 else:
-    from triton.language.extra import libdevice
+    pass
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LOG2E_LO = tl.constexpr(1.925963033500309e-08)  # log2(e) minus its float32 rounding
@@ -160,10 +160,10 @@ def _quotient_large(x, half):
     shift = ((bits >> 23) & 255) - 145
     word = shift >> 5
     rest = (shift & 31).to(tl.uint64)
-    a = _pick(word, 0x145f306, 0xdc9c882a, 0x53f84eaf, 0xa3ea69bb)
-    b = _pick(word, 0xdc9c882a, 0x53f84eaf, 0xa3ea69bb, 0x81b6c52b)
-    c = _pick(word, 0x53f84eaf, 0xa3ea69bb, 0x81b6c52b, 0x32788720)
-    d = _pick(word, 0xa3ea69bb, 0x81b6c52b, 0x32788720, 0x83fca2c7)
+    a = _pick(word, 0x145F306, 0xDC9C882A, 0x53F84EAF, 0xA3EA69BB)
+    b = _pick(word, 0xDC9C882A, 0x53F84EAF, 0xA3EA69BB, 0x81B6C52B)
+    c = _pick(word, 0x53F84EAF, 0xA3EA69BB, 0x81B6C52B, 0x32788720)
+    d = _pick(word, 0xA3EA69BB, 0x81B6C52B, 0x32788720, 0x83FCA2C7)
     high = (((a << 32) | b) << rest) >> 32
     middle = (((b << 32) | c) << rest) >> 32
     low = (((c << 32) | d) << rest) >> 32
@@ -198,31 +198,44 @@ def _sin_near_zero(r, parity):
 
 
 @triton.jit
+def sin_bounded(x):
+    """sin for |x| < 2**18; 3 ulp (float32)."""
+    t = tl.fma(x, 0.3183098861837907, 12582912.0)  # 1.5 * 2**23: the low bits hold the rounded quotient
+    return _sin_near_zero(_remainder(x, t - 12582912.0), t.to(tl.int32, bitcast=True))
+
+
+@triton.jit
+def cos_bounded(x):
+    """cos for |x| < 2**18; 3 ulp (float32). cos(x) = sin(x + pi/2), the half kept in the quotient."""
+    t = tl.fma(tl.abs(x), 0.3183098861837907, 0.5) + 12582912.0
+    return _sin_near_zero(_remainder(tl.abs(x), t - 12582912.0 - 0.5), t.to(tl.int32, bitcast=True))
+
+
+@triton.jit
+def _circular_far(x, near, half):
+    """sin (``half`` 0) or cos (1) of arguments beyond 2**18, ``near`` elsewhere."""
+    far = (tl.abs(x) >= 262144.0) & (tl.abs(x) < float("inf"))
+    r, parity = _remainder_large(_quotient_large(x, half))
+    r = tl.where((half == 0) & (x < 0.0), -r, r)
+    return tl.where(far, _sin_near_zero(r, parity), near)
+
+
+@triton.jit
 def sin(x):
     """sin; 3 ulp (float32). The long reduction runs only in blocks that hold an argument beyond 2**18."""
-    t = tl.fma(x, 0.3183098861837907, 12582912.0)  # 1.5 * 2**23: the low bits hold the rounded quotient
-    r = _remainder(x, t - 12582912.0)
-    parity = t.to(tl.int32, bitcast=True)
+    y = sin_bounded(x)
     if tl.max(tl.abs(x)) >= 262144.0:
-        far = (tl.abs(x) >= 262144.0) & (tl.abs(x) < float("inf"))
-        far_r, far_parity = _remainder_large(_quotient_large(x, tl.full([], 0, tl.int32)))
-        r = tl.where(far, tl.where(x < 0.0, -far_r, far_r), r)
-        parity = tl.where(far, far_parity, parity)
-    return _sin_near_zero(r, parity)
+        y = _circular_far(x, y, tl.full([], 0, tl.int32))
+    return y
 
 
 @triton.jit
 def cos(x):
-    """cos; 3 ulp (float32). cos(x) = sin(x + pi/2), the half kept in the quotient."""
-    t = tl.fma(tl.abs(x), 0.3183098861837907, 0.5) + 12582912.0
-    r = _remainder(tl.abs(x), t - 12582912.0 - 0.5)
-    parity = t.to(tl.int32, bitcast=True)
+    """cos; 3 ulp (float32). The long reduction runs only in blocks that hold an argument beyond 2**18."""
+    y = cos_bounded(x)
     if tl.max(tl.abs(x)) >= 262144.0:
-        far = (tl.abs(x) >= 262144.0) & (tl.abs(x) < float("inf"))
-        far_r, far_parity = _remainder_large(_quotient_large(x, tl.full([], 1, tl.int32)))
-        r = tl.where(far, far_r, r)
-        parity = tl.where(far, far_parity, parity)
-    return _sin_near_zero(r, parity)
+        y = _circular_far(x, y, tl.full([], 1, tl.int32))
+    return y
 
 
 # rounding ------------------------------------------------------------------------------------------------------------------

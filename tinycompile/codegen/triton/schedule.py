@@ -16,7 +16,29 @@ from tinycompile.ir.source import Config
 
 INT32_MAX = 2**31 - 1
 MAX_WHOLE_ROW = 16384  # elements of a reduction kept in registers: 1024 threads with 16 each
-HEAVY = frozenset("exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf erfc pow lgamma sinh cosh div".split())
+HEAVY = frozenset(
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "tanh",
+        "sigmoid",
+        "erf",
+        "erfc",
+        "pow",
+        "lgamma",
+        "sinh",
+        "cosh",
+        "div",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +234,8 @@ def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, ta
     rows_extent = analysis.extent(parallel)
     r = analysis.hint(extent)
     few = analysis.hint(rows_extent) < 4 * target.units
-    block, warps = (4096, 16) if few else (2048, 8)
+    warps = 16 if few else 8
+    block = 32 * warps * max(32 // _largest_item(analysis), 4)  # two 16-byte loads a thread and step
     block = max(min(block, power_of_2(r)), 16)
     block = next((b for b in (block, block // 2) if b >= 1024 and ex.divisible_by(extent, b)), block)
     warps = max(1, min(warps, block // 64))

@@ -1,0 +1,113 @@
+"""The launching functions, on a stand-in for a compiled kernel: what reaches Triton's C launcher."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tinycompile.base.errors import BackendError
+from tinycompile.base.expr import ceildiv, sym
+from tinycompile.ir.source import Config, KernelArg, KernelSource
+from tinycompile.runtime import launch
+from tinycompile.runtime.launch import ADAPTERS, make_launcher
+
+pytestmark = pytest.mark.pure
+
+N = sym("n", 2)
+ARGS = (KernelArg("x", "pointer", "float32"), KernelArg("n", "size", "int32", N, False))
+SOURCE = KernelSource("kernel", "triton", "", ARGS, (ceildiv(N, sym("BLOCK", 1)),), (Config((("BLOCK", 64),)),))
+
+
+class FakeKernel:
+    """Records launches as Triton's CompiledKernel would do them; ``broken`` rejects the direct calls."""
+
+    def __init__(self, broken: bool = False) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.function, self.packed_metadata = 77, ("packed",)
+        self.metadata = SimpleNamespace(global_scratch_size=0, profile_scratch_size=0, num_ctas=1)
+        self.broken = broken
+        self.run = SimpleNamespace(
+            launch=self._record("direct"),
+            launch_cooperative_grid=False,
+            launch_pdl=False,
+            arg_annotations=["a"],
+            kernel_signature=b"s",
+        )
+
+    def _record(self, how: str) -> Any:
+        def call(*args: Any) -> None:
+            if self.broken and how == "direct":
+                raise TypeError("function takes other arguments")
+            self.calls.append((how, args))
+
+        return call
+
+    def _init_handles(self) -> None:
+        pass
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *args, stream: self.calls.append(("slow", (grid, stream, *args)))
+
+
+def launcher(kernel: FakeKernel, version: str, monkeypatch: pytest.MonkeyPatch, source: KernelSource = SOURCE) -> Any:
+    monkeypatch.setitem(__import__("sys").modules, "triton", SimpleNamespace(__version__=version))
+    return make_launcher(source, source.configs[0], kernel)
+
+
+def test_direct_launch_of_3_9(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, x = FakeKernel(), torch.zeros(100)
+    launcher(kernel, "3.9.0", monkeypatch)(5, x, 100)
+    expected = (2, 1, 1, 5, 77, False, False, ("packed",), None, None, None, None, None, ["a"], b"s", (x.data_ptr(), 100, 64))
+    assert kernel.calls == [("direct", expected)]
+
+
+def test_direct_launch_of_3_6(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, x = FakeKernel(), torch.zeros(100)
+    launcher(kernel, "3.6.0", monkeypatch)(5, x, 100)
+    expected = (2, 1, 1, 5, 77, False, False, None, None, ("packed",), None, None, None, x.data_ptr(), 100, 64)
+    assert kernel.calls == [("direct", expected)]
+
+
+def test_an_empty_grid_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = FakeKernel()
+    launcher(kernel, "3.9.0", monkeypatch)(5, torch.zeros(0), 0)
+    assert kernel.calls == []
+
+
+def test_unknown_versions_go_through_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, x = FakeKernel(), torch.zeros(100)
+    kernel.run = kernel._record("run")  # type: ignore[assignment]
+    launcher(kernel, "4.0.0", monkeypatch)(5, x, 100)
+    assert kernel.calls == [("run", (2, 1, 1, 5, 77, ("packed",), None, None, None, x.data_ptr(), 100, 64))]
+
+
+def test_a_wrong_calling_convention_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, x = FakeKernel(broken=True), torch.zeros(100)
+    logged: list[str] = []
+    monkeypatch.setattr(launch, "log", lambda channel, message: logged.append(message))
+    run = launcher(kernel, "3.9.0", monkeypatch)
+    run(5, x, 100)
+    run(6, x, 100)
+    assert [c[0] for c in kernel.calls] == ["slow", "slow"]
+    assert kernel.calls[1][1] == ((2, 1, 1), 6, x, 100, 64)
+    assert len(logged) == 1 and "direct launch failed" in logged[0]
+
+
+def test_a_static_grid_has_no_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = KernelSource("kernel", "triton", "", ARGS[:1], (7, 3), (Config((("BLOCK", 64),)),))
+    kernel, x = FakeKernel(), torch.zeros(100)
+    launcher(kernel, "3.9.0", monkeypatch, source)(5, x)
+    assert kernel.calls[0][1][:3] == (7, 3, 1)
+
+
+def test_a_grid_over_unknown_sizes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = KernelSource("kernel", "triton", "", ARGS[:1], (N,), (Config(),))
+    with pytest.raises(BackendError, match="grid needs"):
+        launcher(FakeKernel(), "3.9.0", monkeypatch, source)
+
+
+def test_known_adapters() -> None:
+    assert {(3, 6), (3, 9)} <= set(ADAPTERS)
