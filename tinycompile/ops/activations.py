@@ -132,7 +132,7 @@ declare(
     "elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor",
     _float_only("elu_cpu"),
     Pointwise(_elu),
-    torch._C._nn.elu,
+    torch.ops.aten.elu,
     spelled("elu", "f"),
     lambda: [*one(FLOATS)(), call(t(9), 0.7)],
     ulp=4.0,
