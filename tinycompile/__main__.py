@@ -58,11 +58,11 @@ def run_cache(action: str, key: str) -> int:
     cache = DiskCache(config.cache_dir)
     if action == "clear":
         try:
-            entries, freed = cache.clear()
+            removed, freed = cache.clear()
         except OSError as error:
             print(f"can't clear {cache.folder}: {error}", file=sys.stderr)
             return 1
-        print(f"removed {entries} entries, {size(freed)}, from {cache.folder}")
+        print(f"removed {removed} entries, {size(freed)}, from {cache.folder}")
         return 0
     if action == "show":
         try:

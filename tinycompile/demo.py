@@ -180,7 +180,7 @@ def stage_table(outcomes: list[Outcome]) -> str:
     stages = list(dict.fromkeys(stage for o in outcomes for stage in o.compiled.stage_times))
     rows = [(stage, *(f"{o.compiled.stage_times.get(stage, 0.0):.3f}" for o in outcomes)) for stage in stages]
     rows.append(("ours, in sum", *(f"{o.own_seconds:.3f}" for o in outcomes)))
-    return columns(rows, ("stage", *(o.compiled.__name__ for o in outcomes)), " " + "r" * len(outcomes))
+    return columns(rows, ("stage", *(o.example.fn.__name__ for o in outcomes)), " " + "r" * len(outcomes))
 
 
 def _times(calls: list[Callable[[], Any]], device: str, rounds: int = 15) -> list[float]:

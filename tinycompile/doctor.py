@@ -66,9 +66,7 @@ def conclusions(findings: list[Finding]) -> list[str]:
         return ["Functions run eagerly: this Python's bytecode is not known to tinycompile."]
     launcher = state["C compiler"] == state["Python.h"] == "ok"
     if state["CUDA device"] == "ok" and state["Triton"] == "ok":
-        cuda = (
-            "Triton kernels." if launcher else "Triton kernels, once a C compiler and Python.h are there; until then op by op."
-        )
+        cuda = "Triton kernels." if launcher else "Triton kernels, where Triton gets by without a C compiler and Python.h."
     elif state["CUDA device"] == "ok":
         cuda = "op by op, for want of Triton."
     else:
@@ -121,16 +119,15 @@ def _cpp_compiler() -> Finding:
 
 def _c_compiler() -> Finding:
     path = os.environ.get("CC") or next((found for name in ("gcc", "clang", "cc") if (found := shutil.which(name))), None)
-    if path is None:
-        return Finding("C compiler", "none", "missing", "Triton builds its launcher with it on the first launch on a GPU")
-    return Finding("C compiler", path, "ok", "Triton builds its launcher with it on the first launch on a GPU")
+    means = "Triton builds small helpers with it the first time that it meets a GPU"
+    return Finding("C compiler", "none", "missing", means) if path is None else Finding("C compiler", path, "ok", means)
 
 
 def _python_h() -> Finding:
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if header.exists():
-        return Finding("Python.h", str(header), "ok", "Triton's launcher includes it")
-    return Finding("Python.h", "not found", "missing", "Triton's launcher includes it; Debian calls its package python3-dev")
+        return Finding("Python.h", str(header), "ok", "those helpers include it")
+    return Finding("Python.h", "not found", "missing", "those helpers include it; Debian calls its package python3-dev")
 
 
 def _cache() -> Finding:
