@@ -213,10 +213,8 @@ def _fit(tr: Tracer, source: TensorValue, target: TensorValue, shape: TupleValue
 
 
 def _scatter(tr: Tracer, kind: str, dim: int, part: Any, base: TensorValue, source: TensorValue) -> TensorValue:
-    if kind == "select":
-        fn, more = torch.select_scatter, [dim, part]
-    else:
-        fn, more = torch.slice_scatter, [dim, part.start, part.stop, 1 if part.step is None else part.step]
+    fn: Any = torch.select_scatter if kind == "select" else torch.slice_scatter
+    more = [dim, part] if kind == "select" else [dim, part.start, part.stop, 1 if part.step is None else part.step]
     made = torch_calls.extern(tr, f"torch.{kind}_scatter", fn, [base.fake, source.fake, *more], {}, [base, source])
     assert isinstance(made, TensorValue)
     return made

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins as python_builtins
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import CellType, CodeType, ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,7 +76,7 @@ class Tracer:
         self.failure: tuple[BaseException, Location] | None = None
         self._by_source: dict[str, Value] = {}
         self._globals: dict[tuple[int, str], Value] = {}
-        self._cells: dict[int, Cell] = {}
+        self.cells: dict[int, Cell] = {}  # by id of a closure cell
         self._class_dicts: dict[type, Held] = {}
         self._named: set[str] = set()
         self._symbols = 0
@@ -106,13 +106,6 @@ class Tracer:
     def code_constant(self, obj: Any) -> Value:
         """A constant of a code object."""
         return CodeConstant(obj) if isinstance(obj, CodeType) else wrap.from_python(self, obj)
-
-    def cell_of(self, cell: CellType, make: Callable[[], Cell]) -> Cell:
-        """One Cell a closure cell, so that functions share it."""
-        found = self._cells.get(id(cell))
-        if found is None:
-            found = self._cells[id(cell)] = make()
-        return found
 
     def make_dict(self, pairs: Sequence[tuple[Value, Value]]) -> Value:
         """A fresh dict."""

@@ -7,6 +7,7 @@ import functools
 from collections import OrderedDict
 from types import (
     BuiltinFunctionType,
+    CellType,
     FunctionType,
     MethodDescriptorType,
     MethodType,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 BUILTIN_TYPES = (
     BuiltinFunctionType,
+    CellType,
     MethodDescriptorType,
     WrapperDescriptorType,
     MethodWrapperType,
@@ -261,7 +263,7 @@ def _set(tr: Tracer, obj: Any, source: Source) -> Value:
 
 def _slice(tr: Tracer, obj: slice, source: Source) -> Value:
     source = _guard_type(tr, obj, source)
-    return SliceValue(*(wrap(tr, getattr(obj, n), Attr(source, n)) for n in ("start", "stop", "step")), source=source)
+    return SliceValue((wrap(tr, getattr(obj, n), Attr(source, n)) for n in ("start", "stop", "step")), source)
 
 
 # --- functions and objects ----------------------------------------------------------------------------------
@@ -269,23 +271,19 @@ def _slice(tr: Tracer, obj: slice, source: Source) -> Value:
 
 def _function(tr: Tracer, fn: FunctionType, source: Held | None) -> FunctionValue:
     held = source or tr.guards.hold(fn, fn.__name__)
-    cells = []
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        where = tr.guards.hold(cell, f"cell_{name}", name)
-        content = Attr(where, "cell_contents")
-        cells.append(tr.cell_of(cell, lambda c=cell, s=content, w=where: Cell(_content(c, s), w)))
+    cells = [_cell(tr, cell, name) for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)]
     made = FunctionValue(fn.__code__, fn.__globals__, cells, fn, held)
     made.name = fn.__qualname__
     trusted = is_trusted(fn.__module__)
     if fn.__defaults__:
-        where = Attr(held, "__defaults__")
+        listed = Attr(held, "__defaults__")
         if not trusted:
             defaults = tr.guards.hold(fn.__defaults__, "defaults")
-            tr.guards.check(f"{where.text} is {defaults.name}", f"the defaults of {fn.__qualname__}")
-        made.defaults = [_default(tr, o, Item(where, i), trusted) for i, o in enumerate(fn.__defaults__)]
+            tr.guards.check(f"{listed.text} is {defaults.name}", f"the defaults of {fn.__qualname__}")
+        made.defaults = [_default(tr, o, Item(listed, i), trusted) for i, o in enumerate(fn.__defaults__)]
     if fn.__kwdefaults__:
-        where = Attr(held, "__kwdefaults__")
-        made.kwdefaults = {k: _default(tr, o, Item(where, k), trusted) for k, o in fn.__kwdefaults__.items()}
+        named = Attr(held, "__kwdefaults__")
+        made.kwdefaults = {k: _default(tr, o, Item(named, k), trusted) for k, o in fn.__kwdefaults__.items()}
     return made
 
 
@@ -293,11 +291,17 @@ def _default(tr: Tracer, obj: Any, source: Source, trusted: bool) -> Value | Laz
     return from_python(tr, obj) if trusted and is_constant_object(obj) else Lazy(obj, source)
 
 
-def _content(cell: Any, source: Source) -> Lazy | None:
-    try:
-        return Lazy(cell.cell_contents, source)
-    except ValueError:  # an empty cell
-        return None
+def _cell(tr: Tracer, cell: CellType, name: str) -> Cell:
+    """One Cell a closure cell, so that functions share it."""
+    found = tr.cells.get(id(cell))
+    if found is None:
+        where = tr.guards.hold(cell, f"cell_{name}", name)
+        try:
+            content: Lazy | None = Lazy(cell.cell_contents, Attr(where, "cell_contents"))
+        except ValueError:  # an empty cell
+            content = None
+        found = tr.cells[id(cell)] = Cell(content, where)
+    return found
 
 
 def _bound_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
@@ -361,7 +365,7 @@ def from_python(tr: Tracer, obj: Any) -> Value:
     if kind in (set, frozenset):
         return SetValue(tr, map(Const, obj), kind)
     if kind is slice:
-        return SliceValue(*(from_python(tr, p) for p in (obj.start, obj.stop, obj.step)))
+        return SliceValue(from_python(tr, p) for p in (obj.start, obj.stop, obj.step))
     if isinstance(obj, (FunctionType, type, ModuleType, MethodType, functools.partial, *BUILTIN_TYPES)):
         return from_callable(tr, obj)
     if callable(obj) and is_trusted(getattr(obj, "__module__", None)):

@@ -142,7 +142,11 @@ _NOT_WORD = re.compile(r"\W+")
 def identifier(text: str) -> str:
     """The closest valid identifier: ``self.layers["0"].weight`` becomes ``self_layers_0_weight``."""
     name = _NOT_WORD.sub("_", text).strip("_")
-    return name if name and not name[0].isdigit() else f"v_{name}" if name else "v"
+    if not name:
+        return "v"
+    if name[0].isdigit():
+        return f"v_{name}"
+    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 # --- arguments ----------------------------------------------------------------------------------------------

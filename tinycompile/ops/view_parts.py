@@ -197,9 +197,13 @@ declare(
 # ------------------------------------------------------------------------------------------------- several views at a time
 
 
-def split_lengths(size: Dim, step: int) -> list[Dim]:
-    """Lengths of pieces of ``step`` that cover ``size`` (which is pinned), the last one shorter."""
-    size = shapes.pinned(size)
+def split_lengths(size: Dim, step: Dim) -> list[Dim]:
+    """Lengths of pieces of ``step`` that cover ``size``, the last one shorter. Pinned unless the size is a multiple of the step."""
+    if not isinstance(step, int):
+        count = ex.floordiv(size, step)
+        if isinstance(count, int) and size == count * step:
+            return [step] * count
+    size, step = shapes.pinned(size), shapes.pinned(step)
     if step == 0:
         if size:
             raise RuntimeError(f"split_size can only be 0 if dimension size is 0, but got dimension size of {size}")

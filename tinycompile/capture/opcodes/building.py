@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.values.base import Value
@@ -50,7 +51,7 @@ def build_string(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def build_slice(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``a:b:c``."""
     parts = frame.pop(ins.arg)
-    frame.stack.append(SliceValue(*parts, *[NONE] * (3 - len(parts))))
+    frame.stack.append(SliceValue([*parts, *[NONE] * (3 - len(parts))]))
 
 
 def format_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
@@ -67,7 +68,10 @@ def convert_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def _converted(tr: Tracer, value: Value, conversion: str) -> Any:
     plain = tr.printable(value)
-    return {"": lambda v: v, "s": str, "r": repr, "a": ascii}[conversion](plain)
+    return plain if not conversion else _CONVERSIONS[conversion](plain)
+
+
+_CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
 
 
 # --- growing, in comprehensions and displays with stars ---

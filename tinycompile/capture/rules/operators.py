@@ -5,12 +5,24 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING
 
-from tinycompile.capture.rules.registry import RULES, Args, rule
+from tinycompile.capture.rules.registry import RULES, Args, Rule, rule
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, boolean
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
+
+
+def _binary(symbol: str) -> Rule:
+    return lambda tr, args, kwargs: tr.binary(symbol, *args)
+
+
+def _compare(symbol: str) -> Rule:
+    return lambda tr, args, kwargs: tr.compare(symbol, *args)
+
+
+def _unary(symbol: str) -> Rule:
+    return lambda tr, args, kwargs: tr.unary(symbol, *args)
 
 
 def _as_operators() -> None:
@@ -29,12 +41,12 @@ def _as_operators() -> None:
         ("<<", "lshift"),
         (">>", "rshift"),
     ):
-        RULES[getattr(operator, name)] = lambda tr, args, kwargs, s=symbol: tr.binary(s, *args)
-        RULES[getattr(operator, "i" + name.rstrip("_"))] = lambda tr, args, kwargs, s=symbol: tr.binary(s + "=", *args)
+        RULES[getattr(operator, name)] = _binary(symbol)
+        RULES[getattr(operator, "i" + name.rstrip("_"))] = _binary(symbol + "=")
     for symbol, name in (("<", "lt"), ("<=", "le"), ("==", "eq"), ("!=", "ne"), (">", "gt"), (">=", "ge")):
-        RULES[getattr(operator, name)] = lambda tr, args, kwargs, s=symbol: tr.compare(s, *args)
+        RULES[getattr(operator, name)] = _compare(symbol)
     for symbol, name in (("-", "neg"), ("+", "pos"), ("~", "invert")):
-        RULES[getattr(operator, name)] = lambda tr, args, kwargs, s=symbol: tr.unary(s, *args)
+        RULES[getattr(operator, name)] = _unary(symbol)
     RULES[operator.is_] = lambda tr, args, kwargs: boolean(tr.identical(*args))
     RULES[operator.is_not] = lambda tr, args, kwargs: boolean(not tr.identical(*args))
     RULES[operator.contains] = lambda tr, args, kwargs: boolean(args[0].contains(tr, args[1]))

@@ -50,8 +50,13 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return boolean(any(_is_subclass(args[0].cls, c) for c in _classes(tr, args[1])))
 
 
+_LEGACY_TENSORS = tuple(
+    getattr(torch, n) for n in ("FloatTensor", "DoubleTensor", "LongTensor", "BoolTensor") if hasattr(torch, n)
+)
+
+
 def _is_subclass(cls: type, other: Any) -> bool:
-    if other in (torch.FloatTensor, torch.cuda.FloatTensor):
+    if other in _LEGACY_TENSORS:
         raise GraphBreak("unsupported-value", f"isinstance(..., {other})")
     return issubclass(cls, other)
 
@@ -222,7 +227,7 @@ def _mapping(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> DictValue:
 @rule(slice)
 def _slice(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     parts = [NONE, args[0], NONE] if len(args) == 1 else [*args, *[NONE] * (3 - len(args))]
-    return SliceValue(*parts)
+    return SliceValue(parts)
 
 
 # --- makers

@@ -125,7 +125,7 @@ class ObjectValue(Value):
         return f"{type(self.obj).__name__} object {self.where.label}"
 
     def key(self, tr: Tracer) -> Any:
-        if type(self.obj).__hash__ is not object.__hash__:
+        if class_lookup(type(self.obj), "__hash__") != (object, object.__hash__):
             raise GraphBreak("unsupported-value", f"the hash of {self.describe()}")
         return self
 
@@ -133,7 +133,7 @@ class ObjectValue(Value):
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         cls = type(self.obj)
-        if cls.__getattribute__ is not object.__getattribute__:
+        if class_lookup(cls, "__getattribute__") != (object, object.__getattribute__):
             raise GraphBreak("unsupported-value", f"{cls.__qualname__} defines __getattribute__")
         if name == "__class__":
             return tr.from_python(cls)

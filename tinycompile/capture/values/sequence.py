@@ -352,8 +352,9 @@ class SliceValue(Value):
 
     __slots__ = ("parts",)
 
-    def __init__(self, start: Value, stop: Value, step: Value, source: Source | None = None) -> None:
+    def __init__(self, parts: Iterable[Value], source: Source | None = None) -> None:
         super().__init__(source)
+        start, stop, step = parts
         self.parts = (start, stop, step)
 
     def python_type(self, tr: Tracer) -> type:

@@ -54,8 +54,23 @@ class SymInt(Value):
 
 
 def dim_value(dim: Dim) -> Value:
-    """A dim as a value: a constant when it is static."""
+    """A dim as a value: a constant when it is static, or when guards have settled its symbols."""
+    if isinstance(dim, Expr):
+        dim = ex.substitute(dim, _settled())
     return SymInt(dim) if isinstance(dim, Expr) else Const(dim)
+
+
+def _settled() -> dict[str, Dim]:
+    """Symbols that a relation of the form ``s - 16 == 0`` has fixed."""
+    env = shapes.current_env()
+    values: dict[str, Dim] = {}
+    for relation in env.relations if env is not None else ():
+        if relation.kind == "eq" and relation.holds:
+            (symbol, *more) = ex.symbols(relation.expr)
+            offset = relation.expr - ex.sym(symbol.name, symbol.lo, symbol.stop)
+            if not more and isinstance(offset, int):
+                values[symbol.name] = -offset
+    return values
 
 
 def as_dim(value: Value) -> Dim | None:

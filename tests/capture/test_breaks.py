@@ -1,0 +1,344 @@
+"""What can't be captured breaks with its registry id at the user's line, and nothing is lost. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tinycompile.capture.breaks import KINDS
+from tinycompile.capture.frame import capture
+
+pytestmark = pytest.mark.pure
+CASES: list[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]] = []
+COUNTER = [0]
+GLOBAL = 0
+
+
+def breaks(kind: str, args: Callable[[], tuple[Any, ...]] = lambda: (torch.ones(4),)) -> Callable[..., Any]:
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        CASES.append((kind, fn, args))
+        return fn
+
+    return register
+
+
+@breaks("data-dependent")
+def branch_on_tensor(x):
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+@breaks("data-dependent")
+def item(x):
+    return x.sum().item() + 1
+
+
+@breaks("data-dependent")
+def python_float(x):
+    return float(x.sum())
+
+
+@breaks("data-dependent")
+def boolean_mask(x):
+    return x[x > 0]
+
+
+@breaks("data-dependent")
+def formatted_tensor(x):
+    return f"{x.sum()}"
+
+
+@breaks("unsupported-op")
+def nonzero(x):
+    return torch.nonzero(x)
+
+
+@breaks("print")
+def printing(x):
+    print("hello")
+    return x
+
+
+@breaks("input-mutation")
+def input_in_place(x):
+    x += 1
+    return x
+
+
+@breaks("input-mutation")
+def input_method_in_place(x):
+    x.mul_(2)
+    return x
+
+
+@breaks("input-mutation")
+def assignment_to_input(x):
+    x[0] = 5
+    return x
+
+
+@breaks("input-mutation")
+def view_of_input_in_place(x):
+    x.view(-1).add_(1)
+    return x
+
+
+@breaks("input-mutation")
+def base_of_live_view(x):
+    y = x * 2
+    v = y.view(2, 2)
+    y.add_(1)
+    return y, v
+
+
+@breaks("input-mutation")
+def relu_of_input_in_place(x):
+    return F.relu(x, inplace=True)
+
+
+@breaks("input-mutation")
+def out_argument(x):
+    y = torch.empty(4)
+    return torch.add(x, 1, out=y)
+
+
+@breaks("side-effect", lambda: ([torch.ones(2)],))
+def outer_list(xs):
+    xs.append(xs[0])
+    return xs
+
+
+@breaks("side-effect", lambda: ({"a": torch.ones(2)},))
+def outer_dict(d):
+    d["b"] = d["a"] + 1
+    return d
+
+
+@breaks("side-effect")
+def global_variable(x):
+    global GLOBAL
+    GLOBAL = 1
+    return x
+
+
+@breaks("side-effect")
+def global_list(x):
+    COUNTER[0] += 1
+    return x
+
+
+class Thing:
+    value = 1
+
+
+@breaks("side-effect", lambda: (Thing(), torch.ones(2)))
+def attribute(t, x):
+    t.value = x
+    return x
+
+
+def _counter():
+    n = 0
+
+    def bump(x):
+        nonlocal n
+        n += 1
+        return x + n
+
+    return bump
+
+
+CASES.append(("side-effect", _counter(), lambda: (torch.ones(2),)))
+
+
+@breaks("random")
+def random_numbers(x):
+    return x + torch.normal(x, 1.0)
+
+
+@breaks("try-block")
+def tensor_op_in_try(x):
+    try:
+        y = x + 1
+    except RuntimeError:
+        y = x
+    return y
+
+
+@breaks("try-block")
+def tensor_op_in_finally(x):
+    try:
+        return x + 1
+    finally:
+        len("a")
+
+
+@breaks("user-exception")
+def raises(x):
+    raise ValueError("mine")
+
+
+@breaks("user-exception")
+def failing_assert(x):
+    assert x.shape[0] == 5
+    return x
+
+
+@breaks("user-exception")
+def shape_error(x):
+    return x + torch.ones(3)
+
+
+@breaks("user-exception")
+def python_error(x):
+    return x + [1, 2][5]
+
+
+@breaks("user-exception")
+def missing_attribute(x):
+    return x.nonsense
+
+
+@breaks("user-exception")
+def wrong_call(x):
+    return (lambda a: a)(x, x)
+
+
+@breaks("generator")
+def generator(x):
+    yield x
+
+
+@breaks("generator")
+async def coroutine(x):
+    return x
+
+
+@breaks("unknown-function")
+def unknown_function(x):
+    import time
+
+    return x + time.perf_counter()
+
+
+@breaks("reconstruct")
+def returns_closure(x):
+    def inner():
+        return x
+
+    return inner
+
+
+@breaks("tensor-kind", lambda: (torch.ones(3).to_sparse(),))
+def sparse(x):
+    return x + x
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+@breaks("tensor-kind", lambda: (torch.ones(3).as_subclass(Sub),))
+def subclass(x):
+    return x + 1
+
+
+@breaks("tensor-kind", lambda: (torch.ones(3, dtype=torch.complex64).conj(),))
+def conjugate(x):
+    return x + 1
+
+
+def _hooked():
+    m = nn.Linear(4, 4)
+    m.register_forward_hook(lambda *a: None)
+    return m
+
+
+@breaks("hooks", lambda: (_hooked(), torch.ones(4)))
+def hooks(m, x):
+    return m(x)
+
+
+@breaks("input-mutation", lambda: (nn.BatchNorm1d(4), torch.ones(3, 4)))
+def batch_norm_in_training(m, x):
+    return m(x)
+
+
+@breaks("mode")
+def autocast_inside(x):
+    with torch.autocast("cpu"):
+        return x @ x
+
+
+@breaks("unsupported-value")
+def object_made_inside(x):
+    return Thing().value + x
+
+
+@pytest.mark.parametrize(("kind", "fn", "args"), CASES, ids=[fn.__name__ for _, fn, _ in CASES])
+def test_break(kind, fn, args):
+    captured = capture(fn, args(), {})
+    assert captured.graph is None
+    (b,) = captured.breaks
+    assert b.id == kind, str(b)
+    assert b.file == __file__ and b.line >= fn.__code__.co_firstlineno
+    assert b.hint and kind in str(b) and "test_breaks.py" in str(b)
+    assert captured.user_exception == (kind == "user-exception")
+    assert isinstance(captured.guard_source, str)
+
+
+def test_the_line_is_where_it_happened():
+    def inner(x):
+        return x.sum().item()
+
+    def outer(x):
+        y = x + 1
+        return inner(y)
+
+    (b,) = capture(outer, (torch.ones(2),), {}).breaks
+    assert b.line == inner.__code__.co_firstlineno + 1 and b.location.function == "inner"
+
+
+@pytest.mark.parametrize("mode", ["autocast", "inference", "function"])
+def test_modes_around_the_call_break(mode):
+    from torch.overrides import TorchFunctionMode
+
+    context = {"autocast": lambda: torch.autocast("cpu"), "inference": torch.inference_mode, "function": TorchFunctionMode}[
+        mode
+    ]
+    x = torch.ones(2)
+    plain = capture(lambda x: x + 1, (x,), {})
+    with context():
+        captured = capture(lambda x: x + 1, (x,), {})
+        assert not plain.guard(x)
+    assert captured.breaks[0].id == "mode"
+    assert plain.guard(x)
+
+
+def test_vmap_breaks_inside():
+    seen = []
+
+    def f(x):
+        captured = capture(lambda x: x + 1, (x,), {})
+        seen.append(captured.breaks[0].id)
+        return x
+
+    torch.vmap(f)(torch.ones(2, 3))
+    assert seen == ["tensor-kind"]
+
+
+def test_every_kind_is_whole():
+    for kind in KINDS.values():
+        assert kind.what and kind.why and kind.hint
+
+
+def test_only_python_functions():
+    with pytest.raises(TypeError, match="only Python functions"):
+        capture(functools.partial(len), ([],), {})
