@@ -41,9 +41,16 @@ static inline double copysign(double x, double y) { return __builtin_copysign(x,
 static inline float two_to(int32_t n) { return as_float((uint32_t)(n + 127) << 23); }
 static inline double two_to_double(int32_t n) { return as_double((uint64_t)(int64_t)(n + 1023) << 52); }
 
-// x*2^n for n in [-252, 254]: two steps, so that subnormal results and 2^128 come out right.
-static inline float scale(float x, int32_t n) { return x * two_to(n >> 1) * two_to(n - (n >> 1)); }
-static inline double scale(double x, int32_t n) { return x * two_to_double(n >> 1) * two_to_double(n - (n >> 1)); }
+// x*2^n for x near 1, n in [-160, 160] (float) or [-1100, 1100] (double): in two steps, so that subnormal and infinite results
+// come out right.
+static inline float scale(float x, int32_t n) {
+    const float second = n < 0 ? 0x1p-64f : 0x1p64f;
+    return x * two_to(n < 0 ? n + 64 : n - 64) * second;
+}
+static inline double scale(double x, int32_t n) {
+    const double second = n < 0 ? 0x1p-128 : 0x1p128;
+    return x * two_to_double(n < 0 ? n + 128 : n - 128) * second;
+}
 
 // e^r - 1 for |r| <= ln(2)/2: r + r^2*p(r).
 static inline float expm1_near(float r) {
@@ -87,7 +94,7 @@ static inline float exp2(float x) {  // 1 ulp; (2^r - 1)/r
     return scale(fma(r, p, 1.0f), (int32_t)n);
 }
 
-// e^x - 1 for x in [-104, 88]: 2^n*(e^r - 1) + (2^n - 1).
+// e^x - 1 for x in [-87, 88]: 2^n*(e^r - 1) + (2^n - 1).
 static inline float expm1_bounded(float x) {
     const Reduced d = by_ln2(x);
     const float s = two_to((int32_t)d.n);
@@ -289,14 +296,11 @@ static inline float acos(float x) {  // 2 ulp
 
 // ---- error function ----
 
-static inline float erf(float x) {  // 3 ulp: x*p(x^2), and beyond 0.9375 1 - e^(a*q(a))
-    const float a = fabs(x), z = a > 4.0f ? 4.0f : a, s = x * x;
-    const float p = horner(s, 1.12837923f, -0.376126319f, 0.112836793f, -0.0268584974f, 0.00519882981f, -0.000811807346f,
-        8.26745527e-05f);
-    const float q = horner(z, -1.12846529f, -0.636096656f, -0.104160979f, 0.0212340858f, -0.00177962251f, -0.000525417563f,
-        0.000221041017f, -3.48154826e-05f, 2.17304955e-06f);
-    const float near = x * p, far = copysign(1 - exp(z * q), x);
-    return a < 0.9375f ? near : x != x ? x : far;
+static inline float erf(float x) {  // 4 ulp near 0, 2 beyond 0.1: 1 - e^(a*q(a)), where a*q(a) = log(erfc(a))
+    const float a = fabs(x), z = a > 3.95f ? 3.95f : a;
+    const float q = horner(z, -1.12837923f, -0.636619389f, -0.102777831f, 0.0191530623f, 0.000160399708f, -0.00166703144f,
+        0.000632839161f, -0.000117641954f, 9.25634595e-06f);
+    return copysign(-expm1_bounded(z * q), x);
 }
 
 // ---- power, in float64 ----
