@@ -1,6 +1,7 @@
 """tinycompile: a mini compiler stack in the mould of ``torch.compile``.
 
-The module itself is the decorator: ``@tinycompile`` or ``@tinycompile(mode="max-autotune")``; ``tinycompile.compile`` is the same function.
+The module itself is the decorator: ``@tinycompile`` or ``@tinycompile(mode="max-autotune")``; ``tinycompile.compile`` is the
+same function.
 """
 
 from __future__ import annotations

@@ -69,12 +69,13 @@ class CacheEntry:
 class CompiledFunction:
     """A function that is captured, compiled and cached per shape signature; called exactly like the original.
 
-    It has the original's name, docstring and signature. The rest is for inspection: :attr:`graphs`, :attr:`kernels`, :meth:`source`,
-    :attr:`guards`, :meth:`explain`, :meth:`cache_info`.
+    It has the original's name, docstring and signature. The rest is for inspection: :attr:`graphs`, :attr:`kernels`,
+    :meth:`source`, :attr:`guards`, :meth:`explain`, :meth:`cache_info`.
     """
 
     def __init__(self, fn: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, fn)
+        self.__name__: str = fn.__name__
         self.original = fn
         self.options = options
         self.recompiles: list[str] = []
@@ -128,8 +129,8 @@ class CompiledFunction:
         return dict(self._latest().times)
 
     def source(self, stage: str) -> str:
-        """The text of a stage of the newest specialisation: ``bytecode, python, guards, graph, optimized, loops, plan, triton, cpp, wrapper,
-        ptx, sass``. Raises ValueError for a name that is none, RuntimeError before the first call."""
+        """The text of a stage of the newest specialisation: ``bytecode, python, guards, graph, optimized, loops, plan,
+        triton, cpp, wrapper, ptx, sass``. Raises ValueError for a name that is none, RuntimeError before the first call."""
         return stage_text(self._latest(), stage)
 
     def explain(self, *args: Any, **kwargs: Any) -> Report:
@@ -172,8 +173,8 @@ class CompiledFunction:
         self._eager = True
         reason = self._entries[0].captured.explain_failure(args, kwargs)
         warnings.warn(
-            f"{self.__name__} was compiled {len(self._entries)} times (config.recompile_limit) and runs eagerly for other inputs from here on. "
-            f"The guard that failed last: {reason}",
+            f"{self.__name__} was compiled {len(self._entries)} times (config.recompile_limit) and runs eagerly for other inputs "
+            f"from here on. The guard that failed last: {reason}",
             RecompileLimitWarning,
             stacklevel=4,
         )
@@ -253,11 +254,13 @@ def _replay(graph: Graph, *inputs: Any) -> tuple[Any, ...]:
 class CompiledModule(torch.nn.Module):
     """An ``nn.Module`` whose ``forward`` is compiled.
 
-    It shares the original's ``__dict__``: parameters, buffers, submodules, hooks, ``training`` and ``state_dict`` are the original's own,
-    and its class derives from the original's class. ``copy.deepcopy`` and pickling copy the original and compile again.
+    It shares the original's ``__dict__``: parameters, buffers, submodules, hooks, ``training`` and ``state_dict`` are the
+    original's own, and its class derives from the original's class. ``copy.deepcopy`` and pickling copy the original and compile again.
     """
 
     __slots__ = ("_tinycompile_forward", "original")
+    original: torch.nn.Module
+    _tinycompile_forward: CompiledFunction
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original's forward, compiled."""
@@ -282,7 +285,7 @@ class CompiledModule(torch.nn.Module):
 def _compile_module(module: torch.nn.Module, options: Options) -> CompiledModule:
     cls = type(module)
     made = types.new_class(f"Compiled{cls.__name__}", (CompiledModule, cls), {}, lambda ns: ns.update(__slots__=()))
-    self = made.__new__(made)
+    self: CompiledModule = object.__new__(made)
     object.__setattr__(self, "__dict__", module.__dict__)
     CompiledModule.original.__set__(self, module)  # type: ignore[attr-defined]
     forward = cls.forward
@@ -300,7 +303,8 @@ def reset() -> None:
 
 
 def explain(fn: Any, **options: Any) -> Callable[..., Report]:
-    """``explain(fn)(*args)``: compile ``fn`` (a function, method, module, or something compiled already) for these arguments and report."""
+    """``explain(fn)(*args)``: compile ``fn`` (a function, method, module, or something compiled already) for these arguments
+    and report."""
     return _compile(fn, Options(**options)).explain  # type: ignore[no-any-return]
 
 
@@ -315,9 +319,10 @@ def compile(
 ) -> Any:
     """Compile a function, method or ``nn.Module``; without ``fn``, a decorator.
 
-    ``backend``: None (Triton for CUDA tensors, C++ for CPU tensors), ``"triton"``, ``"cpp"``, ``"eager"``, ``"aot_eager"`` or a callable
-    ``backend(graph_module, example_inputs) -> callable``. ``mode``: ``"default"``, ``"max-autotune"``, ``"reduce-overhead"``. ``fullgraph``: a graph
-    break raises :class:`GraphBreakError`. ``dynamic``: None (a size seen to change becomes symbolic), True, False.
+    ``backend``: None (Triton for CUDA tensors, C++ for CPU tensors), ``"triton"``, ``"cpp"``, ``"eager"``, ``"aot_eager"`` or
+    a callable ``backend(graph_module, example_inputs) -> callable``. ``mode``: ``"default"``, ``"max-autotune"``,
+    ``"reduce-overhead"``. ``fullgraph``: a graph break raises :class:`GraphBreakError`. ``dynamic``: None (a size seen to
+    change becomes symbolic), True, False.
     ``options``: none exist yet; any key raises ValueError. Raises TypeError for what can't be compiled.
     """
     if options:

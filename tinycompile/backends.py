@@ -47,7 +47,8 @@ def list_backends() -> list[str]:
 
 
 def lookup_backend(backend: Backend) -> CompileFn:
-    """The compile function of a backend: a name, a callable, or None (chosen per graph). Raises BackendError for unknown names."""
+    """The compile function of a backend: a name, a callable, or None (chosen per graph). Raises BackendError for unknown
+    names."""
     if backend is None:
         return _default
     if callable(backend):
@@ -78,7 +79,9 @@ def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> Compi
     if device is not None and device.type == "cpu":
         if cpp_build.compiler() is not None:
             return _cpp(graph, inputs, artifacts)
-        warn_once("no C++ compiler (g++ or clang++) was found: CPU graphs run op by op. `python -m tinycompile doctor` says more.")
+        warn_once(
+            "no C++ compiler (g++ or clang++) was found: CPU graphs run op by op. `python -m tinycompile doctor` says more."
+        )
     return _eager(graph, inputs, artifacts)
 
 

@@ -2,8 +2,8 @@
 
     capture -> Graph -> optimize -> Graph -> lower -> Loops -> plan -> Plan -> emit -> Source -> build -> callable
 
-Each stage is a pure function from one IR to the next; each result is verified (when ``config.verify_ir``), printed as an artifact, and
-timed. ``docs/pipeline.md`` has a page for each.
+Each stage is a pure function from one IR to the next; each result is verified (when ``config.verify_ir``), printed as an
+artifact, and timed. ``docs/pipeline.md`` has a page for each.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def key_parts(printed_graph: str, target: Target, device: Device) -> dict[str, s
         "target": repr(target),
         "device": str(device),
         "config": config.codegen_key(),
-        "versions": f"schema {SCHEMA}, python {platform.python_version()}, torch {torch.__version__}, triton {_triton_version()}",
+        "versions": f"schema {SCHEMA}, python {platform.python_version()}, torch {torch.__version__}, "
+        f"triton {_triton_version()}",
         "package": package_hash(),
     }
 

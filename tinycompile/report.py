@@ -31,7 +31,8 @@ def _for_h100(graph: Graph) -> tuple[Plan, dict[str, KernelSource]]:
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """One kernel, for people. What needs Triton's compiler (``ptx``, ``sass``, ``registers``, ``spills``) is made when first read.
+    """One kernel, for people. What needs Triton's compiler (``ptx``, ``sass``, ``registers``, ``spills``) is made when first
+    read.
 
     On a CPU ``source`` is the C++ that ran; ``triton`` and the rest are what an H100 (sm_90) would run.
     """
@@ -147,7 +148,9 @@ class Report:
     from_disk: bool
 
     def __str__(self) -> str:
-        return "\n".join([*self._head(), *self._kernel_lines(), *self._fusion_lines(), *self._guard_lines(), *self._time_lines()])
+        return "\n".join(
+            [*self._head(), *self._kernel_lines(), *self._fusion_lines(), *self._guard_lines(), *self._time_lines()]
+        )
 
     def _head(self) -> list[str]:
         title = f"explain {self.name}"
@@ -170,8 +173,10 @@ class Report:
         lines += [f"  {e}  (library)" for e in self.externs]
         if self.bytes_minimum:
             times = self.bytes_moved / self.bytes_minimum
-            lines.append(f"  bytes moved by generated kernels {_bytes(self.bytes_moved)}; inputs once + outputs once is "
-                         f"{_bytes(self.bytes_minimum)} ({times:.2f}x)")  # fmt: skip
+            lines.append(
+                f"  bytes moved by generated kernels {_bytes(self.bytes_moved)}; inputs once + outputs once is "
+                f"{_bytes(self.bytes_minimum)} ({times:.2f}x)"
+            )
         return lines
 
     def _fusion_lines(self) -> list[str]:
@@ -242,5 +247,3 @@ def _backend_name(function: CompiledFunction, compiled: CompiledGraph | None) ->
         return f"{compiled.target.language} for {compiled.target.arch}"
     backend: Any = function.options.backend
     return backend if isinstance(backend, str) else getattr(backend, "__name__", "eager")
-
-

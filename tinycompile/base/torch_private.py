@@ -101,7 +101,8 @@ raw_stream: Callable[[int], int] = _find("_cuda_getCurrentRawStream") or _raw_st
 
 # --- launching cubins --------------------------------------------------------------------------------------------------------
 
-# Loads a cubin and launches its kernels from C++ without a compiled stub. CUDA builds only; the public way is Triton's launcher.
+# Loads a cubin and launches its kernels from C++ without a compiled stub. CUDA builds only; the public way is Triton's
+# launcher.
 static_launcher: Any = getattr(torch._C, "_StaticCudaLauncher", None)
 
 

@@ -1,7 +1,7 @@
 """The wrapper: readable Python that allocates, launches and returns. One function, ``call(*inputs) -> tuple``.
 
-Names in its namespace (see ``runtime/build.py``): ``empty`` (allocate on the plan's device), ``stream`` (its current raw stream),
-``as_strided``, ``restride``, one launcher per kernel and one function per extern target.
+Names in its namespace (see ``runtime/build.py``): ``empty`` (allocate on the plan's device), ``stream`` (its current raw
+stream), ``as_strided``, ``restride``, one launcher per kernel and one function per extern target.
 """
 
 from __future__ import annotations

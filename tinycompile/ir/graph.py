@@ -38,8 +38,10 @@ Meta = Union[TensorMeta, Dim, float, bool, None, tuple["Meta", ...]]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """``kind``: ``placeholder`` (meta: TensorMeta, or None with ``target`` "size"/"float" for numeric inputs), ``call`` (target: the
-    name of an op record; args in schema order, all defaults filled), ``extern`` (target: dotted path of a torch function; its own
+    """``kind``: ``placeholder`` (meta: TensorMeta, or None with ``target`` "size"/"float" for numeric inputs), ``call``
+    (target: the
+    name of an op record; args in schema order, all defaults filled), ``extern`` (target: dotted path of a torch function; its
+    own
     args and kwargs), ``item`` (args: (Ref, index): one output of a node with several), ``output`` (args: one tuple of Refs)."""
 
     name: str

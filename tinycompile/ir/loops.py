@@ -2,8 +2,8 @@
 
 Semantics of a nest. Every SSA value lives at a set of axes: those that its index expressions and operands mention; a reduction
 drops its axes. A value is used at any superset of its axes (broadcast). Stores happen at each point of the axes of their value
-and index. So ``layer_norm(x + r)`` is one nest with axes ``i0`` (parallel) and ``i1`` (reduction): values at (i0, i1), a welford
-at (i0), then values at (i0, i1) again. An axis is ``reduction`` when some Reduce or Scan runs over it.
+and index. So ``layer_norm(x + r)`` is one nest with axes ``i0`` (parallel) and ``i1`` (reduction): values at (i0, i1), a
+welford at (i0), then values at (i0, i1) again. An axis is ``reduction`` when some Reduce or Scan runs over it.
 
 Statements run in order as if each were a whole-array operation over its axes (that is the reference interpreter); a backend
 may reorder freely within the data dependences. Loads and stores of one buffer in one nest must not conflict across points.
@@ -32,7 +32,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory. ``role``: ``input``, ``temp`` or ``output``. ``meta`` gives the shape and strides in which coordinates are read."""
+    """Memory. ``role``: ``input``, ``temp`` or ``output``. ``meta`` gives the shape and strides in which coordinates are
+    read."""
 
     name: str
     meta: TensorMeta
@@ -111,8 +112,8 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write ``value`` to ``buffer`` at ``index``. The value has the buffer's dtype, or float32 for a half buffer (rounded here).
-    ``mode``: ``plain`` or ``atomic_add``."""
+    """Write ``value`` to ``buffer`` at ``index``. The value has the buffer's dtype, or float32 for a half buffer (rounded
+    here). ``mode``: ``plain`` or ``atomic_add``."""
 
     buffer: str
     index: tuple[Dim, ...]
@@ -144,8 +145,8 @@ class TensorView:
 
 @dataclass(frozen=True, slots=True)
 class ExternCall:
-    """A library call. ``kind``: ``call`` (an op record's eager) or ``extern`` (a dotted path). Args hold TensorViews for tensors.
-    ``outputs``: the buffers it makes, one per tensor result (None where a result is unused or no tensor)."""
+    """A library call. ``kind``: ``call`` (an op record's eager) or ``extern`` (a dotted path). Args hold TensorViews for
+    tensors. ``outputs``: the buffers it makes, one per tensor result (None where a result is unused or no tensor)."""
 
     name: str
     kind: str
@@ -158,7 +159,8 @@ class ExternCall:
 
 @dataclass(frozen=True, slots=True)
 class SizeBinding:
-    """Where a size symbol's value is read at run time: ``inputs[input].shape[dim]``, or the number itself when ``dim`` is None."""
+    """Where a size symbol's value is read at run time: ``inputs[input].shape[dim]``, or the number itself when ``dim`` is
+    None."""
 
     symbol: str
     input: str

@@ -13,7 +13,8 @@ from tinycompile.ir.loops import Buffer, ExternCall, Nest, SizeBinding
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One fusion considered. ``rule`` is a stable id ("producer-consumer", "cycle", "axes-differ", ...); ``why`` says it in words."""
+    """One fusion considered. ``rule`` is a stable id ("producer-consumer", "cycle", "axes-differ", ...); ``why`` says it in
+    words."""
 
     first: str
     second: str
@@ -32,7 +33,8 @@ class Alloc:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A fused nest to be generated. ``reads``/``writes``: buffers in parameter order. ``bytes_moved``: reads once + writes once."""
+    """A fused nest to be generated. ``reads``/``writes``: buffers in parameter order. ``bytes_moved``: reads once + writes
+    once."""
 
     nest: Nest
     reads: tuple[str, ...]

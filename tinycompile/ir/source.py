@@ -34,7 +34,8 @@ class KernelSource:
     """One generated kernel.
 
     ``text``: Triton: a whole importable module whose function ``name`` is the kernel. C++: the function alone (the module's
-    prelude is shared by ``Source.prelude``). ``grid``: up to three expressions over size symbols and constants' names. ``configs``: candidates,
+    prelude is shared by ``Source.prelude``). ``grid``: up to three expressions over size symbols and constants' names.
+    ``configs``: candidates,
     the cost model's choice first. ``bytes_moved``, ``lines`` (user's "file:line" strings) and ``why`` are for people.
     """
 
@@ -52,7 +53,8 @@ class KernelSource:
 @dataclass(frozen=True, slots=True)
 class Source:
     """All code of a plan. ``wrapper``: Python text defining ``call(*inputs) -> tuple``. ``externs``: ``(name, kind, target)``
-    of each library function that the wrapper calls. ``aliases``: ``(output, input)`` positions where an output is a view of an input."""
+    of each library function that the wrapper calls. ``aliases``: ``(output, input)`` positions where an output is a view of
+    an input."""
 
     name: str
     device: Device

@@ -198,7 +198,8 @@ declare(
 
 
 def split_lengths(size: Dim, step: Dim) -> list[Dim]:
-    """Lengths of pieces of ``step`` that cover ``size``, the last one shorter. Pinned unless the size is a multiple of the step."""
+    """Lengths of pieces of ``step`` that cover ``size``, the last one shorter. Pinned unless the size is a multiple of the
+    step."""
     if not isinstance(step, int):
         count = ex.floordiv(size, step)
         if isinstance(count, int) and size == count * step:

@@ -30,7 +30,8 @@ LIBRARY = "kernels.so"
 def build(source: Source, target: Target, device: Device, entry: Entry | None = None) -> tuple[Call, dict[str, bytes]]:
     """The callable, and the binaries made (by file name) for the disk cache.
 
-    ``entry``: a disk cache entry with the binaries of an earlier build of the same source. Raises BackendError when code doesn't build.
+    ``entry``: a disk cache entry with the binaries of an earlier build of the same source. Raises BackendError when code
+    doesn't build.
     """
     if target.language == "cpp":
         launchers, binaries = _build_cpp(source, target, entry)
@@ -85,7 +86,9 @@ def _build_triton(source: Source, index: int, entry: Entry | None) -> tuple[dict
     if entry is not None:
         return {k.name: triton_restore.restore(k, entry.folder, index, config.max_autotune) for k in source.kernels}, {}
     built = triton_build.compile_kernels(source.kernels, index, autotune=config.max_autotune)
-    binaries = {name: data for k, made in zip(source.kernels, built, strict=True) for name, data in triton_restore.binaries(k, made).items()}
+    binaries: dict[str, bytes] = {}
+    for kernel, launcher in zip(source.kernels, built, strict=True):
+        binaries.update(triton_restore.binaries(kernel, launcher))
     return {k.name: made for k, made in zip(source.kernels, built, strict=True)}, binaries
 
 

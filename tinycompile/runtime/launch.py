@@ -82,7 +82,8 @@ _STATIC_TYPES = {"int32": "i", "int64": "l"}
 
 
 def static_launcher(source: KernelSource, config: Config, kernel: Any) -> Launcher | None:
-    """Through torch's own launcher of cubins, where this build has it: Triton's needs a C compiler run for each new signature."""
+    """Through torch's own launcher of cubins, where this build has it: Triton's needs a C compiler run for each new
+    signature."""
     torch_launcher = torch_private.static_launcher
     metadata = kernel.metadata
     sized = any(getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile"))
@@ -97,7 +98,8 @@ def static_launcher(source: KernelSource, config: Config, kernel: Any) -> Launch
     scratch = sum(hasattr(metadata, f"{kind}_scratch_size") for kind in ("global", "profile"))
     types = "".join("O" if a.kind == "pointer" else _STATIC_TYPES[a.dtype] for a in source.args) + "O" * scratch
     names = {"run": torch_launcher._launch_kernel, "function": loaded[-3], "types": types}
-    call = f"run(function, x, {{y}}, {{z}}, {metadata.num_warps}, {metadata.shared}, types, ({{args}}{'None, ' * scratch}), stream)"
+    numbers = f"{metadata.num_warps}, {metadata.shared}"
+    call = f"run(function, x, {{y}}, {{z}}, {numbers}, types, ({{args}}{'None, ' * scratch}), stream)"
     launch = _write(source, config, call, names)
     launch.kernel = kernel  # type: ignore[attr-defined]  # keeps the binary's files findable for the disk cache
     return launch
@@ -135,7 +137,8 @@ def _generate(
 
 
 def _write(source: KernelSource, config: Config, call: str, names: dict[str, Any]) -> Launcher:
-    """Write and compile a launching function: everything constant is a literal. ``call`` has places for ``y``, ``z`` and ``args``."""
+    """Write and compile a launching function: everything constant is a literal. ``call`` has places for ``y``, ``z`` and
+    ``args``."""
     parameters = [f"a{i}" for i in range(len(source.args))]
     symbols = {a.name: p for a, p in zip(source.args, parameters, strict=True) if a.kind == "size"}
     values = [f"{p}.data_ptr()" if a.kind == "pointer" else p for a, p in zip(source.args, parameters, strict=True)]
