@@ -30,7 +30,7 @@ def serve(fd: int) -> None:
         try:
             _run(request, memory)
             reply: dict[str, Any] = {}
-        except Exception:  # the parent raises it
+        except Exception:  # noqa: BLE001 - the parent raises it
             reply = {"error": traceback.format_exc(limit=-8)}
         answers.write(json.dumps(reply) + "\n")
         answers.flush()

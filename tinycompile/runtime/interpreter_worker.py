@@ -1,9 +1,9 @@
 """Triton's interpreter in a process of its own, so that kernels run on CPU tensors without a GPU.
 
 Interpreting patches ``triton.language`` for the whole process, breaks later compiles there, and is not thread-safe. So one
-single-threaded child (TRITON_INTERPRET=1 from its start) runs kernels on shared memory: the parent copies the tensors' bytes in,
-sends one line of JSON, waits for one line back, and copies changed bytes out. A child that died is started again on the next call;
-it ends when the parent does, for its input then closes.
+single-threaded child (TRITON_INTERPRET=1 from its start) runs kernels on shared memory: the parent copies the tensors' bytes
+in, sends one line of JSON, waits for one line back, and copies changed bytes out. A child that died is started again on the
+next call; it ends when the parent does, for its input then closes.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class InterpreterWorker:
     def _ensure_child(self) -> None:
         if self._child is not None and self._owner == os.getpid() and self._child.poll() is None:
             return
-        self._file = tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
-        self._errors = tempfile.TemporaryFile("w+")
+        self._file = tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)  # noqa: SIM115
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - both live as long as the child
         self._memory = None
         environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self._child = subprocess.Popen(

@@ -35,7 +35,8 @@ Launcher = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Offline:
-    """A kernel compiled without a device. ``registers`` and ``spills`` (bytes) are per thread, ``shared`` bytes per block."""
+    """A kernel compiled without a device. ``registers`` and ``spills`` (bytes of stack; libdevice's float64 sin, cos and tan keep a
+    table of 40 there) are per thread, ``shared`` is bytes per block."""
 
     ptx: str
     cubin: bytes
@@ -82,12 +83,13 @@ def _parallel(fn: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         return list(pool.map(fn, items))
 
 
-def _compile(source: KernelSource, config: Config, arch: int) -> Any:
+def ast_source(source: KernelSource, config: Config) -> Any:
+    """Triton's description of what to compile: function, signature, constants, divisibility."""
     triton = _triton()
     function = getattr(load_module(source.text, source.name), source.name)
     names = function.arg_names
     constants = dict(config.constants)
-    signature = {n: "constexpr" for n in names}
+    signature = dict.fromkeys(names, "constexpr")
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
     for position, (name, arg) in enumerate(zip(names, source.args, strict=False)):
         signature[name] = ("*" if arg.kind == "pointer" else "") + SIGNATURE[arg.dtype]
@@ -96,11 +98,21 @@ def _compile(source: KernelSource, config: Config, arch: int) -> Any:
     unknown = [n for n in names[len(source.args) :] if n not in constants]
     if unknown:
         raise BackendError(f"kernel {source.name} has parameters without an argument or constant: {unknown}")
-    ast_source = triton.compiler.ASTSource(function, signature, constants, attributes)
+    return triton.compiler.ASTSource(function, signature, constants, attributes)
+
+
+def compiled_kernel(source: KernelSource, config: Config, files: dict[str, str]) -> Any:
+    """Triton's CompiledKernel from its metadata and cubin on disk; nothing is compiled."""
+    return _triton().compiler.CompiledKernel(ast_source(source, config), files, source.name)
+
+
+def _compile(source: KernelSource, config: Config, arch: int) -> Any:
+    triton = _triton()
+    described = ast_source(source, config)
     target = triton.backends.compiler.GPUTarget("cuda", arch, 32)
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": False}
     try:
-        return triton.compile(ast_source, target=target, options=options)
+        return triton.compile(described, target=target, options=options)
     except Exception as error:  # Triton, LLVM and ptxas raise whatever they like: one kind of ours, with the cause
         raise BackendError(f"Triton could not compile {source.name} for sm_{arch}: {error}") from error
 

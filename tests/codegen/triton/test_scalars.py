@@ -10,6 +10,7 @@ import torch
 from tests.codegen.triton.harness import check, emitted, offline_ok
 from tests.codegen.triton.nests import Build, Case
 from tinycompile.ops.scalar import SCALAR_OPS
+from tinycompile.runtime.triton_build import compile_offline
 
 pytestmark = pytest.mark.cpu
 
@@ -38,6 +39,8 @@ SPECIAL = [
 POSITIVE_ONLY = {"sqrt", "rsqrt", "log", "log2", "log10", "lgamma"}
 SHIFTS = {"shl", "shr"}
 DIVISIONS = {"floordiv", "truncdiv", "mod", "fmod"}
+# libdevice's float64 forms keep a table of 40 bytes on the stack for huge arguments, which is no spill.
+FRAMED = ("sin", "cos", "tan")
 # Relative tolerance in ulps of the dtype, where not 4.
 ULPS = {
     "exp": 6,
@@ -184,7 +187,7 @@ def test_narrow_integers_wrap() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int8, torch.bool], ids=lambda d: str(d)[6:])
 def test_every_op_compiles(dtype: torch.dtype, arch: int) -> None:
     domain = "b" if dtype == torch.bool else "f" if dtype.is_floating_point else "i"
-    chosen = ops_of(domain)
+    chosen = [op for op in ops_of(domain) if not (dtype == torch.float64 and op in FRAMED)]
     for part in range(0, len(chosen), 16):
         b = Build(f"ops_{str(dtype)[6:]}_{part}", i0=65536)
         i = b.axis("i0")
@@ -198,3 +201,8 @@ def test_every_op_compiles(dtype: torch.dtype, arch: int) -> None:
             b.output(f"out_{op}", (65536,), b.dtypes[value])
             b.store(f"out_{op}", value, i)
         offline_ok(emitted(b.case()), arch)
+
+
+@pytest.mark.parametrize("op", FRAMED)
+def test_float64_circular_functions_keep_a_table(op: str) -> None:
+    assert compile_offline(emitted(op_case(op, torch.float64)), 90).spills == 40

@@ -41,7 +41,8 @@ class Forms:
 @dataclass(frozen=True)
 class Analysis:
     """``parallel`` and ``reduction``: the final axes, outermost first. ``forms``: by statement position. ``spans``: the axes of
-    each value by name. ``level``: how many reductions in sequence a value waits for. ``hints``: size symbol -> value at capture."""
+    each value by name. ``level``: how many reductions in sequence a value waits for. ``hints``: the sizes at capture.
+    """
 
     nest: Nest
     parallel: tuple[Axis, ...]

@@ -1,4 +1,4 @@
-"""Bounds on the magnitude of floating values, from the ops that made them: ``sin(tanh(x) * 1.1)`` needs no reduction of huge angles."""
+"""Bounds on the magnitude of values, from the ops that made them: ``sin(tanh(x) * 1.1)`` needs no reduction of huge angles."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from tinycompile.ir.source import Config, KernelArg, KernelSource
 
 
 def emit_kernel(kernel: Kernel, plan: Plan, target: Target, name: str) -> KernelSource:
-    """Generate ``kernel`` as a module whose function is ``name``. Raises BackendError for what Triton codegen does not cover."""
+    """Generate ``kernel`` as a module whose function is ``name``. Raises BackendError for what is not covered."""
     metas = {b.name: b.meta for b in plan.buffers}
     for buffer in (*kernel.reads, *kernel.writes):
         if not supported(metas[buffer].dtype):

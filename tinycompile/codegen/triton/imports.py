@@ -18,7 +18,7 @@ def helper_names() -> frozenset[str]:
 
 
 def import_lines(body: str, kernel: str) -> tuple[list[str], str]:
-    """The imports that a kernel's body needs, and the body; a helper that the kernel's own name hides is reached by its module."""
+    """Imports for a kernel's body, and the body; a helper hidden by the kernel's own name is reached by its module."""
     used = sorted(set(_WORD.findall(body)) & helper_names())
     lines = []
     if kernel in used:

@@ -32,7 +32,7 @@ class Names:
 
 
 def dim_text(d: Dim, symbol: Callable[[ex.Sym], str]) -> str:
-    """``d`` as source; ``symbol`` spells each symbol. Non-negative numerators use ``//`` and ``%``, others the floor helpers."""
+    """``d`` as source; ``symbol`` spells each symbol. Numerators known non-negative use ``//`` and ``%``."""
     if isinstance(d, int):
         return str(d)
     text = ""

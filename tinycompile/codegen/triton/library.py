@@ -37,9 +37,9 @@ LIBDEVICE = (
 LIBDEVICE_FLOAT64 = ("tanh", "log1p", "expm1")
 
 if os.environ.get("TRITON_INTERPRET") == "1":
-    pass
+    from tinycompile.codegen.triton import numpy_math as libdevice  # kernels import it from here
 else:
-    pass
+    from triton.language.extra import libdevice  # noqa: F401
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LOG2E_LO = tl.constexpr(1.925963033500309e-08)  # log2(e) minus its float32 rounding
@@ -72,7 +72,7 @@ def fast_exp(x):
 
 @triton.jit
 def expm1(x):
-    """e**x - 1; 3 ulp. With x = n*ln2 + r: 2**n * expm1(r) + (2**n - 1), expm1(r) a polynomial (Taylor to r**7, |r| <= 0.35)."""
+    """e**x - 1; 3 ulp. With x = n*ln2 + r: 2**n * expm1(r) + (2**n - 1), expm1(r) Taylor's to r**7, |r| <= 0.35."""
     n = tl.floor(tl.fma(tl.minimum(tl.maximum(x, -60.0), 128.0), LOG2E, 0.5))
     r = tl.fma(-n, LN2_LO, tl.fma(-n, LN2_HI, x))
     p = tl.fma(r, 1.9841270e-04, 1.3888889e-03)
@@ -137,7 +137,7 @@ def tanh(x):
 
 @triton.jit
 def fast_tanh(x):
-    """tanh; absolute error 2**-22 (the sigmoid form: no relative accuracy near 0, which ``1 + tanh`` and half stores don't see)."""
+    """tanh; absolute error 2**-22 (no relative accuracy near 0, which ``1 + tanh`` and half stores don't see)."""
     root = tl.rsqrt(tl.exp2(x * (2.0 * LOG2E)) + 1.0)
     return tl.fma(-2.0 * root, root, 1.0)
 
@@ -153,8 +153,8 @@ def _pick(word, a, b, c, d):
 
 @triton.jit
 def _quotient_large(x, half):
-    """|x|/pi + half/2 modulo 2 in units of 2**-63, for |x| >= 2**18 (Payne, Hanek 1983): the 24-bit significand of x times the 96 bits
-    of 1/pi that matter for its exponent."""
+    """|x|/pi + half/2 modulo 2 in units of 2**-63, for |x| >= 2**18 (Payne, Hanek 1983): the 24-bit significand of x times the
+    96 bits of 1/pi that matter for its exponent."""
     bits = x.to(tl.int32, bitcast=True)
     significand = ((bits & 0x7FFFFF) | 0x800000).to(tl.uint64)
     shift = ((bits >> 23) & 255) - 145

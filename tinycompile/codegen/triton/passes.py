@@ -16,7 +16,7 @@ Numbered = tuple[int, Statement]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """``before``: row statements that come first. ``inside``: what runs along the row. ``reduces``: which of these accumulate."""
+    """``before``: row statements that come first. ``inside``: what runs along the row. ``reduces``: what accumulates."""
 
     before: tuple[Numbered, ...]
     inside: tuple[Numbered, ...] = ()
@@ -26,7 +26,7 @@ class Pass:
 def plan_passes(analysis: Analysis) -> list[Pass]:
     """The passes of a nest, the last one possibly without a loop (row statements after the last reduction)."""
     along = {a.name for a in analysis.reduction}
-    statements = [(i, s) for i, s in enumerate(analysis.nest.body) if not isinstance(s, Const)]
+    statements: list[Numbered] = [(i, s) for i, s in enumerate(analysis.nest.body) if not isinstance(s, Const)]
     tile = {i for i, s in statements if not isinstance(s, Reduce) and analysis.axes_at(i) & along}
     depth = {i: _depth(analysis, i, s) for i, s in statements}
     last = max(depth.values(), default=0)
@@ -36,9 +36,14 @@ def plan_passes(analysis: Analysis) -> list[Pass]:
             depth[i] = last
     passes: list[Pass] = []
     for k in range(last + 1):
-        before = tuple((i, s) for i, s in statements if depth[i] == k and i not in tile and not isinstance(s, Reduce))
-        reduces = tuple((i, s) for i, s in statements if isinstance(s, Reduce) and depth[i] == k)
-        roots = [*reduces, *((i, s) for i, s in statements if isinstance(s, Store) and i in tile and depth[i] == k)]
+        before: tuple[Numbered, ...] = tuple(
+            (i, s) for i, s in statements if depth[i] == k and i not in tile and not isinstance(s, Reduce)
+        )
+        reduces: tuple[Numbered, ...] = tuple((i, s) for i, s in statements if isinstance(s, Reduce) and depth[i] == k)
+        roots: list[Numbered] = [
+            *reduces,
+            *((i, s) for i, s in statements if isinstance(s, Store) and i in tile and depth[i] == k),
+        ]
         passes.append(Pass(before, _needed(analysis, roots, statements, tile), reduces))
     return passes
 

@@ -30,8 +30,9 @@ def identity(kind: str, dtype: torch.dtype) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a reduction happens. ``axis``: of the tile. ``keep``: the tile has two dims. ``shape``: of the operand. ``mask``: of the
-    reduced dim, or "". ``index``: the flat position along it, of ``index_dtype``. ``count``: the number of elements. ``lane``: the position in the block."""
+    """Where a reduction happens. ``axis``: of the tile. ``keep``: the tile has two dims. ``shape``: of the operand. ``mask``:
+    of the reduced dim, or "". ``index``: the flat position along it, of ``index_dtype``. ``count``: the number of elements.
+    ``block``: the block size, and ``lane`` the position in the block."""
 
     axis: int
     keep: bool
@@ -134,15 +135,14 @@ def _arg(
     kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site
 ) -> Accumulator:
     best, where = f"{names[0]}_best", f"{names[0]}_index"
+    index = f"tl.broadcast_to({at.index}, {at.shape})"
     first = "larger_first" if kind == "argmax" else "smaller_first"
     return Accumulator(
         [
             f"{best} = {_full(at, identity(kind, dtype), dtype)}",
             f"{where} = tl.full({at.shape}, {2**31 - 1}, {at.index_dtype})",
         ],
-        [
-            f"{best}, {where} = {first}({best}, {where}, {at.masked(value, kind, dtype)}, tl.broadcast_to({at.index}, {at.shape}))"
-        ],
+        [f"{best}, {where} = {first}({best}, {where}, {at.masked(value, kind, dtype)}, {index})"],
         [f"{names[0]} = reduce_{kind}({best}, {where}, {at.tail})"],
     )
 

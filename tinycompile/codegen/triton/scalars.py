@@ -46,14 +46,13 @@ _FLOAT = {
     "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "trunc": "trunc({0})", "round": "round_even({0})",
     "exp": "exp({0})", "exp2": "tl.exp2({0})", "expm1": "expm1({0})", "log": "tl.log({0})", "log2": "tl.log2({0})",
     "log1p": "log1p({0})", "log10": "libdevice.log10({0})", "sin": "sin({0})", "cos": "cos({0})",
-    "sin_bounded": "sin_bounded({0})", "cos_bounded": "cos_bounded({0})", "sin_scalar": "tl.sin({0})", "cos_scalar": "tl.cos({0})",
+    "sin_bounded": "sin_bounded({0})", "cos_bounded": "cos_bounded({0})",
+    "sin_scalar": "tl.sin({0})", "cos_scalar": "tl.cos({0})",
     "sigmoid": "sigmoid({0})", "tanh": "tanh({0})", "erf": "tl.erf({0})", "isinf": "tl.abs({0}) == float('inf')",
     "signbit": "{0}.to(tl.int32, bitcast=True) < 0",
 }  # fmt: skip
-_FLOAT |= {
-    name: f"libdevice.{name}({{0}})"
-    for name in ["tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma"]
-}
+_RARE = ("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma")
+_FLOAT |= {name: f"libdevice.{name}({{0}})" for name in _RARE}
 _FLOAT |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in ["pow", "fmod", "atan2"]}
 
 _FLOAT64 = {

@@ -16,29 +16,10 @@ from tinycompile.ir.source import Config
 
 INT32_MAX = 2**31 - 1
 MAX_WHOLE_ROW = 16384  # elements of a reduction kept in registers: 1024 threads with 16 each
-HEAVY = frozenset(
-    [
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "tanh",
-        "sigmoid",
-        "erf",
-        "erfc",
-        "pow",
-        "lgamma",
-        "sinh",
-        "cosh",
-        "div",
-    ]
-)
+HEAVY = frozenset({
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc", "pow",
+    "lgamma", "sinh", "cosh", "div",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +27,7 @@ class TileDim:
     """``axes`` (outermost first) flattened into one index variable ``name``.
 
     ``role``: ``tile`` (a block of it per program), ``scalar`` (one point per program), ``whole`` (all of it in every program),
-    ``loop`` (every program walks it block by block). ``block`` names the constant with the block size. ``masked``: the block may
+    ``loop`` (every program walks it block by block). ``block`` names the constant with its size. ``masked``: the block may
     stick out. ``wide``: its index is 64-bit."""
 
     name: str
@@ -218,8 +199,8 @@ def _whole_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, tar
     if rows == 1:
         scalars = _row_scalars(parallel, rows_extent)
         configs = _candidates([Config((("COLS", r),), w) for w in (warps, warps * 2, max(warps // 2, 1)) if w <= 32])
-        dims = (_dim("col", analysis.reduction, analysis, "whole", "COLS", configs),)
-        return Schedule(dims, scalars, rows_extent if parallel else 1, configs, False, "one row a program, kept in registers")
+        dim = _dim("col", analysis.reduction, analysis, "whole", "COLS", configs)
+        return Schedule((dim,), scalars, rows_extent if parallel else 1, configs, False, "one row a program, kept in registers")
     tiles = [(rows, warps), (rows * 2, min(warps * 2, 32)), (rows, max(warps // 2, 1))]
     configs = _candidates([Config((("ROWS", b), ("COLS", r)), w) for b, w in tiles], ROWS=rows_extent)
     dims = (
@@ -241,9 +222,9 @@ def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, ta
     warps = max(1, min(warps, block // 64))
     candidates = [(block, warps), (block * 2, warps * 2), (block // 2, warps), (block, max(warps // 2, 1))]
     configs = _candidates([Config((("COLS", b),), w) for b, w in candidates if b >= 16 and w <= 32], COLS=extent)
-    dims = (_dim("col", analysis.reduction, analysis, "loop", "COLS", configs),)
+    dim = _dim("col", analysis.reduction, analysis, "loop", "COLS", configs)
     return Schedule(
-        dims,
+        (dim,),
         _row_scalars(parallel, rows_extent),
         rows_extent if parallel else 1,
         configs,
@@ -298,7 +279,7 @@ def _blocks(dim: TileDim) -> Dim:
 
 
 def _candidates(configs: list[Config], **extents: Dim) -> tuple[Config, ...]:
-    """Without doubles, and without those that need a mask where the first choice needs none (``extents``: block name -> extent)."""
+    """Without doubles, and those that need a mask where the first choice needs none (``extents``: block name -> extent)."""
     first = dict(configs[0].constants)
     free = {b: e for b, e in extents.items() if ex.divisible_by(e, first[b])}
     return tuple(dict.fromkeys(c for c in configs if all(ex.divisible_by(e, dict(c.constants)[b]) for b, e in free.items())))
@@ -319,7 +300,7 @@ def _in_store_order(analysis: Analysis) -> tuple[Axis, ...]:
 
 
 def _main_contiguous(analysis: Analysis, axes: tuple[Axis, ...], kind: type, avoid: str = "") -> str | None:
-    """The axis along which most bytes are contiguous, among accesses of ``kind`` that are large: at least a quarter of the space."""
+    """The axis along which most bytes are contiguous, among accesses of ``kind`` over a quarter of the space or more."""
     space = analysis.hint(analysis.extent(axes))
     weight: dict[str, int] = {}
     for s, f in analysis.accesses():
