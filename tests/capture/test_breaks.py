@@ -198,7 +198,7 @@ def shape_error(x):
 
 @breaks("user-exception")
 def python_error(x):
-    return x + [1, 2][5]
+    return x + [1, 2][x.ndim + 5]
 
 
 @breaks("user-exception")
