@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.aot.attach import attach
+from tinycompile.aot.replay import attach_replay
 from tinycompile.aot.requires_grad import outputs_require_grad
 from tinycompile.backends import Backend, lookup_backend
 from tinycompile.base.artifacts import Artifacts
@@ -173,8 +173,8 @@ class CompiledFunction:
         self._eager = True
         reason = self._entries[0].captured.explain_failure(args, kwargs)
         warnings.warn(
-            f"{self.__name__} was compiled {len(self._entries)} times (config.recompile_limit) and runs eagerly for other inputs "
-            f"from here on. The guard that failed last: {reason}",
+            f"{self.__name__} was compiled {len(self._entries)} times (config.recompile_limit) and runs eagerly for other "
+            f"inputs from here on. The guard that failed last: {reason}",
             RecompileLimitWarning,
             stacklevel=4,
         )
@@ -200,7 +200,7 @@ class CompiledFunction:
                 entry.artifacts["1_guards.py"] = entry.captured.guard_source
             except BackendError:
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # whatever went wrong in us must not reach the user's program
                 self._internal_error(entry, error)
         elif self.options.fullgraph and not captured.user_exception:
             raise GraphBreakError("\n".join(str(b) for b in captured.breaks))
@@ -224,7 +224,7 @@ class CompiledFunction:
             flags = outputs_require_grad(graph, captured.inputs_require_grad)
             if any(flags):
                 aliases = compiled.source.aliases if compiled.source is not None else ()
-                call = attach(call, functools.partial(_replay, graph), flags, aliases)
+                call = attach_replay(call, functools.partial(_replay, graph), flags, aliases)
         entry.compiled = compiled
         entry.times.update(compiled.times)
         entry.run = captured.bind(call)
@@ -287,10 +287,14 @@ def _compile_module(module: torch.nn.Module, options: Options) -> CompiledModule
     made = types.new_class(f"Compiled{cls.__name__}", (CompiledModule, cls), {}, lambda ns: ns.update(__slots__=()))
     self: CompiledModule = object.__new__(made)
     object.__setattr__(self, "__dict__", module.__dict__)
-    CompiledModule.original.__set__(self, module)  # type: ignore[attr-defined]
-    forward = cls.forward
-    CompiledModule._tinycompile_forward.__set__(self, CompiledFunction(forward, options))  # type: ignore[attr-defined]
+    _set_slot(self, "original", module)
+    _set_slot(self, "_tinycompile_forward", CompiledFunction(cls.forward, options))
     return self
+
+
+def _set_slot(module: CompiledModule, name: str, value: Any) -> None:
+    """Past ``nn.Module.__setattr__``, which would register a submodule in the shared ``__dict__``."""
+    CompiledModule.__dict__[name].__set__(module, value)
 
 
 _live: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()

@@ -1,7 +1,7 @@
-"""Attach a compiled forward to torch's autograd as one node.
+"""Attach a compiled forward to torch's autograd as one node whose backward replays the graph.
 
 The backward replays the captured graph with torch's own ops and differentiates that, so gradients (of any order) are torch's.
-Capturing the backward beside the forward, and compiling both, takes this place in the training issue; the seam is ``attach``.
+For graphs that the joint stage can't treat, and for backends that take the captured graph itself; ``attach.py`` is the usual way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 Fn = Callable[..., tuple[Any, ...]]
 
 
-def attach(call: Fn, replay: Fn, differentiable: Sequence[bool], aliases: Sequence[tuple[int, int]]) -> Fn:
+def attach_replay(call: Fn, replay: Fn, differentiable: Sequence[bool], aliases: Sequence[tuple[int, int]]) -> Fn:
     """A function like ``call`` whose outputs carry gradients.
 
     ``replay`` computes the same outputs with torch ops. ``differentiable`` says which outputs depend on an input that requires grad, as
