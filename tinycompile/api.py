@@ -255,7 +255,8 @@ class CompiledModule(torch.nn.Module):
     """An ``nn.Module`` whose ``forward`` is compiled.
 
     It shares the original's ``__dict__``: parameters, buffers, submodules, hooks, ``training`` and ``state_dict`` are the
-    original's own, and its class derives from the original's class. ``copy.deepcopy`` and pickling copy the original and compile again.
+    original's own, and its class derives from the original's class. ``copy.deepcopy`` and pickling copy the original and
+    compile again.
     """
 
     __slots__ = ("_tinycompile_forward", "original")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tinycompile.base.target import Target
 import tinycompile.codegen.cpp.emit as cpp
 import tinycompile.codegen.triton.emit as triton
+from tinycompile.base.target import Target
 from tinycompile.codegen.wrapper import emit_wrapper, extern_name
 from tinycompile.ir.loops import ExternCall, TensorView
 from tinycompile.ir.plan import Plan
