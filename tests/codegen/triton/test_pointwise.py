@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -258,4 +260,17 @@ def test_a_kernel_may_have_the_name_of_a_helper() -> None:
         b.input("x", rand(40))
         b.output("out", (40,), F32)
         b.store("out", b.op("tanh", b.op("exp", b.load("x", b.axis("i0")))), b.axis("i0"))
+        check(b.case())
+
+
+def test_buffers_may_have_the_names_of_index_variables() -> None:
+    for name in ("i", "row", "col", "program", "i_mask"):
+        b = Build("gather", i0=6, i1=5)
+        b.input("x", rand(6, 100))
+        b.input(name, torch.randint(0, 100, (6, 5)))
+        b.output("out", (6, 5), F32)
+        i, j = b.axis("i0"), b.axis("i1")
+        index = b.load(name, i, j)
+        b.body[-1] = dataclasses.replace(b.body[-1], name=name)
+        b.store("out", b.load("x", i, sym(name, 0, 100)), i, j)
         check(b.case())

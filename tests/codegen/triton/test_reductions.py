@@ -87,6 +87,17 @@ def test_long_rows(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_without_masks(kind: str) -> None:
+    """Blocks that divide the row: looped, whole, and columns."""
+    shapes = [((2, 1 << 15), (1,)), ((64, 64), (1,)), ((1024, 8), (0,))]
+    scale = (lambda x: x.sign()) if kind == "prod" else (lambda x: x)
+    sources = [
+        check(reduced(kind, scale(data(s)), d, epilogue=not kind.startswith("arg")), rtol=2e-5, atol=2e-5) for s, d in shapes
+    ]
+    assert not any("mask" in s.text for s in sources)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_around_a_middle_axis(kind: str) -> None:
     cases = [((4, 5, 6), (0, 2)), ((3, 4, 5), (1,)), ((2, 3, 9001), (0, 2)), ((40, 3, 50), (0, 2))]
     scale = 1e-3 if kind == "prod" else 1.0

@@ -41,7 +41,7 @@ def test_kernel_reads_like_the_users_code() -> None:
         "hidden = x + bias",
         "* 0.5",
         f"# test_text.py:{line}: line = next(",
-        "# model.py:7  y",
+        "# model.py:7\n",
     ):
         assert part in source.text, source.text
     assert source.lines == (f"{__file__}:{line}", "/nowhere/model.py:7")

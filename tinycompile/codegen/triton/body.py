@@ -142,8 +142,8 @@ class Body:
                 flat = ex.substitute(flat, {axis.name: 0})
                 after = after * axis.extent
             else:
-                offset = flat + step * ex.sym(dim.name, 0, dim.extent)
-                self.axes[dim.name] = dim.name
+                offset = flat + step * ex.sym(f"@{dim.name}", 0, dim.extent)  # no value or axis has such a name
+                self.axes[f"@{dim.name}"] = dim.name
         return offset
 
     def checks(self, form: Forms) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import textwrap
 from collections.abc import Iterable
 
 from tinycompile.base import expr as ex
@@ -257,9 +258,9 @@ class _Emitter:
             self.out.lines(*self.statement(s, self.analysis.forms[position], carried))
 
     def comment_of(self, origin: str) -> str:
-        """``file.py:12  name`` for a graph node with a known location."""
+        """The user's line of a graph node with a known location; the node's name is that of its variable."""
         loc = self.lines.get(origin)
-        return f"{location_text(loc)}  {origin}" if loc is not None else ""
+        return "" if loc is None else textwrap.shorten(location_text(loc), 110)
 
     def statement(self, s: Statement, form: Forms, carried: bool) -> list[str]:
         """The lines of one statement; a reduction is over a tile that holds the whole row."""
