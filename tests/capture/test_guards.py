@@ -313,3 +313,28 @@ def test_the_guard_source_is_readable_python():
     captured = capture(lambda x, k: x * k, (X, 3), {})
     compile(captured.guard_source, "guard", "exec")
     assert "k == 3" in captured.guard_source and any("float32[3, 4]" in g for g in captured.guards)
+
+
+def test_compiled_functions_inside_are_followed():
+    import tinycompile
+
+    inner = tinycompile.compile(lambda x: x * 2, backend="eager")
+    module = tinycompile.compile(nn.Linear(4, 4), backend="eager")
+
+    def f(x):
+        return inner(x) + module(x)
+
+    captured = capture(f, (X,), {})
+    assert captured.graph is not None and captured.guard(X)
+    torch.testing.assert_close(captured.bind(lambda *a: run_graph(captured.graph, a))(X), f(X))
+
+
+@pytest.mark.parametrize("keep", ["base", "view"])
+def test_a_view_made_by_an_extern_call_is_not_written(keep):
+    def f(x):
+        y = x * 2
+        v = y.unfold(0, 2, 2)
+        v += 1
+        return y if keep == "base" else v
+
+    assert capture(f, (X,), {}).breaks[0].id == "input-mutation"

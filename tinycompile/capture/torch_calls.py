@@ -7,6 +7,7 @@ came from outside, or whose memory others see, can't be written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -277,10 +278,26 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
         raise GraphBreak("unsupported-op", reason) from error
     if not _all_tensors(metas):
         raise GraphBreak("unsupported-op", f"{path} returns something other than tensors")
-    value = wrap_result(tr, tr.builder.extern(path, args, kwargs, metas), operands)
+    value = wrap_result(tr, tr.builder.extern(path, args, kwargs, metas), operands, alias=_may_alias(path))
     if isinstance(value, TupleValue):
         value.cls = _result_class(path, len(value.items))
     return value
+
+
+@cache
+def _may_alias(path: str) -> bool:
+    """Whether a torch function's result can share memory with its input, by ATen's schemas; True when there is none to tell."""
+    parts = path.removeprefix("torch.ops.aten.").split(".")
+    names = (parts[0], parts[-1], "_".join(parts[-2:]))
+    packet = next((p for n in names if (p := getattr(torch.ops.aten, n, None)) is not None), None)
+    if packet is None:
+        return True
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+    return any(r.alias_info is not None for s in schemas if not s.name.endswith("_") for r in s.returns if not _writes(s))
+
+
+def _writes(schema: Any) -> bool:
+    return any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
 
 
 def _result_class(path: str, count: int) -> type:

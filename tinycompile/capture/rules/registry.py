@@ -47,7 +47,7 @@ def call(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     if fn in _PURE and all(v.is_constant or isinstance(v, SymInt) for v in (*args, *kwargs.values())):
         return tr.from_python(fn(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
     owner = getattr(fn, "__objclass__", None)
-    if owner is not None and args and not issubclass(owner, torch._C.TensorBase):  # list.append(x, y): an unbound method
+    if owner is not None and args and owner not in torch.Tensor.__mro__[:-1]:  # list.append(x, y): an unbound method
         return args[0].call_method(tr, fn.__name__, args[1:], kwargs)
     receiver = getattr(fn, "__self__", None)
     if owner is None and isinstance(receiver, (str, bytes, range, dict, list, tuple)):  # a bound C method from outside

@@ -183,6 +183,8 @@ class ObjectValue(Value):
             return tr.class_member(owner, name, raw.__func__)
         if isinstance(raw, classmethod):
             return BoundFunction(tr.class_member(owner, name, raw.__func__), tr.from_python(type(self.obj)))
+        if type(raw).__module__ == "tinycompile.api":  # a compiled method: its original
+            return BoundFunction(tr.class_member(owner, name, raw), self)
         if isinstance(raw, cached_property) or hasattr(type(raw), "__get__"):
             raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
         return tr.class_member(owner, name, raw)
