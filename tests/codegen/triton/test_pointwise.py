@@ -274,3 +274,14 @@ def test_buffers_may_have_the_names_of_index_variables() -> None:
         b.body[-1] = dataclasses.replace(b.body[-1], name=name)
         b.store("out", b.load("x", i, sym(name, 0, 100)), i, j)
         check(b.case())
+
+
+def test_half_results_are_approximated_only_where_nothing_jumps() -> None:
+    x = torch.arange(1, 400).bfloat16()
+    for jump in (True, False):
+        b = Build("half_floor", i0=len(x))
+        b.input("x", x)
+        b.output("out", x.shape, torch.bfloat16)
+        q = b.op("div", b.load("x", b.axis("i0")), b.const(3.0))
+        b.store("out", b.op("floor", q) if jump else q, b.axis("i0"))
+        assert ("div_rn" in check(b.case(), rtol=0.0).text) == jump

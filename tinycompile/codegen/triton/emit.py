@@ -19,7 +19,8 @@ from tinycompile.base.target import Target
 from tinycompile.codegen.triton import reductions
 from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse, names_of
 from tinycompile.codegen.triton.body import Body, variable_name
-from tinycompile.codegen.triton.dtypes import HALF, short_name, supported, triton_dtype
+from tinycompile.codegen.triton.bounds import may_approximate
+from tinycompile.codegen.triton.dtypes import short_name, supported, triton_dtype
 from tinycompile.codegen.triton.imports import helper_names, import_lines
 from tinycompile.codegen.triton.indexing import Names
 from tinycompile.codegen.triton.passes import Numbered, Pass, plan_passes
@@ -54,8 +55,7 @@ class _Emitter:
         self.pointers = {b: self.names.fresh(f"{b}_ptr") for b in buffers}
         self.sizes: dict[str, Dim] = {}
         self.lines = dict(plan.lines)
-        stored = [self.analysis.metas[s.buffer].dtype for s in kernel.nest.body if isinstance(s, Store)]
-        fast = all(d in HALF for d in stored)
+        fast = may_approximate(kernel.nest, {b: m.dtype for b, m in analysis.metas.items()})
         self.body = Body(analysis, chosen, self.pointers, fast, self.size)
         self.body.variables = self._name_values()
         self._declare()

@@ -39,7 +39,7 @@ LIBDEVICE_FLOAT64 = ("tanh", "log1p", "expm1")
 if os.environ.get("TRITON_INTERPRET") == "1":
     from tinycompile.codegen.triton import numpy_math as libdevice  # kernels import it from here
 else:
-    from triton.language.extra import libdevice  # noqa: F401
+    from triton.language.extra import libdevice  # type: ignore[no-redef]  # noqa: F401
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LOG2E_LO = tl.constexpr(1.925963033500309e-08)  # log2(e) minus its float32 rounding
