@@ -2,28 +2,16 @@
 
 from tinycompile.dispatch import dispatcher
 from tinycompile.ops import (  # noqa: F401
-    activations,
-    attention,
-    bitwise,
-    casts,
-    comparison,
-    creation,
-    indexing,
-    joining,
-    linalg,
-    losses,
-    moments,
-    norms,
-    pointwise_arith,
-    pointwise_math,
-    pointwise_more,
-    random,
-    reductions,
-    softmax,
+    families,
+    gradients_activations,
+    gradients_library,
+    gradients_linalg,
+    gradients_norms,
+    gradients_pointwise,
+    gradients_reductions,
+    gradients_views,
     spellings,
     table,
-    view_parts,
-    views,
 )
 from tinycompile.ops.record import OPS
 

@@ -21,7 +21,8 @@ from tinycompile.ops.samples import FLOATS, call, t
 # ---------------------------------------------------------------------------------------------------------- convolution
 
 
-def _numbers(value: Any, n: int) -> tuple[int, ...]:
+def numbers(value: Any, n: int) -> tuple[int, ...]:
+    """A number a spatial dim."""
     given = (value,) if isinstance(value, int) else tuple(value)
     return given * n if len(given) == 1 else given
 
@@ -45,7 +46,7 @@ def convolution(
     if weight.dtype != x.dtype:
         kinds = [f"{_legacy_type(m)}" for m in (x, weight)]
         raise RuntimeError(f"Input type ({kinds[0]}) and weight type ({kinds[1]}) should be the same")
-    steps, gaps = _numbers(stride, n), _numbers(dilation, n)
+    steps, gaps = numbers(stride, n), numbers(dilation, n)
     space: list[Dim] = []
     for d in range(n):
         kernel, size = weight.shape[2 + d], x.shape[x.rank - n + d]
@@ -53,22 +54,24 @@ def convolution(
         if isinstance(padding, str):
             space.append(size if padding == "same" else size - reach + 1)
         else:
-            space.append(ex.floordiv(size + 2 * _numbers(padding, n)[d] - reach, steps[d]) + 1)
+            space.append(ex.floordiv(size + 2 * numbers(padding, n)[d] - reach, steps[d]) + 1)
     lead = (x.shape[0],) if batched else ()
     shape = (*lead, weight.shape[0], *space)
-    last = n > 1 and (_suggests(x, n) or _suggests(weight, n))
+    last = n > 1 and (suggests_channels_last(x, n) or suggests_channels_last(weight, n))
     return TensorMeta(
-        shape, _conv_strides(shape, n) if last else rules.dense_strides(shape), x.dtype, rules.common_device([x, weight])
+        shape, conv_strides(shape, n) if last else rules.dense_strides(shape), x.dtype, rules.common_device([x, weight])
     )
 
 
-def _suggests(x: TensorMeta, n: int) -> bool:
+def suggests_channels_last(x: TensorMeta, n: int) -> bool:
+    """Whether a (possibly unbatched) n-d image asks for channels-last results."""
     if x.rank == n + 1:
         x = TensorMeta((1, *x.shape), (x.shape[0] * x.strides[0], *x.strides), x.dtype, x.device)
     return not rules.is_row_major(x) and rules.suggests_channels_last(x)
 
 
-def _conv_strides(shape: Shape, n: int) -> Shape:
+def conv_strides(shape: Shape, n: int) -> Shape:
+    """Channels-last strides of a batched or unbatched n-d image."""
     return rules.channels_last_strides(shape) if len(shape) == n + 2 else rules.channels_last_strides((1, *shape))[1:]
 
 
@@ -127,7 +130,7 @@ for _n in (1, 2, 3):
 # ------------------------------------------------------------------------------------------------------------- attention
 
 
-def _attention_meta(
+def attention_meta(
     query: TensorMeta,
     key: TensorMeta,
     value: TensorMeta,
@@ -184,7 +187,7 @@ declare(
     "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float "
     "dropout_p=0.0, bool is_causal=False, *, "
     "float? scale=None, bool enable_gqa=False) -> Tensor",
-    _attention_meta,
+    attention_meta,
     Extern(),
     _eager_attention,
     spelled("scaled_dot_product_attention", "f"),

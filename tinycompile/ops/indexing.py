@@ -38,7 +38,7 @@ def _require_index(name: str, index: TensorMeta, dtypes: Sequence[torch.dtype]) 
 # ------------------------------------------------------------------------------------------------- reads through an index
 
 
-def _embedding_meta(weight: TensorMeta, indices: TensorMeta) -> TensorMeta:
+def _embedding_meta(weight: TensorMeta, indices: TensorMeta, padding_idx: int | None = None) -> TensorMeta:
     if weight.rank != 2:
         raise RuntimeError("'weight' must be 2-D")
     if indices.dtype not in _INDEX_DTYPES:
@@ -49,7 +49,10 @@ def _embedding_meta(weight: TensorMeta, indices: TensorMeta) -> TensorMeta:
     return rules.fresh((*indices.shape, weight.shape[1]), weight.dtype, rules.common_device([weight, indices]))
 
 
-def _embedding(b: Builder, coords: Coords, meta_out: TensorMeta, weight: Operand, indices: Operand) -> Value:
+def _embedding(
+    b: Builder, coords: Coords, meta_out: TensorMeta, weight: Operand, indices: Operand, padding_idx: int | None = None
+) -> Value:
+    """``padding_idx`` matters to the gradient alone."""
     row = b.as_index(b.load(indices, coords[:-1]), weight.meta.shape[0])
     return b.load(weight, (row, coords[-1]))
 
@@ -125,10 +128,10 @@ def _take_along(x: Any, indices: Any, dim: int | None = None) -> Any:
 
 
 declare(
-    "embedding(Tensor weight, Tensor indices) -> Tensor",
+    "embedding(Tensor weight, Tensor indices, int? padding_idx=None) -> Tensor",
     _embedding_meta,
     Indexed(_embedding),
-    lambda w, i: F.embedding(i, w),
+    lambda w, i, padding_idx=None: F.embedding(i, w, padding_idx),
     (),
     lambda: [
         *(call(t(7, 4, dtype=d), ix(7, 2, 3)) for d in FLOATS),
@@ -136,6 +139,7 @@ declare(
         call(t(7, 4), ix(7)),
         call(t(4, 7, layout="transposed"), ix(4, 3)),
         call(t(7, 4), ix(7, 0)),
+        call(t(7, 4), ix(7, 5), 3),
         call(t(7, 4), t(3)),
     ],
 )

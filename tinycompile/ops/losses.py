@@ -225,7 +225,8 @@ declare(
 # ----------------------------------------------------------------------------------------------------- over classes
 
 
-def _class_dim(rank: int) -> int:
+def class_dim(rank: int) -> int:
+    """Where the classes are: dim 1, or 0 of one row."""
     return 0 if rank == 1 else 1
 
 
@@ -233,7 +234,7 @@ def _nll_meta(
     x: TensorMeta, target: TensorMeta, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> TensorMeta:
     check_reduction(reduction)
-    at = _class_dim(x.rank)
+    at = class_dim(x.rank)
     shape = (*x.shape[:at], *x.shape[at + 1 :])
     if len(shape) != target.rank or not all(map(shapes.same, shape, target.shape)):
         if x.rank <= 2 and x.rank and target.rank and not shapes.same(x.shape[0], target.shape[0]):
@@ -246,7 +247,7 @@ def _nll_meta(
 
 def _picked(x: Any, target: Any, ignore_index: int) -> tuple[Any, Any]:
     """The class entry of each row (class 0 where ignored), and which rows count."""
-    at = _class_dim(len(x.shape))
+    at = class_dim(len(x.shape))
     counts = ops.ne(target, ignore_index)
     safe = ops.where(counts, target, 0)
     return ops.squeeze(ops.gather(x, at, ops.unsqueeze(safe, at)), (at,)), counts
@@ -279,7 +280,7 @@ def _cross_entropy_meta(
     label_smoothing: float = 0.0,
 ) -> TensorMeta:
     if target.dtype.is_floating_point:
-        at = _class_dim(x.rank)
+        at = class_dim(x.rank)
         shape = (*x.shape[:at], *x.shape[at + 1 :])
         return rules.fresh(shape if reduction == "none" else (), x.dtype, x.device)
     return _nll_meta(x, target, weight, ignore_index, reduction)
@@ -293,7 +294,7 @@ def _cross_entropy(
     Class weights, label smoothing and probabilities as targets stay torch's."""
     if weight is not None or label_smoothing or target.dtype != torch.int64:
         return NotImplemented
-    at = _class_dim(len(x.shape))
+    at = class_dim(len(x.shape))
     top, total = ops.softmax_stats(widen(x), at)
     value, counts = _picked(x, target, ignore_index)
     loss = ops.add(ops.log(ops.squeeze(total, (at,))), ops.sub(ops.squeeze(top, (at,)), widen(value)))

@@ -36,7 +36,7 @@ FORMS: dict[str, tuple[str, str]] = {
     "torch.layer_norm": ("layer_norm", "self normalized_shape weight bias eps ~cudnn_enable"),
     "torch.group_norm": ("group_norm", "self num_groups weight bias eps ~cudnn_enabled"),
     "torch.nn.functional.embedding": (
-        "embedding", "indices weight ~padding_idx ?max_norm ~norm_type !scale_grad_by_freq !sparse"),
+        "embedding", "indices weight padding_idx ?max_norm ~norm_type !scale_grad_by_freq !sparse"),
     "torch.nn.functional.mse_loss": ("mse_loss", f"self target {_LOSS} ?weight"),
     "torch.nn.functional.l1_loss": ("l1_loss", f"self target {_LOSS} ?weight"),
     "torch.nn.functional.smooth_l1_loss": ("smooth_l1_loss", f"self target {_LOSS} beta"),

@@ -1,0 +1,117 @@
+"""Every derivative formula on the samples of its record, in float64, against torch's autograd."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import tinycompile.eager  # noqa: F401  fills the dispatcher
+from tests.ops.materialize import arguments
+from tinycompile.eager.backends import meta_of
+from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.ops.record import OPS, Op, Sample, Vjp
+
+pytestmark = pytest.mark.pure
+
+# Values that random numbers decide, or memory that was never written.
+_RANDOM = {"native_dropout"}
+
+
+def doubles(value: Any) -> Any:
+    """Floats as float64, so that differences of formulas are not lost in rounding."""
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, torch.dtype):
+        return torch.float64 if value.is_floating_point else value
+    return type(value)(doubles(v) for v in value) if isinstance(value, (tuple, list)) else value
+
+
+def differentiable(value: Any) -> Any:
+    """Leaves that require grad, in place of float tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone(memory_format=torch.preserve_format).requires_grad_() if value.is_floating_point() else value
+    return tuple(differentiable(v) for v in value) if isinstance(value, (tuple, list)) else value
+
+
+def ours(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return from_torch(value.detach())
+    return tuple(ours(v) for v in value) if isinstance(value, (tuple, list)) else value
+
+
+def flat(value: Any) -> list[Any]:
+    return [x for v in value for x in flat(v)] if isinstance(value, (tuple, list)) else [value]
+
+
+def needs_of(value: Any) -> Any:
+    return tuple(needs_of(v) for v in value) if isinstance(value, tuple) else isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def bound(op: Op, sample: Sample) -> tuple[Any, ...]:
+    """The sample's arguments in schema order; lists of ints as lists."""
+    values = op.schema.bind(arguments(tuple(sample.args)), arguments(dict(sample.kwargs)))
+    fixed = []
+    for a, v in zip(op.schema.args, values, strict=True):
+        wrap = a.is_list and a.base in ("int", "SymInt") and v is not None and not isinstance(v, (tuple, list))
+        fixed.append((v,) if wrap else tuple(v) if isinstance(v, list) else v)
+    return tuple(fixed)
+
+
+def as_seen(op: Op, vjp: Vjp, args: tuple[Any, ...], results: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What a formula may look at: values of what it saves, metadata of the rest."""
+
+    def metas(value: Any) -> Any:
+        return meta_of(value) if isinstance(value, Tensor) else tuple(map(metas, value)) if isinstance(value, tuple) else value
+
+    seen = [v if a.name in vjp.saves else metas(v) for a, v in zip(op.schema.args, args, strict=True)]
+    names = ["result"] if len(results) == 1 else [f"result{i}" for i in range(len(results))]
+    return tuple(seen), tuple(r if n in vjp.saves or "result" in vjp.saves else metas(r) for n, r in zip(names, results, strict=True))
+
+
+def cases() -> list[Any]:
+    found = []
+    for op in OPS.values():
+        if op.vjp is not None and op.name not in _RANDOM:
+            found += [pytest.param(op, s, id=f"{op.name}-{i}") for i, s in enumerate(op.samples())]
+    return found
+
+
+def assert_gradients_agree(mine: Any, theirs: torch.Tensor | None, like: torch.Tensor) -> None:
+    if mine is None:
+        assert theirs is None or not theirs.abs().sum()
+        return
+    assert (tuple(mine.shape), mine.dtype) == (tuple(like.shape), like.dtype)
+    theirs = torch.zeros_like(like) if theirs is None else theirs
+    torch.testing.assert_close(mine.torch(), theirs, rtol=1e-7, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize("op, sample", cases())
+def test_formula(op: Op, sample: Sample) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        args = differentiable(doubles(bound(op, sample)))
+        try:
+            results = op.eager(*args)
+        except Exception:
+            pytest.skip("the sample is an error")
+        several = isinstance(results, tuple)
+        results = results if several else (results,)
+        leaves = [a for a in flat(args) if isinstance(a, torch.Tensor) and a.requires_grad]
+        targets = [r for r in results if r.requires_grad]
+        if not leaves or not targets:
+            pytest.skip("nothing to differentiate")
+        seeds = [torch.randn_like(r) if r.requires_grad else None for r in results]
+        theirs = torch.autograd.grad(targets, leaves, [s for s in seeds if s is not None], allow_unused=True)
+    assert op.vjp is not None
+    args_seen, results_seen = as_seen(op, op.vjp, ours(args), ours(results))
+    grads = tuple(None if s is None else from_torch(s) for s in seeds)
+    mine = op.vjp.fn(grads, args_seen, results_seen, needs_of(args))
+    assert len(mine) == len(args)
+    expected = iter(theirs)
+    for arg, grad in zip(args, mine, strict=True):
+        for a, g in zip(flat(arg), flat(grad) if isinstance(arg, tuple) and grad is not None else [grad] * len(flat(arg)), strict=True):
+            if isinstance(a, torch.Tensor) and a.requires_grad:
+                assert_gradients_agree(g, next(expected), a)

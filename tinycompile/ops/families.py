@@ -1,0 +1,26 @@
+"""Every family of records. Importing this module registers them all."""
+
+from tinycompile.ops import (  # noqa: F401
+    activations,
+    attention,
+    bitwise,
+    casts,
+    comparison,
+    creation,
+    indexing,
+    joining,
+    linalg,
+    losses,
+    moments,
+    norms,
+    pointwise_arith,
+    pointwise_math,
+    pointwise_more,
+    random,
+    reductions,
+    scatters,
+    softmax,
+    training,
+    view_parts,
+    views,
+)

@@ -1,0 +1,142 @@
+"""How derivative formulas are stated: they are attached to the records by name, family by family, in ``gradients_*.py``.
+
+A formula is written with ``ops`` and with tensors' operators (which are ops too), so that it runs eagerly, is traced on fakes
+with symbolic sizes, and can be differentiated again. What it does not save it sees as metadata alone (anything with
+``shape``, ``dtype`` and ``device``). Half types are widened where a formula takes several steps, and rounded once at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tinycompile.ops import families  # noqa: F401  formulas attach to its records
+from tinycompile.ops import meta_rules as rules
+from tinycompile.ops.calls import cast, ops, widen
+from tinycompile.ops.record import OPS, Decompose, Op, Vjp
+
+Gradients = Sequence[Any]
+VjpFn = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]], Gradients]
+
+FORMS: dict[str, Callable[..., Any]] = {}
+"""Ops that are differentiated through other ops than themselves: ``dropout`` through ``native_dropout``, which also gives the
+mask. Called with the op's arguments; the results are the op's."""
+
+
+def vjp(name: str, *saves: str) -> Callable[[VjpFn], VjpFn]:
+    """Attach a formula to a record; ``saves`` as in :class:`~tinycompile.ops.record.Vjp`."""
+
+    def attach(fn: VjpFn) -> VjpFn:
+        op = OPS[name]
+        known = {*(a.name for a in op.schema.args), "result", *(f"result{i}" for i in range(len(op.schema.returns)))}
+        if op.vjp is not None or not known.issuperset(saves):
+            raise ValueError(f"{name}: a second formula, or it saves what the op does not have: {saves}")
+        OPS[name] = replace(op, vjp=Vjp(fn, saves))
+        return fn
+
+    return attach
+
+
+def form(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """State through which ops a record is differentiated."""
+
+    def attach(fn: Callable[..., Any]) -> Callable[..., Any]:
+        FORMS[name] = fn
+        return fn
+
+    return attach
+
+
+def differentiable_form(op: Op) -> Callable[..., Any] | None:
+    """What to run in the op's place when gradients are wanted: None for an op with a formula, and for one that has no gradient.
+    The function may return NotImplemented: then only torch can differentiate the call."""
+    if op.vjp is not None:
+        return None
+    return FORMS.get(op.name) or (op.lowering.fn if isinstance(op.lowering, Decompose) else None)
+
+
+def one_input(name: str, saved: str, slope: Callable[..., Any]) -> None:
+    """Formula of a pointwise op of one tensor: ``slope(g, v, *attrs)`` in opmath dtypes, where ``v`` is the input or the result
+    (``saved``: "self", "result", or "" for neither) and ``attrs`` are the call's other arguments."""
+
+    def fn(grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], needs: Sequence[Any]) -> Gradients:
+        values = () if not saved else (widen(results[0] if saved == "result" else args[0]),)
+        return (cast(slope(widen(grads[0]), *values, *args[1:]), args[0].dtype), *(None for _ in args[1:]))
+
+    vjp(name, *([saved] if saved else []))(fn)
+
+
+def two_inputs(name: str, saves: Sequence[str], *slopes: Callable[..., Any]) -> None:
+    """Formula of a pointwise op of several tensors or numbers: one ``slope(g, *args)`` an input, all of them in opmath dtypes."""
+
+    def fn(grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], needs: Sequence[Any]) -> Gradients:
+        g = widen(grads[0])
+        values = [wide(a) if name in saves else a for name, a in zip(names, args, strict=True)]
+        found = [
+            sum_to(slope(g, *values), a) if need else None
+            for slope, a, need in zip(slopes, args[: len(slopes)], needs[: len(slopes)], strict=True)
+        ]
+        return (*found, *(None for _ in args[len(slopes) :]))
+
+    names = [a.name for a in OPS[name].schema.args]
+    vjp(name, *saves)(fn)
+
+
+def wide(x: Any) -> Any:
+    """``widen`` that lets numbers be."""
+    return widen(x) if hasattr(x, "dtype") else x
+
+
+def sum_to(grad: Any, like: Any) -> Any:
+    """Undo broadcasting and promotion: ``grad`` summed to the shape, and cast to the dtype, of ``like``."""
+    lead = len(grad.shape) - len(like.shape)
+    grown = [
+        lead + d for d, size in enumerate(like.shape) if rules.is_one(size) and not rules.is_one(grad.shape[lead + d])
+    ]
+    if lead or grown:
+        grad = ops.sum(grad, (*range(lead), *grown), True)
+    if lead:
+        grad = ops.reshape(grad, tuple(like.shape))
+    return cast(grad, like.dtype)
+
+
+def zeros(like: Any) -> Any:
+    """Zeros in the shape and dtype of ``like``."""
+    return ops.full(tuple(like.shape), 0.0 if like.dtype.is_floating_point else 0, dtype=like.dtype, device=like.device)
+
+
+def constant_op(name: str) -> None:
+    """An op whose slope is zero wherever it is defined (``floor``): its gradient is zeros, as in torch, not undefined."""
+
+    def fn(grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], needs: Sequence[Any]) -> Gradients:
+        return tuple(zeros(a) if need is True else None for a, need in zip(args, needs, strict=True))
+
+    vjp(name)(fn)
+
+
+def dims_of(dim: Any, rank: int) -> tuple[int, ...]:
+    """The dims that a reduction goes over."""
+    return tuple(rules.shapes.normalize_dims(dim, rank))
+
+
+def kept(reduced: Any, x: Any, dim: Any, keepdim: bool) -> Any:
+    """A reduction's result (or its gradient) with the reduced dims of ``x`` as size 1."""
+    if keepdim or not len(x.shape):
+        return reduced
+    dims = dims_of(dim, len(x.shape))
+    return ops.reshape(reduced, tuple(1 if d in dims else s for d, s in enumerate(x.shape)))
+
+
+def count_of(x: Any, dims: Sequence[int]) -> Any:
+    """How many elements of ``x`` a reduction over ``dims`` takes together."""
+    return rules.shapes.numel(tuple(x.shape[d] for d in dims))
+
+
+def positions(size: Any, rank: int, dim: int, device: Any) -> Any:
+    """0 .. size - 1 along ``dim``, of size 1 along the other dims."""
+    dim %= rank
+    line = ops.arange(0, size, 1, dtype=torch.int64, device=device)
+    return ops.reshape(line, tuple(size if d == dim else 1 for d in range(rank)))

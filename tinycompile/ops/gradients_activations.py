@@ -1,0 +1,76 @@
+"""Derivatives of the activation functions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tinycompile.ops.calls import ops
+from tinycompile.ops.gradients import one_input
+
+
+def _gelu(g: Any, x: Any, approximate: str = "none") -> Any:
+    if approximate == "none":
+        cdf = (ops.erf(x * math.sqrt(0.5)) + 1) * 0.5
+        pdf = ops.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+        return g * (cdf + x * pdf)
+    slope = math.sqrt(2 / math.pi)
+    s = ops.sigmoid((x + x * x * x * 0.044715) * (2 * slope))  # as the forward: tanh(u) is 2 s - 1
+    return g * (s + x * (s * (1 - s)) * ((x * x * (3 * 0.044715) + 1) * (2 * slope)))
+
+
+def _silu(g: Any, x: Any) -> Any:
+    s = ops.sigmoid(x)
+    return g * (s * (x * (1 - s) + 1))
+
+
+def _mish(g: Any, x: Any) -> Any:
+    inner = ops.tanh(ops.softplus(x))
+    return g * (inner + x * ops.sigmoid(x) * (1 - inner * inner))
+
+
+def _softplus(g: Any, x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
+    scaled = x if beta == 1 else x * beta
+    return ops.where(scaled > threshold, g, g * ops.sigmoid(scaled))
+
+
+def _elu(g: Any, x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    left = ops.exp(x * input_scale) * (alpha * scale * input_scale)
+    return g * ops.where(x <= 0, left, float(scale))
+
+
+def _hardswish(g: Any, x: Any) -> Any:
+    return ops.where(x <= -3, 0.0, ops.where(x < 3, g * (x / 3 + 0.5), g))
+
+
+def _outside(low: Any, high: Any, g: Any, x: Any) -> Any:
+    """Zero at the bounds and beyond."""
+    return ops.where(ops.logical_or(x <= low, x >= high), 0.0, g)
+
+
+def _shrunk(g: Any, x: Any, lambd: Any = 0.5) -> Any:
+    return ops.where(ops.logical_and(x >= -lambd, x <= lambd), 0.0, g)
+
+
+one_input("relu", "result", lambda g, y: ops.where(y <= 0, 0.0, g))
+for _name, _slope in {
+    "relu6": lambda g, x: _outside(0, 6, g, x),
+    "hardtanh": lambda g, x, low=-1, high=1: _outside(low, high, g, x),
+    "leaky_relu": lambda g, x, slope=0.01: ops.where(x > 0, g, g * slope),
+    "hardshrink": _shrunk,
+    "softshrink": _shrunk,
+    "threshold": lambda g, x, threshold, value: ops.where(x <= threshold, 0.0, g),
+    "elu": _elu,
+    "celu": lambda g, x, alpha=1.0: _elu(g, x, alpha, 1, 1 / alpha),
+    "selu": lambda g, x: _elu(g, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
+    "gelu": _gelu,
+    "softplus": _softplus,
+    "silu": _silu,
+    "mish": _mish,
+    "hardswish": _hardswish,
+    "hardsigmoid": lambda g, x: _outside(-3, 3, g / 6, x),
+    "softsign": lambda g, x: g / ops.square(ops.abs(x) + 1),
+    "tanhshrink": lambda g, x: g * ops.square(ops.tanh(x)),
+    "log_sigmoid": lambda g, x: g * ops.sigmoid(-x),
+}.items():
+    one_input(_name, "self", _slope)

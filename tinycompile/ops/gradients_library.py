@@ -1,0 +1,175 @@
+"""Derivatives of what library kernels do: convolutions, attention, dropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tinycompile.ops import meta_rules as rules
+from tinycompile.ops.attention import numbers
+from tinycompile.ops.calls import cast, ops, widen
+from tinycompile.ops.gradients import Gradients, form, positions, vjp
+
+Args = Sequence[Any]
+
+
+# --------------------------------------------------------------------------------------------------------------- dropout
+
+
+@form("dropout")
+def _dropout(x: Any, p: float, train: bool) -> Any:
+    return ops.native_dropout(x, p, train)[0]
+
+
+@vjp("native_dropout", "result1")
+def _native_dropout(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    _, p, train = args
+    if not train:
+        return grads[0], None, None
+    return ops.mul(ops.mul(grads[0], results[1]), 0.0 if p == 1 else 1 / (1 - p)), None, None
+
+
+# ----------------------------------------------------------------------------------------------------------- convolution
+
+
+def _convolution(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, weight, bias, stride, padding, dilation, groups = args
+    n = len(weight.shape) - 2
+    g = grads[0]
+    batched = len(x.shape) == n + 2
+    if not batched:
+        g, x = ops.unsqueeze(g, 0), ops.unsqueeze(x, 0)
+    steps, gaps = numbers(stride, n), numbers(dilation, n)
+    around, more = _paddings(padding, weight.shape[2:], gaps)
+    if any(more):  # an odd "same": one side gets one more
+        extra = tuple(p for m in reversed(more) for p in (0, m))
+        x = ops.pad(x, extra)
+    first = second = None
+    if needs[0] or needs[1]:
+        first, second = ops.convolution_backward(
+            g, x, weight, steps, around, gaps, groups, bool(needs[0]), bool(needs[1])
+        )
+        if any(more) and needs[0]:
+            first = ops.pad(first, tuple(-p for p in extra))
+    third = ops.sum(g, (0, *range(2, n + 2))) if bias is not None and needs[2] else None
+    first = first if batched or not needs[0] else ops.squeeze(first, (0,))
+    return first if needs[0] else None, second if needs[1] else None, third, None, None, None, None
+
+
+def _paddings(padding: Any, kernel: Sequence[Any], dilation: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """On both sides, and how much more after the end."""
+    if isinstance(padding, (tuple, list)) and padding and isinstance(padding[0], str):
+        padding = padding[0]
+    n = len(kernel)
+    if not isinstance(padding, str):
+        return numbers(padding, n), (0,) * n
+    total = [(k - 1) * d if padding == "same" else 0 for k, d in zip(kernel, dilation, strict=True)]
+    return tuple(s // 2 for s in total), tuple(s % 2 for s in total)
+
+
+for _name in ("conv1d", "conv2d", "conv3d"):
+    vjp(_name, "self", "weight")(_convolution)
+
+
+@vjp("convolution_backward", "grad", "input", "weight")
+def _convolution_backward(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """Convolution is linear in its input and in its weight: the same three products, once more."""
+    g_input, g_weight = grads
+    grad, x, weight, *attrs, has_input, has_weight = args
+    g_input, g_weight = g_input if has_input else None, g_weight if has_weight else None
+    convolve = (ops.conv1d, ops.conv2d, ops.conv3d)[len(weight.shape) - 3]
+    parts = []
+    if g_input is not None:
+        parts.append(convolve(g_input, weight, None, *attrs))
+    if g_weight is not None:
+        parts.append(convolve(x, g_weight, None, *attrs))
+    first = (ops.add(*parts) if len(parts) == 2 else parts[0]) if parts and needs[0] else None
+    second = ops.convolution_backward(grad, x, g_weight, *attrs, True, False)[0] if g_weight is not None and needs[1] else None
+    third = ops.convolution_backward(grad, g_input, weight, *attrs, False, True)[1] if g_input is not None and needs[2] else None
+    return first, second, third, None, None, None, None, None, None
+
+
+# ------------------------------------------------------------------------------------------------------------- attention
+
+
+@form("scaled_dot_product_attention")
+def _attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if not dropout_p and not enable_gqa and _fuses(q, k, v, mask):
+        return ops.attention_forward(q, k, v, mask, is_causal, factor)[0]
+    if enable_gqa:
+        k, v = (ops.repeat_interleave(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    p = _probabilities(q, k, mask, is_causal, factor)
+    if dropout_p:
+        p = ops.native_dropout(p, dropout_p, True)[0]
+    return ops.matmul(p, v)
+
+
+def _fuses(q: Any, k: Any, v: Any, mask: Any) -> bool:
+    """Whether a fused kernel takes these in both directions."""
+    same = rules.shapes.same
+    if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
+        return False
+    sizes_fit = all(same(q.shape[d], x.shape[d]) for x in (k, v) for d in (0, 1, 3))
+    if not sizes_fit or any(rules.is_zero(s) for x in (q, k, v) for s in x.shape) or not all(_dense(x) for x in (q, k, v)):
+        return False
+    if q.device.type == "cpu":
+        return mask is None or (not _has_grad(mask) and len(mask.shape) in (2, 4))
+    width = q.shape[3]
+    return mask is None and isinstance(width, int) and width % 8 == 0 and width <= 256
+
+
+def _dense(x: Any) -> bool:
+    return bool(rules.shapes.same(x.stride()[-1], 1))
+
+
+def _has_grad(x: Any) -> bool:
+    return bool(getattr(x, "requires_grad", False))
+
+
+def _probabilities(q: Any, k: Any, mask: Any, is_causal: bool, scale: float) -> Any:
+    """softmax(scale q k + mask); a row that sees nothing is zeros."""
+    scores = ops.mul(ops.matmul(q, ops.transpose(k, -2, -1)), scale)
+    if is_causal:
+        rows, cols = (positions(scores.shape[d], 2, d, q.device) for d in (-2, -1))
+        scores = ops.where(ops.ge(rows, cols), scores, -math.inf)
+    if mask is None:
+        return ops.softmax(scores, -1)
+    scores = ops.where(mask, scores, -math.inf) if not mask.dtype.is_floating_point else ops.add(scores, mask)
+    blind = ops.eq(ops.amax(scores, (-1,), True), -math.inf)
+    return ops.where(blind, 0.0, ops.softmax(ops.where(blind, 0.0, scores), -1))
+
+
+@vjp("attention_forward", "query", "key", "value", "mask", "result0", "result1")
+def _attention_forward(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """The statistics are there for this alone: their own gradient is never defined."""
+    q, k, v, mask, is_causal, scale = args
+    if grads[0] is None:
+        return (None,) * 6
+    return (*ops.attention_backward(grads[0], q, k, v, mask, *results, is_causal, scale), None, None, None)
+
+
+@form("attention_backward")
+def _attention_backward(
+    grad: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, statistics: Any, is_causal: bool, scale: float
+) -> Any:
+    """From the inputs alone, so that it can be differentiated once more. Dao et al., 2022, appendix B."""
+    g, wide_q, wide_k, wide_v = (widen(x) for x in (grad, q, k, v))
+    p = _probabilities(wide_q, wide_k, mask, is_causal, scale)
+    turned = ops.transpose(p, -2, -1)
+    inner = ops.matmul(g, ops.transpose(wide_v, -2, -1))
+    slope = ops.mul(ops.mul(p, ops.sub(inner, ops.sum(ops.mul(inner, p), (-1,), True))), scale)
+    first = ops.matmul(slope, wide_k)
+    second = ops.matmul(ops.transpose(slope, -2, -1), wide_q)
+    third = ops.matmul(turned, g)
+    return cast(first, q.dtype), cast(second, k.dtype), cast(third, v.dtype)

@@ -1,0 +1,162 @@
+"""Derivatives of matrix products and einsum."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+from tinycompile.ops.calls import cast, ops
+from tinycompile.ops.gradients import Gradients, sum_to, vjp
+from tinycompile.ops.gradients_pointwise import _scaled
+
+Args = Sequence[Any]
+
+
+def _turned(x: Any) -> Any:
+    """The last two dims swapped."""
+    return ops.transpose(x, -2, -1)
+
+
+@vjp("mm", "self", "mat2")
+def _mm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    (g,), (a, b) = grads, args
+    return ops.mm(g, _turned(b)) if needs[0] else None, ops.mm(_turned(a), g) if needs[1] else None
+
+
+@vjp("bmm", "self", "mat2")
+def _bmm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    (g,), (a, b) = grads, args
+    return ops.bmm(g, _turned(b)) if needs[0] else None, ops.bmm(_turned(a), g) if needs[1] else None
+
+
+@vjp("matmul", "self", "other")
+def _matmul(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """Vectors count as a row (left) or a column (right); broadcast batches are summed."""
+    (g,), (x, y) = grads, args
+    if len(x.shape) == 1:
+        g = ops.unsqueeze(g, -1 if len(y.shape) == 1 else -2)
+    if len(y.shape) == 1:
+        g = ops.unsqueeze(g, -1)
+    rows = ops.unsqueeze(x, 0) if len(x.shape) == 1 else x
+    cols = ops.unsqueeze(y, 1) if len(y.shape) == 1 else y
+    first = second = None
+    if needs[0]:
+        first = ops.reshape(_matrix_sum(ops.matmul(g, _turned(cols)), rows), tuple(x.shape))
+    if needs[1]:
+        if len(y.shape) <= 2 and len(rows.shape) > 2:  # one product over all rows, not a batch of them to be summed
+            second = ops.mm(_turned(_flat(rows)), _flat(g))
+        else:
+            second = _matrix_sum(ops.matmul(_turned(rows), g), cols)
+        second = ops.reshape(second, tuple(y.shape))
+    return first, second
+
+
+def _matrix_sum(g: Any, like: Any) -> Any:
+    return sum_to(g, like)
+
+
+def _flat(x: Any) -> Any:
+    """All but the last dim as rows."""
+    return x if len(x.shape) == 2 else ops.reshape(x, (-1, x.shape[-1]))
+
+
+@vjp("linear", "self", "weight")
+def _linear(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    (g,), (x, weight, bias) = grads, args
+    first = second = third = None
+    vector = len(weight.shape) == 1
+    if vector:
+        g, weight = ops.unsqueeze(g, -1), ops.unsqueeze(weight, 0)
+    if needs[0]:
+        first = ops.matmul(g, weight)
+    if needs[1]:
+        second = ops.mm(_turned(_flat(g)), _flat(x))
+        second = ops.reshape(second, (x.shape[-1],)) if vector else second
+    if bias is not None and needs[2]:
+        third = sum_to(ops.squeeze(g, (-1,)) if vector else g, bias)
+    return first, second, third
+
+
+def _product_of(product: Any, grads: Args, args: Args, needs: Args) -> Gradients:
+    """addmm and baddbmm: beta x + alpha a b."""
+    (g,), (x, a, b, beta, alpha) = grads, args
+    first = sum_to(_scaled(g, beta), x) if needs[0] else None
+    left = _scaled(product(g, _turned(b)), alpha) if needs[1] else None
+    return first, left, _scaled(product(_turned(a), g), alpha) if needs[2] else None, None, None
+
+
+@vjp("addmm", "mat1", "mat2")
+def _addmm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    return _product_of(ops.mm, grads, args, needs)
+
+
+@vjp("baddbmm", "batch1", "batch2")
+def _baddbmm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    return _product_of(ops.bmm, grads, args, needs)
+
+
+@vjp("outer", "self", "vec2")
+def _outer(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    (g,), (x, y) = grads, args
+    first = cast(ops.sum(ops.mul(g, y), (1,)), x.dtype) if needs[0] else None
+    return first, cast(ops.sum(ops.mul(g, ops.unsqueeze(x, 1)), (0,)), y.dtype) if needs[1] else None
+
+
+# ---------------------------------------------------------------------------------------------------------------- einsum
+
+
+@vjp("einsum", "tensors")
+def _einsum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """Each operand's gradient is an einsum of the result's with the other operands."""
+    equation, tensors = args
+    *terms, output = _explicit(equation, [len(x.shape) for x in tensors])
+    found = []
+    for i, (term, x) in enumerate(zip(terms, tensors, strict=True)):
+        others = [(t, y) for j, (t, y) in enumerate(zip(terms, tensors, strict=True)) if j != i]
+        found.append(_einsum_operand(grads[0], output, others, term, x) if needs[1][i] else None)
+    return None, tuple(found)
+
+
+def _explicit(equation: str, ranks: Sequence[int]) -> list[str]:
+    """The terms and the output without ellipsis and with the output spelled out."""
+    left, arrow, output = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    free = [c for c in string.ascii_letters if c not in left]
+    hidden = [rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)]
+    shared = free[: max(hidden, default=0)]
+    terms = [t.replace("...", "".join(shared[len(shared) - n :])) for t, n in zip(terms, hidden, strict=True)]
+    if arrow:
+        return [*terms, output.replace("...", "".join(shared))]
+    letters = "".join(terms)
+    return [*terms, "".join(shared) + "".join(sorted(c for c in set(letters) if letters.count(c) == 1 and c not in shared))]
+
+
+def _einsum_operand(g: Any, output: str, others: Sequence[tuple[str, Any]], term: str, x: Any) -> Any:
+    known = {c for t in (output, *(t for t, _ in others)) for c in t}
+    sizes = dict(zip(term, x.shape, strict=True))
+    once = "".join(dict.fromkeys(term))
+    seen = "".join(c for c in once if c in known)
+    found = ops.einsum(f"{','.join((output, *(t for t, _ in others)))}->{seen}", (g, *(y for _, y in others)))
+    for at, c in enumerate(once):  # letters that were summed away by themselves
+        if c not in known:
+            found = ops.unsqueeze(found, at)
+    grown = [d if c in known else sizes[c] for c, d in zip(once, found.shape, strict=True)]
+    found = ops.expand(found, tuple(grown))
+    if len(once) == len(term):
+        return sum_to(found, x)
+    return sum_to(_on_diagonals(found, once, term), x)
+
+
+def _on_diagonals(g: Any, once: str, term: str) -> Any:
+    """From a dim a letter to the term as written: each repeat puts what is there on a diagonal."""
+    letters = list(once)
+    for at, c in enumerate(term):
+        if at < len(letters) and letters[at] == c:
+            continue
+        first = letters.index(c)
+        size = [*g.shape[:at], g.shape[first], *g.shape[at:]]
+        rest = [d for d in range(len(letters)) if d != first]
+        g = ops.diagonal_backward(ops.permute(g, (*rest, first)), tuple(size), 0, first, at)
+        letters.insert(at, c)
+    return g

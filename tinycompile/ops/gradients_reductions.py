@@ -1,0 +1,251 @@
+"""Derivatives of reductions, scans, softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinycompile.ops import meta_rules as rules
+from tinycompile.ops.calls import cast, ops, widen
+from tinycompile.ops.gradients import Gradients, count_of, dims_of, kept, positions, sum_to, vjp, zeros
+
+Args = Sequence[Any]
+
+
+def _spread(g: Any, x: Any, dim: Any, keepdim: bool) -> Any:
+    """A reduction's gradient, repeated along the dims that were reduced."""
+    return ops.expand(kept(g, x, dim, keepdim), tuple(x.shape)) if len(x.shape) else g
+
+
+# -------------------------------------------------------------------------------------------------------- sums, products
+
+
+@vjp("sum")
+def _sum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, keepdim, dtype = args
+    return _spread(cast(grads[0], x.dtype), x, dim, keepdim), None, None, None
+
+
+@vjp("mean")
+def _mean(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, keepdim, dtype = args
+    share = ops.div(grads[0], count_of(x, dims_of(dim, len(x.shape))))
+    return _spread(cast(share, x.dtype), x, dim, keepdim), None, None, None
+
+
+def _product_of_others(x: Any, dim: int) -> Any:
+    """At each position the product of all the others along ``dim``: from the left times from the right, so zeros are no trouble."""
+    n = x.shape[dim]
+    one = ops.full(rules.replaced(tuple(x.shape), dim, 1), 1.0, dtype=x.dtype, device=x.device)
+    left = ops.cumprod(ops.cat((one, ops.slice(x, dim, 0, n - 1)), dim), dim)
+    turned = ops.flip(ops.slice(x, dim, 1), (dim,))
+    return ops.mul(left, ops.flip(ops.cumprod(ops.cat((one, turned), dim), dim), (dim,)))
+
+
+@vjp("prod", "self")
+def _prod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, keepdim, dtype = args
+    if not len(x.shape):
+        return cast(grads[0], x.dtype), None, None, None
+    if any(rules.is_zero(s) for s in x.shape):
+        return zeros(x), None, None, None
+    wide = widen(x)
+    if dim is None:
+        others = ops.reshape(_product_of_others(ops.reshape(wide, (-1,)), 0), tuple(x.shape))
+    else:
+        others = _product_of_others(wide, dims_of(dim, len(x.shape))[0])
+    return cast(ops.mul(kept(widen(grads[0]), x, dim, keepdim), others), x.dtype), None, None, None
+
+
+def _reversed_sum(x: Any, dim: int) -> Any:
+    return ops.flip(ops.cumsum(ops.flip(x, (dim,)), dim), (dim,))
+
+
+@vjp("cumsum")
+def _cumsum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, dtype = args
+    g = grads[0] if not len(x.shape) else _reversed_sum(grads[0], dim)
+    return cast(g, x.dtype), None, None
+
+
+@vjp("cumprod", "self", "result")
+def _cumprod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """Before the first zero of a row it is (sum of g y from here on) / x. At the first zero it is the same sum with that zero
+    taken for a one; after it, zero. (The second derivative at a zero is not covered.)"""
+    x, dim, dtype = args
+    if not len(x.shape):
+        return cast(grads[0], x.dtype), None, None
+    g, wide, y = widen(grads[0]), widen(x), widen(results[0])
+    zero = ops.eq(x, 0)
+    seen = ops.cumsum(ops.to(zero, y.dtype), dim)
+    first = ops.logical_and(zero, ops.eq(seen, 1))
+    before = ops.div(_reversed_sum(ops.mul(g, y), dim), ops.where(zero, 1.0, wide))
+    without = ops.cumprod(ops.where(first, 1.0, wide), dim)
+    at = _reversed_sum(ops.where(ops.ge(seen, 1), ops.mul(g, without), 0.0), dim)
+    return cast(ops.where(ops.eq(seen, 0), before, ops.where(first, at, 0.0)), x.dtype), None, None
+
+
+# -------------------------------------------------------------------------------------------------------------- extremes
+
+
+def _shared(g: Any, x: Any, extreme: Any, dim: Any, keepdim: bool) -> Any:
+    """Equal extremes share the gradient."""
+    if not len(x.shape):
+        return g
+    chosen = ops.to(ops.eq(x, kept(extreme, x, dim, keepdim)), g.dtype)
+    many = ops.sum(chosen, dims_of(dim, len(x.shape)), True)
+    return ops.div(ops.mul(chosen, kept(g, x, dim, keepdim)), many)
+
+
+def _extreme(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, keepdim = args
+    return _shared(grads[0], x, results[0], dim, keepdim), None, None
+
+
+def _extreme_of_all(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    return (_shared(grads[0], args[0], results[0], None, False),)
+
+
+def _extreme_along(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """All of it goes to the position that was returned."""
+    x, dim, keepdim = args
+    rank = len(x.shape)
+    if grads[0] is None:
+        return None, None, None
+    if not rank:
+        return grads[0], None, None
+    at = dims_of(dim, rank)[0]
+    here = ops.eq(positions(x.shape[at], rank, at, x.device), kept(results[1], x, dim, keepdim))
+    return ops.where(here, kept(grads[0], x, dim, keepdim), 0.0), None, None
+
+
+for _name in ("max", "min"):
+    vjp(f"a{_name}", "self", "result")(_extreme)
+    vjp(f"{_name}_all", "self", "result")(_extreme_of_all)
+    vjp(f"{_name}_dim", "result1")(_extreme_along)
+
+
+# --------------------------------------------------------------------------------------------------------------- moments
+
+
+def _of_variance(g: Any, x: Any, dim: Any, correction: Any, keepdim: bool) -> Any:
+    """2 (x - mean) / (n - correction), in the opmath dtype."""
+    wide = widen(x)
+    dims = dims_of(dim, len(x.shape))
+    taken = 1 if correction is None else correction
+    centered = ops.sub(wide, ops.mean(wide, dims, True) if dims else wide)
+    freedom = count_of(x, dims) - taken
+    share = 2.0 / freedom if isinstance(freedom, (int, float)) and freedom else None
+    scaled = ops.div(ops.mul(widen(g), 2.0), freedom) if share is None else ops.mul(widen(g), share)
+    return ops.mul(kept(scaled, x, dim, keepdim), centered)
+
+
+def _of_deviation(g: Any, y: Any) -> Any:
+    """The gradient of the variance, zero where the deviation is."""
+    wide = widen(y)
+    return ops.where(ops.eq(wide, 0), 0.0, ops.div(widen(g), ops.mul(wide, 2.0)))
+
+
+@vjp("var", "self")
+def _var(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, correction, keepdim = args
+    return cast(_of_variance(grads[0], x, dim, correction, keepdim), x.dtype), None, None, None
+
+
+@vjp("std", "self", "result")
+def _std(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, correction, keepdim = args
+    g = _of_variance(_of_deviation(grads[0], results[0]), x, dim, correction, keepdim)
+    return cast(g, x.dtype), None, None, None
+
+
+def _with_mean(spread: Any, g_mean: Any, x: Any, dim: Any, keepdim: bool) -> Gradients:
+    """Add the mean's gradient; either may be missing."""
+    total = spread
+    if g_mean is not None:
+        share = ops.div(widen(g_mean), count_of(x, dims_of(dim, len(x.shape))))
+        total = _spread(share, x, dim, keepdim) if spread is None else ops.add(spread, kept(share, x, dim, keepdim))
+    return None if total is None else cast(total, x.dtype), None, None, None
+
+
+@vjp("var_mean", "self")
+def _var_mean(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, correction, keepdim = args
+    spread = None if grads[0] is None else _of_variance(grads[0], x, dim, correction, keepdim)
+    return _with_mean(spread, grads[1], x, dim, keepdim)
+
+
+@vjp("std_mean", "self", "result0")
+def _std_mean(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, correction, keepdim = args
+    spread = None
+    if grads[0] is not None:
+        spread = _of_variance(_of_deviation(grads[0], results[0]), x, dim, correction, keepdim)
+    return _with_mean(spread, grads[1], x, dim, keepdim)
+
+
+@vjp("linalg_vector_norm", "self", "result")
+def _vector_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """Zero where the norm is."""
+    x, order, dim, keepdim, dtype = args
+    if order == 0:
+        return zeros(x), None, None, None, None
+    wide = widen(cast(x, results[0].dtype))
+    g, y = (kept(widen(v), x, dim, keepdim) for v in (grads[0], results[0]))
+    if order == 2:
+        found = ops.mul(wide, ops.where(ops.eq(y, 0), 0.0, ops.div(g, y)))
+    elif order == 1:
+        found = ops.mul(ops.sign(wide), g)
+    elif order in (float("inf"), float("-inf")):
+        found = ops.mul(ops.sign(wide), _shared(g, ops.abs(wide), y, dim, True))
+    else:
+        size = ops.abs(wide)
+        slope = ops.mul(ops.sign(wide), ops.pow_scalar(size, order - 1))
+        slope = ops.where(ops.eq(size, 0), 0.0, slope) if order < 1 else slope
+        found = ops.mul(slope, ops.where(ops.eq(y, 0), 0.0, ops.div(g, ops.pow_scalar(y, order - 1))))
+    return cast(found, x.dtype), None, None, None, None
+
+
+# --------------------------------------------------------------------------------------------------------------- softmax
+
+
+@vjp("logsumexp", "self", "result")
+def _logsumexp(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, keepdim = args
+    g, y = (kept(widen(v), x, dim, keepdim) for v in (grads[0], results[0]))
+    below = ops.sub(widen(x), y)
+    return cast(ops.mul(g, ops.exp(ops.where(ops.isnan(below), 0.0, below))), x.dtype), None, None
+
+
+@vjp("softmax", "result")
+def _softmax(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, dtype = args
+    g, y = widen(grads[0]), widen(results[0])
+    both = ops.mul(g, y)
+    total = ops.sum(both, (dim,), True) if len(x.shape) else both
+    return cast(ops.sub(both, ops.mul(y, total)), x.dtype), None, None
+
+
+@vjp("log_softmax", "result")
+def _log_softmax(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, dtype = args
+    g, y = widen(grads[0]), widen(results[0])
+    total = ops.sum(g, (dim,), True) if len(x.shape) else g
+    return cast(ops.sub(g, ops.mul(ops.exp(y), total)), x.dtype), None, None
+
+
+@vjp("softmax_stats", "self", "result0", "result1")
+def _softmax_stats(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """The sum of exp(x - max) also depends on the maximum, by minus itself."""
+    x, dim = args
+    g_top, g_total = grads
+    top, total = results
+    g = None
+    if g_total is not None:
+        g = ops.mul(g_total, ops.exp(ops.sub(x, top)))
+        through_top = ops.neg(ops.mul(g_total, total))
+        g_top = through_top if g_top is None else ops.add(g_top, through_top)
+    if g_top is not None:
+        at_top = _shared(g_top, x, top, dim, True)
+        g = at_top if g is None else ops.add(g, at_top)
+    return None if g is None else sum_to(g, x), None
