@@ -12,15 +12,13 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tinycompile.aot.replay import attach_replay
-from tinycompile.aot.requires_grad import outputs_require_grad
-from tinycompile.backends import Backend, lookup_backend
+from tinycompile.backends import Backend, lookup_backend, takes_halves
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.errors import BackendError, FallbackWarning, GraphBreakError, KernelError, RecompileLimitWarning
@@ -28,10 +26,11 @@ from tinycompile.base.logs import log, warn_once
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.frame import Captured, CaptureOptions, capture
 from tinycompile.compiler import CompiledGraph
+from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
-from tinycompile.ir.interpreter import run_graph
 from tinycompile.report import KernelInfo, Report, kernel_infos, make_report, stage_text
+from tinycompile.training import compile_training
 
 MODES = ("default", "reduce-overhead", "max-autotune")
 _serial = itertools.count()
@@ -45,12 +44,15 @@ class Options:
     mode: str = "default"
     fullgraph: bool = False
     dynamic: bool | None = None
+    activation_memory_budget: float = 1.0
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}")
         if self.mode == "reduce-overhead":
             warn_once("mode='reduce-overhead' has no CUDA graphs yet: it runs as mode='default'")
+        if not 0 <= self.activation_memory_budget <= 1:
+            raise ValueError(f"activation_memory_budget must be between 0 and 1, not {self.activation_memory_budget!r}")
         lookup_backend(self.backend)  # an unknown name is an error where it was written, not at the first call
 
 
@@ -85,15 +87,18 @@ class CompiledFunction:
         _live.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for entry in self._entries:
+            if entry.guard(*args, **kwargs):
+                break
+        else:
+            entry = self._miss(args, kwargs)
         try:
-            for entry in self._entries:
-                if entry.guard(*args, **kwargs):
-                    return entry.run(*args, **kwargs)
-            return self._miss(args, kwargs)
-        except KernelError as error:
-            # A kernel met an index out of range or an integer division by zero before any effect: torch raises its own error.
-            log("kernels", f"{self.__name__}: {error}; the call is redone eagerly")
-            return self.original(*args, **kwargs)
+            return entry.run(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001  # sorted out below
+            if not self._can_be_redone(entry, error):
+                raise
+            failure = error
+        return self._redo(failure, args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -106,7 +111,7 @@ class CompiledFunction:
     @property
     def graphs(self) -> list[Graph]:
         """The captured graphs, newest last."""
-        return [e.compiled.graph for e in self._entries if e.compiled is not None]
+        return [e.captured.graph for e in self._entries if e.compiled is not None and e.captured.graph is not None]
 
     @property
     def kernels(self) -> list[KernelInfo]:
@@ -158,18 +163,34 @@ class CompiledFunction:
 
     # -- compiling -------------------------------------------------------------------------------------------------------
 
-    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _can_be_redone(self, entry: CacheEntry, error: Exception) -> bool:
+        """Whether compiled code failed, before any effect: a kernel that met a bad index, say, or a library function."""
+        if entry.compiled is None or callable(self.options.backend):
+            return isinstance(error, KernelError)
+        return isinstance(error, KernelError) or not any(written(n) for n in entry.compiled.graph.nodes)
+
+    def _redo(self, failure: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run eagerly what failed compiled: torch raises its own error, at the user's line."""
+        log("kernels", f"{self.__name__}: {failure}; the call is redone eagerly")
+        result = self.original(*args, **kwargs)
+        if not isinstance(failure, KernelError):
+            if config.on_error == "raise":
+                raise failure
+            warn_once(f"compiled {self.__name__} failed where eager does not ({type(failure).__name__}: {failure}); it was run eagerly")
+        return result
+
+    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         if self._eager:
-            return self.original(*args, **kwargs)
+            return replace(self._entries[0], run=self.original, compiled=None)
         with self._lock:
             entry = next((e for e in self._entries if e.guard(*args, **kwargs)), None)  # another thread may have made it
             if entry is None:
                 if len(self._entries) >= config.recompile_limit:
                     return self._give_up(args, kwargs)
                 entry = self._compile(args, kwargs, keep=True)
-        return entry.run(*args, **kwargs)
+        return entry
 
-    def _give_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _give_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         self._eager = True
         reason = self._entries[0].captured.explain_failure(args, kwargs)
         warnings.warn(
@@ -178,7 +199,7 @@ class CompiledFunction:
             RecompileLimitWarning,
             stacklevel=4,
         )
-        return self.original(*args, **kwargs)
+        return replace(self._entries[0], run=self.original, compiled=None)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool) -> CacheEntry:
         if self._entries:
@@ -218,16 +239,22 @@ class CompiledFunction:
         return CacheEntry(captured.guard, self.original, captured, None, artifacts, times)
 
     def _fill(self, entry: CacheEntry, graph: Graph, captured: Captured) -> None:
-        compiled = lookup_backend(self.options.backend)(graph, captured.example_inputs, entry.artifacts)
-        call = compiled.call
+        backend = lookup_backend(self.options.backend)
         if any(captured.inputs_require_grad) and torch.is_grad_enabled():
-            flags = outputs_require_grad(graph, captured.inputs_require_grad)
-            if any(flags):
-                aliases = compiled.source.aliases if compiled.source is not None else ()
-                call = attach_replay(call, functools.partial(_replay, graph), flags, aliases)
+            compiled = compile_training(
+                graph,
+                captured.example_inputs,
+                captured.inputs_require_grad,
+                backend,
+                entry.artifacts,
+                budget=self.options.activation_memory_budget,
+                joint=takes_halves(self.options.backend),
+            )
+        else:
+            compiled = backend(graph, captured.example_inputs, entry.artifacts)
         entry.compiled = compiled
         entry.times.update(compiled.times)
-        entry.run = captured.bind(call)
+        entry.run = captured.bind(compiled.call)
 
     def _internal_error(self, entry: CacheEntry, error: Exception) -> None:
         if config.on_error == "raise":
@@ -245,10 +272,6 @@ class CompiledFunction:
         log("guards", captured.guard_source)
         if captured.graph is not None:
             log("graph", print_graph(captured.graph))
-
-
-def _replay(graph: Graph, *inputs: Any) -> tuple[Any, ...]:
-    return run_graph(graph, inputs)
 
 
 class CompiledModule(torch.nn.Module):
@@ -328,11 +351,13 @@ def compile(
     a callable ``backend(graph_module, example_inputs) -> callable``. ``mode``: ``"default"``, ``"max-autotune"``,
     ``"reduce-overhead"``. ``fullgraph``: a graph break raises :class:`GraphBreakError`. ``dynamic``: None (a size seen to
     change becomes symbolic), True, False.
-    ``options``: none exist yet; any key raises ValueError. Raises TypeError for what can't be compiled.
+    ``options``: ``activation_memory_budget`` (0 to 1, default 1): how much of what a training graph would save for its backward it
+    may save; the rest is computed again. Any other key raises ValueError. Raises TypeError for what can't be compiled.
     """
-    if options:
-        raise ValueError(f"unknown options {sorted(options)}")
-    chosen = Options(backend, mode, fullgraph, dynamic)
+    budget = dict(options or {})
+    chosen = Options(backend, mode, fullgraph, dynamic, budget.pop("activation_memory_budget", 1.0))
+    if budget:
+        raise ValueError(f"unknown options {sorted(budget)}; there is activation_memory_budget")
     if fn is None:
         return functools.partial(_compile, options=chosen)
     return _compile(fn, chosen)

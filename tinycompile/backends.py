@@ -58,6 +58,11 @@ def lookup_backend(backend: Backend) -> CompileFn:
     return _REGISTERED[backend]
 
 
+def takes_halves(backend: Backend) -> bool:
+    """Whether a backend gets a forward and a backward graph where inputs require grad; others get the captured graph itself."""
+    return backend in (None, "triton", "cpp", "aot_eager")
+
+
 def graph_device(graph: Graph) -> Device | None:
     """The one device of all tensors of the graph; None when there are several or none."""
     found = {n.meta.device for n in graph.nodes if isinstance(n.meta, TensorMeta)}

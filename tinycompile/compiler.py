@@ -2,6 +2,7 @@
 
     capture -> Graph -> optimize -> Graph -> lower -> Loops -> plan -> Plan -> emit -> Source -> build -> callable
 
+A graph whose inputs require grad is split into a forward and a backward first, and both halves take this way: see ``training.py``.
 Each stage is a pure function from one IR to the next; each result is verified (when ``config.verify_ir``), printed as an
 artifact, and timed. ``docs/pipeline.md`` has a page for each.
 """
@@ -50,7 +51,8 @@ SCHEMA = 1
 class CompiledGraph:
     """One graph, compiled: the callable, everything that was made on the way, and how long each stage took (seconds).
 
-    ``target`` and ``source`` are None where a backend runs the graph without generating code.
+    ``target`` and ``source`` are None where a backend runs the graph without generating code. ``backward``: the other half of a graph whose
+    inputs require grad; ``graph`` is then the forward half, and ``call`` attaches both to torch's autograd.
     """
 
     graph: Graph
@@ -62,6 +64,7 @@ class CompiledGraph:
     plan: Plan | None = None
     times: dict[str, float] = field(default_factory=dict)
     from_disk: bool = False
+    backward: CompiledGraph | None = None
 
 
 def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artifacts) -> CompiledGraph:
@@ -172,5 +175,5 @@ def _timed(times: dict[str, float], stage: str) -> Iterator[None]:
 
 def stage_order(times: dict[str, float]) -> Sequence[tuple[str, float]]:
     """Stage times in pipeline order."""
-    order = ("capture", "key", "load", "optimize", "lower", "fuse", "codegen", "build", "store")
+    order = ("capture", "aot", "key", "load", "optimize", "lower", "fuse", "codegen", "build", "store")
     return [(s, times[s]) for s in order if s in times]

@@ -1,6 +1,5 @@
-"""Attach a compiled forward to torch's autograd as one node whose backward replays the graph.
+"""Gradients by replaying a graph with torch's own ops under torch's own autograd.
 
-The backward replays the captured graph with torch's own ops and differentiates that, so gradients (of any order) are torch's.
 For graphs that the joint stage can't treat, and for backends that take the captured graph itself; ``attach.py`` is the usual way.
 """
 
@@ -15,7 +14,7 @@ Fn = Callable[..., tuple[Any, ...]]
 
 
 def attach_replay(call: Fn, replay: Fn, differentiable: Sequence[bool], aliases: Sequence[tuple[int, int]]) -> Fn:
-    """A function like ``call`` whose outputs carry gradients.
+    """A function like ``call`` whose outputs carry gradients: one node of torch's autograd, whose backward runs ``replay``.
 
     ``replay`` computes the same outputs with torch ops. ``differentiable`` says which outputs depend on an input that requires grad, as
     eager would. ``aliases`` lists ``(output, input)`` pairs where the output is a view of the input: those are made by torch itself.
@@ -23,7 +22,7 @@ def attach_replay(call: Fn, replay: Fn, differentiable: Sequence[bool], aliases:
     views = dict(aliases)
     computed = [i for i, d in enumerate(differentiable) if d and i not in views]
 
-    class CompiledForward(torch.autograd.Function):
+    class ReplayedFunction(torch.autograd.Function):
         """One node of torch's graph for the whole compiled function."""
 
         @staticmethod
@@ -45,11 +44,11 @@ def attach_replay(call: Fn, replay: Fn, differentiable: Sequence[bool], aliases:
             inputs = [next(saved) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)]
             if not again:
                 inputs = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs]
-            return None, *_pull_back(replay, inputs, grads, computed, again)
+            return None, *pull_back(replay, inputs, [(i, grads[i]) for i in computed], again)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
         made: dict[int, Any] = {}
-        outputs = list(CompiledForward.apply(made, *inputs))
+        outputs = list(ReplayedFunction.apply(made, *inputs))
         for out, view in made.items():
             outputs[out] = inputs[views[out]].as_strided(view.size(), view.stride(), view.storage_offset())
         return tuple(outputs)
@@ -57,11 +56,12 @@ def attach_replay(call: Fn, replay: Fn, differentiable: Sequence[bool], aliases:
     return run
 
 
-def _pull_back(replay: Fn, inputs: list[Any], grads: Sequence[Any], computed: Sequence[int], again: bool) -> tuple[Any, ...]:
+def pull_back(replay: Fn, inputs: Sequence[Any], tangents: Sequence[tuple[int, Any]], again: bool) -> tuple[Any, ...]:
+    """One gradient an input (None where there is none), given ``(output, tangent)`` pairs. ``again``: to be differentiated again."""
     wanted = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
     with torch.enable_grad():
         outputs = replay(*inputs)
-    pairs = [(outputs[i], grads[i]) for i in computed if grads[i] is not None and outputs[i].requires_grad]
+    pairs = [(outputs[i], g) for i, g in tangents if g is not None and outputs[i].requires_grad]
     found: list[Any] = [None] * len(wanted)
     if pairs and wanted:
         tensors, given = zip(*pairs, strict=True)

@@ -9,7 +9,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.graph import Graph, Node, Ref
 
 # Ops whose result never requires grad, whatever their inputs: they read shapes only, or cut the tape.
-_CUT = frozenset({"detach", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"})
+CUT = frozenset({"detach", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"})
 
 
 def outputs_require_grad(graph: Graph, inputs: Sequence[bool]) -> tuple[bool, ...]:
@@ -25,7 +25,7 @@ def outputs_require_grad(graph: Graph, inputs: Sequence[bool]) -> tuple[bool, ..
 
 
 def _requires(node: Node, live: dict[str, bool]) -> bool:
-    if node.kind == "call" and node.target in _CUT:
+    if node.kind == "call" and node.target in CUT:
         return False
     reached = any(live[r.name] for r in refs((node.args, node.kwargs)))
     return reached and (not isinstance(node.meta, TensorMeta) or node.meta.dtype.is_floating_point)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -54,8 +55,9 @@ def fill(arg: Any, values: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
 
 @cache
 def torch_function(path: str) -> Callable[..., Any]:
-    """The function that an extern node names, ``torch.fft.rfft`` for example."""
-    found: Any = torch
-    for part in path.split(".")[1:]:
+    """The function that an extern node names, ``torch.fft.rfft`` for example; also one of our own modules, loaded already."""
+    root, *parts = path.split(".")
+    found: Any = importlib.import_module(root) if root == "tinycompile" else torch
+    for part in parts:
         found = getattr(found, part)
     return found

@@ -1,0 +1,159 @@
+"""Attach a compiled forward and backward to torch's autograd as one node.
+
+What the backward reads is kept by ``save_for_backward``, so torch notices edits and frees it as the backward goes. Under ``create_graph``
+another function takes over: the gradients as a function of the inputs and tangents, which computes the forward again and is itself
+differentiable. (Saved activations taken as constants would give wrong second derivatives.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.aot.partition import Split
+from tinycompile.base.expr import Expr
+from tinycompile.ir.graph import Node, Ref
+
+Fn = Callable[..., tuple[Any, ...]]
+
+
+def attach(
+    split: Split,
+    forward: Fn,
+    backward: Fn,
+    second: Callable[[tuple[bool, ...]], Fn],
+    differentiable: Sequence[bool],
+    aliases: Sequence[tuple[int, int]],
+) -> Fn:
+    """A function like the forward's first ``outputs`` results, whose outputs carry gradients.
+
+    ``second(flags)`` gives the differentiable backward, a function of (inputs, random results, tangents), where ``flags`` tells which
+    tangents require grad. ``differentiable``: which outputs depend on an input that requires grad, as eager would say. ``aliases``: ``(output,
+    input)`` pairs where the output is a view of the input: those are made by torch itself.
+    """
+    views = dict(aliases)
+    wiring = _Wiring(split, differentiable, views)
+    count, saves, positions = split.outputs, split.saved, wiring.positions
+
+    class CompiledFunction(torch.autograd.Function):
+        """One node of torch's graph for the whole compiled function."""
+
+        @staticmethod
+        def forward(ctx: Any, made: list[Any], *inputs: Any) -> tuple[Any, ...]:
+            results = forward(*inputs)
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(*[(inputs if kind == "input" else results)[i] for kind, i in saves])
+            ctx.numbers = [(inputs if kind == "input" else results)[i] for kind, i in split.sizes]
+            ctx.layouts = [wiring.layout(i, results[i]) for i in split.tangents]
+            ctx.needed = [inputs[i] if i in split.reread else None for i in range(len(inputs))]
+            ctx.versions = [x._version if isinstance(x, torch.Tensor) else 0 for x in ctx.needed]
+            ctx.random = [results[i] for i in split.random]
+            made.extend(results[:count])
+            returned = [results[i] for i in positions]
+            ctx.mark_non_differentiable(*[results[i] for i in wiring.constants])
+            return tuple(returned)
+
+        @staticmethod
+        def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
+            grads = [given[at] if at is not None else None for at in wiring.tangent_positions]
+            if torch.is_grad_enabled() and _differentiated_again(grads, ctx.needed):
+                found = _again(ctx, second, grads)
+            else:
+                saved = ctx.saved_tensors
+                tangents = [_laid_out(g, layout) for g, layout in zip(grads, ctx.layouts, strict=True)]
+                found = backward(*ctx.numbers, *saved, *tangents)
+            result: list[Any] = [None] * (1 + len(ctx.needed))
+            undefined = {i for i, g in enumerate(grads) if g is None}
+            for i, grad, reached in zip(split.gradients, found, split.reached, strict=True):
+                if not reached <= undefined:
+                    result[1 + i] = grad
+            return tuple(result)
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        made: list[Any] = []
+        returned = CompiledFunction.apply(made, *inputs)
+        for at, tensor in zip(positions, returned, strict=True):
+            made[at] = tensor
+        for later, first in wiring.repeats:
+            made[later] = made[first]
+        for out, at in views.items():
+            view, base = made[out], inputs[at]
+            made[out] = base.as_strided(view.size(), view.stride(), view.storage_offset())
+        return tuple(made)
+
+    return run
+
+
+class _Wiring:
+    """Which results of the forward are outputs of the node, and where each tangent comes in."""
+
+    def __init__(self, split: Split, differentiable: Sequence[bool], views: dict[int, int]) -> None:
+        results = split.forward.output.args[0][: split.outputs]
+        nodes = {n.name: n for n in split.forward.nodes}
+        first: dict[Any, int] = {}
+        self.repeats: list[tuple[int, int]] = []  # one tensor returned twice is one output
+        self.positions: list[int] = []
+        for i, r in enumerate(results):
+            if i in views or not isinstance(r, Ref) or nodes[r.name].meta is None:
+                continue
+            if r in first:
+                self.repeats.append((i, first[r]))
+            else:
+                first[r] = i
+                self.positions.append(i)
+        self.constants = [i for i in self.positions if not differentiable[i]]
+        where = {i: at for at, i in enumerate(self.positions)}
+        self.tangent_positions = [where.get(i) for i in split.tangents]
+        self._expected = {
+            i: _static_layout(results[i], nodes, tangent)
+            for i, tangent in zip(split.tangents, split.backward.placeholders[-len(split.tangents) :], strict=True)
+        }
+
+    def layout(self, output: int, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """Sizes, strides, dtype and device of the tangent that the backward takes for an output."""
+        strides = self._expected[output]
+        if strides is None:
+            strides = tensor.stride()
+        return tensor.shape, strides, tensor.dtype, tensor.device
+
+
+def _static_layout(result: Any, nodes: dict[str, Node], tangent: Node) -> tuple[int, ...] | None:
+    strides = tangent.meta.strides
+    return None if any(isinstance(s, Expr) for s in strides) else strides
+
+
+def _laid_out(grad: torch.Tensor | None, layout: tuple[Any, ...]) -> torch.Tensor:
+    """A tangent as the compiled backward reads it: of the planned strides, aligned; zeros where it is undefined."""
+    shape, strides, dtype, device = layout
+    if grad is None:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device).zero_()
+    if not grad.data_ptr() & 15:
+        given = grad.stride()
+        if given == strides:
+            return grad
+        if all(a == b or n == 1 for a, b, n in zip(given, strides, shape, strict=True)):
+            return grad.as_strided(shape, strides)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device).copy_(grad)
+
+
+def _differentiated_again(grads: Sequence[Any], inputs: Sequence[Any]) -> bool:
+    tensors = (t for t in (*grads, *inputs) if isinstance(t, torch.Tensor))
+    return any(t.requires_grad for t in tensors)
+
+
+def _again(ctx: Any, second: Callable[[tuple[bool, ...]], Fn], grads: Sequence[Any]) -> tuple[Any, ...]:
+    ctx.saved_tensors  # noqa: B018  # raises what torch raises for a freed or edited graph
+    for x, version in zip(ctx.needed, ctx.versions, strict=True):
+        if isinstance(x, torch.Tensor) and x._version != version:
+            raise RuntimeError(_EDITED.format(kind=x.type(), shape=list(x.shape), now=x._version, then=version))
+    tangents = [_laid_out(g, layout) for g, layout in zip(grads, ctx.layouts, strict=True)]
+    return second(tuple(t.requires_grad for t in tangents))(*ctx.needed, *ctx.random, *tangents)
+
+
+_EDITED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: [{kind} {shape}] is at version "
+    "{now}; expected version {then} instead. Hint: enable anomaly detection to find the operation that failed to compute its "
+    "gradient, with torch.autograd.set_detect_anomaly(True)."
+)

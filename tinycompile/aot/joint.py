@@ -1,0 +1,180 @@
+"""``differentiate``: Graph -> joint Graph, which computes the forward's outputs and the gradients of its inputs.
+
+The forward is recorded again on a :class:`~tinycompile.aot.tape.Tape`; then the tape is walked in reverse and each op's formula is run on
+fake tensors, which records the backward behind the forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinycompile.aot.tape import OpaqueStep, Step, Tape, dense
+from tinycompile.base import shapes
+from tinycompile.base.errors import InternalError
+from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.eager.fake import FakeTensor, tracing
+from tinycompile.ir.builder import map_refs
+from tinycompile.ir.effects import written
+from tinycompile.ir.graph import Graph, Node, Ref
+from tinycompile.ops.calls import ops
+from tinycompile.ops.record import OPS
+
+
+class Untreatable(Exception):
+    """The joint stage has no way to treat a graph; the message says what it met."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """``graph`` takes the primals, then one tangent for each forward output listed in ``tangents``; it returns the forward's ``outputs``
+    results, then one gradient for each primal listed in ``gradients``. ``opaque``: it has calls that torch differentiates."""
+
+    graph: Graph
+    primals: int
+    outputs: int
+    tangents: tuple[int, ...]
+    gradients: tuple[int, ...]
+    opaque: bool = False
+
+
+def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -> Joint:
+    """The joint graph. ``wanted``: which placeholders get a gradient; ``given``: which outputs come with a tangent.
+
+    A placeholder that no tangent reaches gets no gradient. Raises Untreatable."""
+    _check(graph)
+    tape = Tape()
+    env = current_env() or ShapeEnv(dict(graph.hints))
+    with env.active(), tracing(tape):
+        forward = _Forward(tape, wanted)
+        for node in graph.nodes:
+            forward.add(node)
+        tape.close()
+        reverse = _Reverse(tape)
+        tangents = tuple(i for i, g in enumerate(given) if g and isinstance(forward.outputs[i], FakeTensor))
+        for i in tangents:
+            out: FakeTensor = forward.outputs[i]
+            tape.location = None
+            tangent = tape.placeholder(f"tangent_{tape.wish(out.ref)}", dense(out.meta))
+            reverse.add(out, tangent, "an output")
+        reverse.walk()
+        found = {i: reverse.grads.get(p.ref.name) for i, p in enumerate(forward.primals) if wanted[i]}
+        gradients = tuple(i for i, g in found.items() if g is not None)
+        for i in gradients:
+            _name(tape, found[i], f"grad_{tape.wish(forward.primals[i].ref)}")
+        outputs = [*forward.outputs, *(found[i] for i in gradients)]
+        joint = tape.finish(graph.name, outputs, dict(graph.hints))
+    opaque = any(isinstance(s, OpaqueStep) for s in tape.steps)
+    return Joint(joint, len(forward.primals), len(forward.outputs), tangents, gradients, opaque)
+
+
+def _check(graph: Graph) -> None:
+    for node in graph.nodes:
+        if written(node):
+            raise Untreatable(f"{node.name} writes to memory")
+        metas = node.meta if isinstance(node.meta, tuple) else (node.meta,)
+        if any(isinstance(m, TensorMeta) and m.dtype.is_complex for m in metas):
+            raise Untreatable(f"{node.name} is complex")
+
+
+def _name(tape: Tape, value: Any, hint: str) -> None:
+    """Call a gradient after its input, unless it is an input itself."""
+    if tape.nodes[value.ref.name].kind != "placeholder":
+        tape.rename(value.ref, hint)
+
+
+class _Forward:
+    """Records a graph's nodes on the tape."""
+
+    def __init__(self, tape: Tape, wanted: Sequence[bool]) -> None:
+        self.tape = tape
+        self.wanted = iter(wanted)
+        self.values: dict[str, Any] = {}
+        self.primals: list[Any] = []
+        self.outputs: tuple[Any, ...] = ()
+
+    def add(self, node: Node) -> None:
+        self.tape.location = node.loc
+        if node.kind == "placeholder":
+            self._placeholder(node)
+        elif node.kind == "output":
+            self.outputs = self._given(node.args[0])
+        elif node.kind == "item":
+            self._keep(node.name, self.values[node.args[0].name][node.args[1]])
+        else:
+            self._call(node)
+
+    def _placeholder(self, node: Node) -> None:
+        made = self.tape.placeholder(node.name, node.meta, node.target)
+        if next(self.wanted):
+            self.tape.live.add(made.ref.name)
+        self.values[node.name] = made
+        self.primals.append(made)
+
+    def _call(self, node: Node) -> None:
+        args = self._given(node.args)
+        before = self.tape.count
+        if node.kind == "call":
+            refs = self.tape.record(OPS[node.target], args, node.meta)
+        else:
+            refs = self.tape.call_extern(node.target, args, {k: self._given(v) for k, v in node.kwargs}, node.meta)
+        if isinstance(refs, Ref):
+            self._keep(node.name, FakeTensor(node.meta, self.tape, refs), before)
+        else:
+            self.values[node.name] = tuple(FakeTensor(m, self.tape, r) for m, r in zip(node.meta, refs, strict=True))
+
+    def _keep(self, name: str, value: FakeTensor, before: int = 0) -> None:
+        """Note a node's value. One made since ``before`` takes the node's name; one handed through keeps its own."""
+        self.values[name] = value
+        if self.tape.is_newer(value.ref, before) and self.tape.nodes[value.ref.name].kind != "placeholder":
+            self.tape.rename(value.ref, name)
+
+    def _given(self, arg: Any) -> Any:
+        return map_refs(arg, lambda r: self.values[r.name])
+
+
+class _Reverse:
+    """Walks the tape backwards. ``grads`` holds, by value, the sum of the gradients that came so far."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.grads: dict[str, FakeTensor] = {}
+
+    def walk(self) -> None:
+        for step in reversed(self.tape.steps):
+            grads = tuple(self.grads.pop(r.ref.name, None) for r in step.results)
+            if all(g is None for g in grads):
+                continue
+            self.tape.location = step.location
+            if isinstance(step, OpaqueStep):
+                for value, grad in zip(step.inputs, self.tape.pull_back(step, grads), strict=True):
+                    self.add(value, grad, "an opaque call")
+            else:
+                self._formula(step, grads)
+
+    def _formula(self, step: Step, grads: tuple[FakeTensor | None, ...]) -> None:
+        found = step.vjp.fn(grads, step.args, step.results, step.needs)
+        if len(found) != len(step.args):
+            raise InternalError(f"the formula of {step.name} gives {len(found)} gradients for {len(step.args)} arguments")
+        for arg, grad, need in zip(step.args, found, step.needs, strict=True):
+            if isinstance(arg, (tuple, list)) and any(need):
+                for a, g, n in zip(arg, grad or (None,) * len(arg), need, strict=True):
+                    if n:
+                        self.add(a, g, step.name)
+            elif need:
+                self.add(arg, grad, step.name)
+
+    def add(self, value: FakeTensor, grad: FakeTensor | None, origin: str) -> None:
+        """Add a gradient to a value's."""
+        if grad is None or value.ref.name not in self.tape.live:
+            return
+        if grad.dtype != value.dtype or not _same_shape(grad.meta, value.meta):
+            raise InternalError(f"the formula of {origin} gives a gradient {grad.meta} for a value {value.meta}")
+        have = self.grads.get(value.ref.name)
+        self.grads[value.ref.name] = grad if have is None else ops.add(have, grad)
+
+
+def _same_shape(a: TensorMeta, b: TensorMeta) -> bool:
+    return a.rank == b.rank and all(shapes.same(x, y) for x, y in zip(a.shape, b.shape, strict=True))

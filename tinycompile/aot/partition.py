@@ -1,0 +1,311 @@
+"""``partition``: the joint graph -> a forward and a backward graph, with the fewest bytes saved in between.
+
+A value that the backward reads is saved, or computed again from values that are. The choice is a minimum cut: each value is an edge whose
+capacity is what saving it costs, and what may not be computed again hangs on the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tinycompile.aot.cut import INFINITE, FlowNetwork
+from tinycompile.aot.joint import Joint
+from tinycompile.base.errors import InternalError, VerifyError
+from tinycompile.base.expr import evaluate, symbols
+from tinycompile.base.meta import TensorMeta
+from tinycompile.ir.builder import dims_in, inputs_of, refs_in, size_sources
+from tinycompile.ir.effects import is_pure, is_random
+from tinycompile.ir.graph import Graph, Node, Ref
+from tinycompile.ops.record import OPS, Extern, Indexed, Pointwise, View
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """``forward`` takes the primals and returns the ``outputs`` results of the function, then what else is saved.
+
+    ``saved``: where each saved tensor comes from, ``("input", i)`` or ``("result", i)`` of the forward; ``sizes`` likewise for numbers.
+    ``backward`` takes the numbers, the saved tensors, then the tangents; it returns one gradient for each primal in ``gradients``.
+    ``reached``: for each gradient, the positions in ``tangents`` that it depends on. ``reread``: the inputs that a backward which is
+    differentiated again reads, and ``random``: where among the forward's results its random numbers are."""
+
+    forward: Graph
+    backward: Graph
+    outputs: int
+    tangents: tuple[int, ...]
+    gradients: tuple[int, ...]
+    sizes: tuple[tuple[str, int], ...]
+    saved: tuple[tuple[str, int], ...]
+    reached: tuple[frozenset[int], ...]
+    reread: frozenset[int]
+    random: tuple[int, ...]
+
+
+def partition(joint: Joint, budget: float = 1.0, random: Sequence[Ref] = (), reread: frozenset[int] = frozenset()) -> Split:
+    """Split a joint graph. ``budget`` (0 to 1): how much of the memory that is saved by default may be saved; the less, the more is
+    computed again, up to everything but random numbers. ``random`` and ``reread`` as :func:`~tinycompile.aot.second.gradient_graph`
+    gives them."""
+    scene = _Scene(joint)
+    saved = _choose(scene, budget)
+    return _split(scene, saved, random, reread)
+
+
+class _Scene:
+    """The joint graph's nodes by what they depend on and who needs them."""
+
+    def __init__(self, joint: Joint) -> None:
+        graph = self.graph = joint.graph
+        self.joint = joint
+        self.hints = dict(graph.hints)
+        self.nodes = {n.name: n for n in graph.nodes}
+        self.primals = graph.placeholders[: joint.primals]
+        self.tangents = graph.placeholders[joint.primals :]
+        results = graph.output.args[0]
+        self.results, self.gradients = results[: joint.outputs], results[joint.outputs :]
+        self.late = self._depends_on({n.name for n in self.tangents})
+        early = [n for n in graph.nodes[:-1] if n.name not in self.late]
+        effects = [Ref(n.name) for n in early if n.kind != "placeholder" and not is_pure(n)]
+        self.forward_needs = self.reaches((*refs_in(self.results), *effects))
+        self.backward_needs = self.reaches(refs_in(self.gradients))
+        self.shared = {n.name for n in early if n.name in self.backward_needs}  # computed before the tangents are known
+
+    def _depends_on(self, roots: set[str]) -> set[str]:
+        found = set(roots)
+        for n in self.graph.nodes[:-1]:
+            if any(r.name in found for r in inputs_of(n)):
+                found.add(n.name)
+        return found
+
+    def reaches(self, roots: Iterable[Ref]) -> set[str]:
+        """The nodes that some values are computed from, and they themselves."""
+        found = {r.name for r in roots}
+        for n in reversed(self.graph.nodes[:-1]):
+            if n.name in found:
+                found.update(r.name for r in inputs_of(n))
+        return found
+
+    def bytes_of(self, node: Node) -> int:
+        """The size of a node's result at the sizes seen at capture."""
+        if not isinstance(node.meta, TensorMeta):
+            return 0
+        count = node.meta.numel
+        return (count if isinstance(count, int) else evaluate(count, self.hints)) * node.meta.dtype.itemsize
+
+
+# --- what to save -----------------------------------------------------------------------------------------------------
+
+
+def _choose(scene: _Scene, budget: float) -> list[str]:
+    """Names of the values to save. Less than a full budget lets dear values be computed again, the largest first."""
+    saved = _minimum(scene, allowed=set())
+    if budget >= 1:
+        return saved
+    total = _saved_bytes(scene, saved)
+    dear = [n for n in scene.shared if not _never_again(scene.nodes[n]) and not _is_cheap(scene.nodes[n])]
+    materialised = [n for n in scene.shared if _is_cheap(scene.nodes[n])]
+    order = sorted([*dear, *materialised], key=lambda n: (-scene.bytes_of(scene.nodes[n]), n))
+    low, high = 0, len(order)
+    while low < high:  # the fewest that must be computed again
+        middle = (low + high) // 2
+        if _saved_bytes(scene, _minimum(scene, set(order[:middle]))) <= budget * total:
+            high = middle
+        else:
+            low = middle + 1
+    return _minimum(scene, set(order[:low]))
+
+
+def _saved_bytes(scene: _Scene, saved: Iterable[str]) -> int:
+    """Bytes that the forward keeps alive for the backward and that nobody else does."""
+    held = {r.name for r in refs_in(scene.results)} | {p.name for p in scene.primals}
+    return sum(scene.bytes_of(scene.nodes[n]) for n in saved if n not in held)
+
+
+def _minimum(scene: _Scene, allowed: set[str]) -> list[str]:
+    """The cheapest set of values from which the backward can be computed; ``allowed`` may be computed again though dear."""
+    net = FlowNetwork()
+    source, sink = net.node(), net.node()
+    gates: dict[str, tuple[int, int]] = {}
+    read_late = {r.name for n in scene.graph.nodes[:-1] if n.name in scene.late and n.name in scene.backward_needs for r in inputs_of(n)}
+    read_late |= {r.name for r in refs_in(scene.gradients)}
+    whole = _read_by_libraries(scene, scene.late & scene.backward_needs)
+    early = _read_by_libraries(scene, scene.forward_needs - scene.late)
+    for node in scene.graph.nodes[:-1]:
+        if node.name not in scene.shared:
+            continue
+        enter, leave = gates[node.name] = net.node(), net.node()
+        net.edge(enter, leave, _cost(scene, node, node.name in early))
+        if node.kind == "placeholder" or (_banned(scene, node, whole) and node.name not in allowed):
+            net.edge(source, enter, INFINITE)
+        for ref in inputs_of(node):
+            net.edge(gates[ref.name][1], enter, INFINITE)
+        if node.name in read_late:
+            net.edge(leave, sink, INFINITE)
+    beyond = net.sink_side(source, sink)
+    cut = [name for name, (enter, leave) in gates.items() if not beyond[enter] and beyond[leave]]
+    for name in cut:
+        if not isinstance(scene.nodes[name].meta, TensorMeta) and scene.nodes[name].kind != "placeholder":
+            raise InternalError(f"the partitioner would save {name}, which is no tensor")
+    return cut
+
+
+def _banned(scene: _Scene, node: Node, whole: set[str]) -> bool:
+    """Whether a value is not to be computed again: it is dear, or it would have to be written to memory once more."""
+    return not _is_cheap(node) or (node.name in whole and not _is_view(node) and node.kind != "item")
+
+
+def _never_again(node: Node) -> bool:
+    """Random numbers, and calls of which nobody knows what they do."""
+    return is_random(node) or node.kind == "extern"
+
+
+def _is_cheap(node: Node) -> bool:
+    """Whether a fused kernel computes it on the way."""
+    if node.kind == "item":
+        return True
+    return node.kind == "call" and not is_random(node) and isinstance(OPS[node.target].lowering, (Pointwise, View, Indexed))
+
+
+def _is_view(node: Node) -> bool:
+    return node.kind == "call" and isinstance(OPS[node.target].lowering, View)
+
+
+def _cost(scene: _Scene, node: Node, in_memory: bool) -> int:
+    """Saving costs a read, and a write where the forward would not write the value anyway."""
+    if not isinstance(node.meta, TensorMeta):
+        return 1 if node.kind == "placeholder" else INFINITE
+    if _is_view(node):
+        return INFINITE  # what it views is saved
+    held = node.kind in ("placeholder", "item") or in_memory or not _is_cheap(node) or Ref(node.name) in scene.results
+    return (1 if held else 2) * scene.bytes_of(node) + 1
+
+
+def _read_by_libraries(scene: _Scene, readers: set[str]) -> set[str]:
+    """Values that library calls among ``readers`` take, as they are or through views: they must be in memory."""
+    found: set[str] = set()
+    for node in reversed(scene.graph.nodes[:-1]):
+        outside = node.name in readers and (
+            node.kind == "extern" or (node.kind == "call" and isinstance(OPS[node.target].lowering, Extern))
+        )
+        if outside or (node.name in found and _is_view(node)):
+            found.update(r.name for r in inputs_of(node))
+    return found
+
+
+# --- the two graphs ---------------------------------------------------------------------------------------------------
+
+
+def _split(scene: _Scene, saved: Sequence[str], random: Sequence[Ref], reread: frozenset[int]) -> Split:
+    primals = [p.name for p in scene.primals]
+    tensors = [n for n in saved if isinstance(scene.nodes[n].meta, TensorMeta)]
+    body = _backward_body(scene, set(saved))
+    numbers = _numbers(scene, [scene.nodes[n] for n in tensors], body)
+    results: list[Any] = list(scene.results)
+
+    def place(name: str, value: Any) -> tuple[str, int]:
+        if name in primals:
+            return "input", primals.index(name)
+        if value not in results:
+            results.append(value)
+        return "result", results.index(value)
+
+    sizes = tuple(place(n.name, value) for n, value in numbers)
+    places = tuple(place(n, Ref(n)) for n in tensors)
+    drawn = tuple(place(r.name, r)[1] for r in random)
+    needed = scene.forward_needs | scene.reaches(Ref(n) for n in tensors)
+    keep = [n for n in scene.graph.nodes[:-1] if n.name in needed and n.kind != "placeholder"]
+    forward = _graph(scene, scene.primals, keep, tuple(results))
+    inputs = [*(n for n, _ in numbers), *(_as_input(scene.nodes[n]) for n in tensors), *scene.tangents]
+    backward = _graph(scene, inputs, body, tuple(scene.gradients))
+    split = Split(
+        forward,
+        replace(backward, name=f"{backward.name}_backward"),
+        scene.joint.outputs,
+        scene.joint.tangents,
+        scene.joint.gradients,
+        sizes,
+        places,
+        tuple(_tangents_behind(scene, g) for g in scene.gradients),
+        reread,
+        drawn,
+    )
+    verify_split(split)
+    return split
+
+
+def _as_input(node: Node) -> Node:
+    return Node(node.name, "placeholder", "", meta=node.meta, loc=node.loc)
+
+
+def _graph(scene: _Scene, inputs: Sequence[Node], body: Sequence[Node], results: tuple[Any, ...]) -> Graph:
+    return Graph(scene.graph.name, (*inputs, *body, Node("output", "output", "", (results,))), scene.graph.hints)
+
+
+def _backward_body(scene: _Scene, saved: set[str]) -> list[Node]:
+    """The backward's nodes: in the joint graph's order, with what is computed again just before its first use."""
+    ready = saved | {t.name for t in scene.tangents}
+    body: list[Node] = []
+    needed = scene.backward_needs & scene.late
+    wanted = [*(n for n in scene.graph.nodes[:-1] if n.name in needed), *(scene.nodes[r.name] for r in refs_in(scene.gradients))]
+    for node in wanted:
+        stack = [node]
+        while stack:
+            at = stack[-1]
+            missing = [] if at.name in ready else [r.name for r in inputs_of(at) if r.name not in ready]
+            if missing:
+                stack += [scene.nodes[m] for m in reversed(missing)]
+                continue
+            stack.pop()
+            if at.name not in ready:
+                if at.kind == "placeholder":
+                    raise InternalError(f"the backward needs the input {at.name}, which is not saved")
+                ready.add(at.name)
+                body.append(at)
+    return body
+
+
+def _numbers(scene: _Scene, tensors: Sequence[Node], body: Sequence[Node]) -> list[tuple[Node, Any]]:
+    """Numeric inputs of the backward, with their values in the forward: symbols that no tensor's dim tells, and saved numbers."""
+    probe = _graph(scene, [*map(_as_input, tensors), *scene.tangents], (), ())
+    known = size_sources(probe)
+    used: dict[str, Any] = {}
+    for node in [*tensors, *scene.tangents, *body]:
+        for dim in dims_in((node.args, node.kwargs, node.meta)):
+            for symbol in symbols(dim):
+                used.setdefault(symbol.name, dim)
+    found: dict[str, tuple[Node, Any]] = {}
+    sources = size_sources(scene.graph)
+    for name in used:
+        if name not in known:
+            found[name] = Node(name, "placeholder", "size"), _symbol(scene, name, sources)
+    for ref in dict.fromkeys(r.name for n in body for r in inputs_of(n)):
+        node = scene.nodes[ref]
+        if node.kind == "placeholder" and node.meta is None and ref not in found:
+            found[ref] = node, Ref(ref)
+    return list(found.values())
+
+
+def _symbol(scene: _Scene, name: str, sources: Mapping[str, tuple[str, int | None]]) -> Any:
+    placeholder, dim = sources[name]
+    return Ref(placeholder) if dim is None else scene.nodes[placeholder].meta.shape[dim]
+
+
+def _tangents_behind(scene: _Scene, gradient: Any) -> frozenset[int]:
+    behind = scene.reaches(refs_in((gradient,)))
+    return frozenset(i for i, t in enumerate(scene.tangents) if t.name in behind)
+
+
+def verify_split(split: Split) -> None:
+    """Raise VerifyError unless the forward gives what the backward takes."""
+    results = split.forward.output.args[0]
+    inputs = split.backward.placeholders
+    if len(inputs) != len(split.sizes) + len(split.saved) + len(split.tangents):
+        raise VerifyError(f"{split.backward.name} takes {len(inputs)} inputs, which are not its sizes, saved tensors and tangents")
+    if len(split.backward.output.args[0]) != len(split.gradients):
+        raise VerifyError(f"{split.backward.name} returns another number of gradients than {len(split.gradients)}")
+    nodes = {n.name: n for n in split.forward.nodes}
+    for (kind, at), taken in zip((*split.sizes, *split.saved), inputs, strict=False):
+        given = Ref(split.forward.placeholders[at].name) if kind == "input" else results[at]
+        meta = nodes[given.name].meta if isinstance(given, Ref) else None
+        if meta != taken.meta:
+            raise VerifyError(f"{taken.name} is saved as {meta} and taken as {taken.meta}")

@@ -1,0 +1,206 @@
+"""``Tape``: a GraphBuilder that also notes, for each op that a gradient flows through, what its reverse needs.
+
+Composite records without a formula are recorded as their parts. What has neither formula nor parts becomes an opaque pair: torch's own
+autograd runs both halves (see ``opaque.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tinycompile.aot import opaque
+from tinycompile.aot.requires_grad import CUT
+from tinycompile.base import shapes
+from tinycompile.base.device import Device
+from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
+from tinycompile.eager.fake import FakeTensor
+from tinycompile.ir.builder import GraphBuilder
+from tinycompile.ir.graph import Location, Ref
+from tinycompile.ops.record import Decompose, Metas, Op, Vjp
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One op with a formula. ``needs`` as :class:`~tinycompile.ops.record.Vjp` takes them."""
+
+    name: str
+    vjp: Vjp
+    args: tuple[Any, ...]
+    results: tuple[FakeTensor, ...]
+    needs: tuple[Any, ...]
+    location: Location | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueStep:
+    """One call that torch differentiates. ``inputs``: the tensors that want a gradient."""
+
+    token: FakeTensor
+    inputs: tuple[FakeTensor, ...]
+    results: tuple[FakeTensor, ...]
+    location: Location | None
+
+
+class Tape(GraphBuilder):
+    """``live`` names the values that require grad. After ``close()`` ops are recorded, and noted no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Step | OpaqueStep] = []
+        self.live: set[str] = set()
+        self._open = True
+
+    def close(self) -> None:
+        """The forward is over: what comes is its reverse."""
+        self._open = False
+
+    @property
+    def count(self) -> int:
+        """How many nodes were made so far: a mark in time for :meth:`is_newer`."""
+        return self._serial
+
+    @staticmethod
+    def is_newer(ref: Ref, mark: int) -> bool:
+        """Whether a node was made since ``count`` was ``mark``."""
+        return int(ref.name[1:]) >= mark
+
+    def needs(self, value: Any) -> Any:
+        """Whether a tensor requires grad; for a list, one flag an item."""
+        if isinstance(value, FakeTensor):
+            return value.ref.name in self.live
+        return tuple(self.needs(v) for v in value) if isinstance(value, (tuple, list)) else False
+
+    # --- records ---
+
+    def record(self, op: Op, args: tuple[Any, ...], metas: Metas) -> Ref | tuple[Ref, ...]:
+        """A call of a record, or of its parts."""
+        needs = tuple(self.needs(a) for a in args)
+        if not self._open or op.name in CUT or not any(_flat(needs)) or not _differentiable(metas):
+            return super().record(op, args, metas)
+        if op.vjp is not None:
+            refs = super().record(op, args, metas)
+            results = self._fakes(refs, metas)
+            self.steps.append(Step(op.name, op.vjp, args, results, needs, self.location))
+            self._enliven(results)
+            return refs
+        if isinstance(op.lowering, Decompose):
+            refs_of_parts = self._expand(op, op.lowering, args, metas)
+            if refs_of_parts is not None:
+                return refs_of_parts
+        return self._opaque("call", op.name, args, {}, metas)
+
+    def _fakes(self, refs: Any, metas: Any) -> tuple[FakeTensor, ...]:
+        if isinstance(refs, Ref):
+            return (FakeTensor(metas, self, refs),)
+        return tuple(FakeTensor(m, self, r) for m, r in zip(metas, refs, strict=True))
+
+    def _enliven(self, results: tuple[FakeTensor, ...]) -> None:
+        self.live.update(r.ref.name for r in results if _differentiable(r.meta))
+
+    def _expand(self, op: Op, lowering: Decompose, args: tuple[Any, ...], metas: Metas) -> Any:
+        """The refs of a decomposition's results. None, with nothing recorded, when it declines or gives other metadata."""
+        nodes, steps = len(self.nodes), len(self.steps)
+        made = lowering.fn(*args)
+        if made is not NotImplemented:
+            results = tuple(made) if isinstance(metas, tuple) else (made,)
+            if tuple(r.meta for r in results) == (metas if isinstance(metas, tuple) else (metas,)):
+                refs = tuple(r.ref for r in results)
+                return refs if isinstance(metas, tuple) else refs[0]
+        for name in list(self.nodes)[nodes:]:
+            del self.nodes[name]
+            self.live.discard(name)
+        del self.steps[steps:]
+        return None
+
+    # --- calls that torch differentiates ---
+
+    def call_extern(self, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], metas: Any) -> Any:
+        """An extern node: plain where no gradient flows, else the forward half of an opaque pair. Returns refs."""
+        reached = any(_flat(tuple(self.needs(a) for a in (*args, *kwargs.values()))))
+        if self._open and reached and _differentiable(metas):
+            return self._opaque("extern", path, args, kwargs, metas)
+        return self._append_results(path.rpartition(".")[2], "extern", path, args, kwargs, metas)
+
+    def _opaque(self, kind: str, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], metas: Any) -> Any:
+        tensors = list(_tensors((args, tuple(kwargs.values()))))
+        flags = opaque.differentiable_results(
+            kind, target, self._specs(args), tuple((k, self._specs(v)) for k, v in kwargs.items())
+        )
+        several = metas if isinstance(metas, tuple) else (metas,)
+        if flags is not None and not any(flags):
+            return self._append_results(target.rpartition(".")[2], kind, target, args, kwargs, metas)
+        wanted = tuple(self.needs(t) for t in tensors)
+        token = TensorMeta.contiguous((0,), torch.uint8, several[0].device)
+        given = (kind, target, wanted, args, tuple(kwargs.items()))
+        hint = f"{target.rpartition('.')[2]}_forward"
+        refs = self._append_results(hint, "extern", opaque.FORWARD, given, {}, (*several, token))
+        results = self._fakes(refs[:-1], several)
+        inputs = tuple(t for t, w in zip(tensors, wanted, strict=True) if w)
+        self.steps.append(OpaqueStep(FakeTensor(token, self, refs[-1]), inputs, results, self.location))
+        self.live.update(
+            r.ref.name for i, r in enumerate(results) if _differentiable(r.meta) and (flags is None or flags[i])
+        )
+        return refs[:-1] if isinstance(metas, tuple) else refs[0]
+
+    def _specs(self, value: Any) -> Any:
+        """Arguments as :func:`opaque.differentiable_results` takes them."""
+        if isinstance(value, FakeTensor):
+            sizes, strides = (tuple(map(shapes.hint, d)) for d in (value.meta.shape, value.meta.strides))
+            return opaque.Spec(sizes, strides, value.meta.dtype, self.needs(value))
+        if isinstance(value, (tuple, list)):
+            return tuple(self._specs(v) for v in value)
+        if isinstance(value, Device):
+            return torch.device("meta")
+        return value if isinstance(value, (int, float, str, torch.dtype, type(None))) else _hinted(value)
+
+    def pull_back(self, step: OpaqueStep, grads: tuple[FakeTensor | None, ...]) -> tuple[FakeTensor, ...]:
+        """The backward half of an opaque pair: one gradient an input."""
+        metas = tuple(dense(t.meta) for t in step.inputs)
+        made = self._append_results(
+            "backward", "extern", opaque.BACKWARD, (step.token, *grads), {}, metas if len(metas) > 1 else metas[0]
+        )
+        return self._fakes(made, metas if len(metas) > 1 else metas[0])
+
+
+def _hinted(value: Any) -> Any:
+    return shapes.hint(value) if not isinstance(value, Ref) else value
+
+
+def _flat(flags: Any) -> Iterator[bool]:
+    for f in flags:
+        if isinstance(f, tuple):
+            yield from _flat(f)
+        else:
+            yield f
+
+
+def _tensors(value: Any) -> Iterator[FakeTensor]:
+    if isinstance(value, FakeTensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for v in value:
+            yield from _tensors(v)
+
+
+def _differentiable(metas: Any) -> bool:
+    """Whether some result has a dtype that gradients have."""
+    if isinstance(metas, tuple):
+        return any(_differentiable(m) for m in metas)
+    return isinstance(metas, TensorMeta) and (metas.dtype.is_floating_point or metas.dtype.is_complex)
+
+
+def dense(meta: TensorMeta) -> TensorMeta:
+    """Fresh aligned memory of the same layout; row-major where the strides overlap or leave gaps."""
+    step: Dim = 1
+    for stride, size in sorted(zip(meta.strides, meta.shape, strict=True), key=lambda d: (shapes.hint(d[0]), shapes.hint(d[1]))):
+        if isinstance(size, int) and size == 1:
+            continue
+        if stride != step:
+            return TensorMeta.contiguous(meta.shape, meta.dtype, meta.device)
+        step = step * size
+    return TensorMeta(meta.shape, meta.strides, meta.dtype, meta.device)

@@ -1,0 +1,148 @@
+"""The pipeline for graphs whose inputs require grad: the joint graph, split in two, and each half compiled like any other graph.
+
+    Graph -> differentiate -> joint Graph -> optimize -> partition -> forward Graph, backward Graph -> compile each -> attach
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+import torch
+
+from tinycompile.aot.attach import attach
+from tinycompile.aot.joint import Joint, Untreatable, differentiate
+from tinycompile.aot.partition import Split, partition
+from tinycompile.aot.replay import attach_replay, pull_back
+from tinycompile.aot.requires_grad import outputs_require_grad
+from tinycompile.aot.second import gradient_graph
+from tinycompile.base.artifacts import Artifacts
+from tinycompile.base.config import config
+from tinycompile.base.logs import log
+from tinycompile.compiler import CompiledGraph
+from tinycompile.ir.effects import is_random
+from tinycompile.ir.graph import Graph
+from tinycompile.ir.graph_text import print_graph
+from tinycompile.ir.interpreter import run_graph
+from tinycompile.ir.verify_graph import verify_graph
+from tinycompile.passes.pipeline import optimize
+
+Fn = Callable[..., tuple[Any, ...]]
+CompileFn = Callable[[Graph, Sequence[Any], Artifacts], CompiledGraph]
+
+
+def compile_training(
+    graph: Graph,
+    inputs: Sequence[Any],
+    wanted: Sequence[bool],
+    compile_one: CompileFn,
+    artifacts: Artifacts,
+    *,
+    budget: float = 1.0,
+    joint: bool = True,
+) -> CompiledGraph:
+    """Compile a graph and its backward, and attach both to torch's autograd as one node.
+
+    ``wanted``: which placeholders require grad. ``budget``: see :func:`~tinycompile.aot.partition.partition`. ``joint`` False: for backends that
+    take the captured graph itself; the backward then replays it, as it does for a graph that the joint stage can't treat.
+    """
+    flags = outputs_require_grad(graph, wanted)
+    if not any(flags):
+        compiled = compile_one(graph, inputs, artifacts)
+        if compiled.source is None:
+            return compiled
+        # Library calls and views must not hang on the inputs: the graph cuts the tape later.
+        return replace(compiled, call=torch.no_grad()(compiled.call))
+    if joint:
+        try:
+            return _compile_halves(graph, inputs, wanted, flags, compile_one, artifacts, budget)
+        except Untreatable as reason:
+            log("graph", f"{graph.name}: the backward replays the graph, for {reason}")
+    compiled = compile_one(graph, inputs, artifacts)
+    aliases = compiled.source.aliases if compiled.source is not None else ()
+    return replace(compiled, call=attach_replay(compiled.call, functools.partial(_replay, graph), flags, aliases))
+
+
+def _compile_halves(
+    graph: Graph,
+    inputs: Sequence[Any],
+    wanted: Sequence[bool],
+    flags: Sequence[bool],
+    compile_one: CompileFn,
+    artifacts: Artifacts,
+    budget: float,
+) -> CompiledGraph:
+    start = time.perf_counter()
+    joint = differentiate(graph, wanted, flags)
+    if not joint.gradients:
+        raise Untreatable("no gradient reaches an input")
+    if config.verify_ir:
+        verify_graph(joint.graph)
+    joint = replace(joint, graph=optimize(joint.graph))
+    derived, drawn, reread = gradient_graph(joint)
+    split = partition(joint, budget, drawn, frozenset(range(joint.primals)) if joint.opaque else reread)
+    spent = time.perf_counter() - start
+    artifacts["1_graph.py"] = print_graph(graph)
+    artifacts.lazy("2_joint.py", lambda: print_graph(joint.graph))
+    artifacts.lazy("2_forward.py", lambda: print_graph(split.forward))
+    artifacts.lazy("2_backward.py", lambda: print_graph(split.backward))
+    early, late = Artifacts(), Artifacts()
+    forward, backward = compile_one(split.forward, inputs, early), compile_one(split.backward, (), late)
+    _keep(artifacts, early, "")
+    _keep(artifacts, late, "_backward")
+    aliases = forward.source.aliases if forward.source is not None else ()
+    second = _second(graph, wanted, joint, derived, split, len(drawn), compile_one)
+    call = attach(split, forward.call, backward.call, second, flags, [a for a in aliases if a[0] < split.outputs])
+    times = {"aot": spent}
+    for half in (forward, backward):
+        for stage, seconds in half.times.items():
+            times[stage] = times.get(stage, 0.0) + seconds
+    from_disk = forward.from_disk and backward.from_disk
+    return replace(forward, call=call, artifacts=artifacts, backward=backward, times=times, from_disk=from_disk)
+
+
+def _keep(artifacts: Artifacts, half: Artifacts, suffix: str) -> None:
+    """Add the artifacts of one half, from the passes on."""
+    for name in half:
+        if name[0] in "3456":
+            path = PurePath(name)
+            artifacts.lazy(f"{path.stem}{suffix}{path.suffix}", functools.partial(half.__getitem__, name))
+
+
+def _second(
+    graph: Graph, wanted: Sequence[bool], joint: Joint, derived: Graph, split: Split, drawn: int, compile_one: CompileFn
+) -> Callable[[tuple[bool, ...]], Fn]:
+    """The differentiable backward by which tangents require grad, compiled when it is first asked for."""
+    if joint.opaque:
+        if any(is_random(n) for n in graph.nodes):
+            return functools.partial(_refuse, graph.name)
+        return lambda flags: functools.partial(_replayed_gradients, graph, split)
+
+    @functools.cache
+    def second(flags: tuple[bool, ...]) -> Fn:
+        needs = [w and i in split.reread for i, w in enumerate(wanted)]
+        again = (*needs, *(False for _ in range(drawn)), *flags)
+        return compile_training(derived, (), again, compile_one, Artifacts()).call
+
+    return second
+
+
+def _replayed_gradients(graph: Graph, split: Split, *given: Any) -> tuple[Any, ...]:
+    count = len(given) - len(split.tangents)
+    tangents = list(zip(split.tangents, given[count:], strict=True))
+    found = pull_back(functools.partial(_replay, graph), given[:count], tangents, again=True)
+    return tuple(found[i] for i in split.gradients)
+
+
+def _refuse(name: str, flags: tuple[bool, ...]) -> Fn:
+    raise NotImplementedError(
+        f"second derivatives of {name}: it draws random numbers in a call whose gradient is torch's own, and they can't be drawn again"
+    )
+
+
+def _replay(graph: Graph, *inputs: Any) -> tuple[Any, ...]:
+    return run_graph(graph, inputs)
