@@ -25,13 +25,24 @@ Launcher = Callable[..., None]
 
 # -ffp-contract=off: a*b + c has two roundings, as in eager. errno and floating-point traps are not looked at, which lets
 # comparisons and square roots vectorise; signed zeros, NaNs and infinities keep their meaning.
-_FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-w")
+_FLAGS = (
+    "-O3",
+    "-std=c++17",
+    "-fPIC",
+    "-shared",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-strict-aliasing",
+    "-w",
+)
 
 # Flags by name and not -march=native: a cached library must run on every machine that has the same target.
 _ARCH_FLAGS = {
     "avx2": ("-mavx2", "-mfma", "-mf16c", "-mbmi2", "-mtune=native"),
     "avx512": (
-        "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c", "-mbmi2", "-mprefer-vector-width=512", "-mtune=native"
+        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c", "-mbmi2"),
+        *("-mprefer-vector-width=512", "-mtune=native"),
     ),
     "neon": (),
     "generic": (),

@@ -23,7 +23,21 @@ FLOAT32 = {
 }  # fmt: skip
 FLOAT64 = {"exp": 1, "expm1": 2, "log": 1, "tanh": 3, "sigmoid": 3}
 ANGLES = ("sin", "cos", "tan")
-_SPECIAL = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 0.5, -0.5, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38]
+_SPECIAL = [
+    0.0,
+    -0.0,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1e-45,
+    -1e-45,
+    1.1754944e-38,
+    3.4028235e38,
+]
 
 
 def _source() -> str:
@@ -125,7 +139,9 @@ def test_float64_within_bound(functions: Functions, name: str) -> None:
         formula = {"sigmoid": lambda v: 1 / (1 + mpmath.exp(-v))}.get(name) or getattr(mpmath, name)
         for value, have in zip(x.tolist(), got.tolist()):
             if value != value or abs(value) == float("inf") or value == 0:
-                torch.testing.assert_close(have, reference(name)(torch.tensor(value).double()).item(), equal_nan=True, rtol=0, atol=0)
+                torch.testing.assert_close(
+                    have, reference(name)(torch.tensor(value).double()).item(), equal_nan=True, rtol=0, atol=0
+                )
                 continue
             exact = formula(mpmath.mpf(value))
             if abs(exact) > 1.7e308:

@@ -182,9 +182,13 @@ def all_cases() -> list[Case]:
     for half in (torch.bfloat16, torch.float16):
         x, r = data((5, 301), half), data((5, 301), half, 1)
         cases.append(layer_norm(name_of("layer_norm", half), x, r))
-    for kind, (dim, shape) in itertools.product(SCANS, ((1, (4, 100)), (0, (90, 33)), (1, (3, 17, 40)), (0, (1, 5)), (0, (5,)))):
+    for kind, (dim, shape) in itertools.product(
+        SCANS, ((1, (4, 100)), (0, (90, 33)), (1, (3, 17, 40)), (0, (1, 5)), (0, (5,)))
+    ):
         for dtype in (F32, I64):
-            cases.append(scan(name_of("scan", kind, dim, dtype, *shape), kind, data(shape, dtype).abs() + (kind == "prod"), dim))
+            cases.append(
+                scan(name_of("scan", kind, dim, dtype, *shape), kind, data(shape, dtype).abs() + (kind == "prod"), dim)
+            )
     return [*cases, grouped("grouped"), nested("nested"), constant_sum("constant_sum"), log_softmax_pick("cross_entropy")]
 
 

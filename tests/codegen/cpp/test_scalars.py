@@ -21,7 +21,29 @@ HALVES = [torch.bfloat16, torch.float16]
 INTS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
 ALL = [*FLOATS, *HALVES, *INTS, torch.bool]
 INF, NAN = float("inf"), float("nan")
-_FLOAT_VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 3.0, -7.25, 1e-45, -1e-42, 1.2e-38, 3e38, INF, -INF, NAN, 1e-5, 12.0, -20.0, 100.0]
+_FLOAT_VALUES = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    2.5,
+    -2.5,
+    3.0,
+    -7.25,
+    1e-45,
+    -1e-42,
+    1.2e-38,
+    3e38,
+    INF,
+    -INF,
+    NAN,
+    1e-5,
+    12.0,
+    -20.0,
+    100.0,
+]
 
 # Float ops whose numpy definition is exact or correctly rounded: equal to the last bit.
 EXACT = frozenset(
@@ -115,13 +137,17 @@ def test_op_is_its_definition(kernels: Compiled, op: str, dtype: torch.dtype) ->
     (got,) = kernels.run(name)
     wide = torch.float64 if dtype is torch.float32 and op not in EXACT else dtype
     with np.errstate(all="ignore"):
-        exact = SCALAR_OPS[op].numpy(*(x.to(wide).numpy() if x.dtype is dtype else x.numpy() for x in kernels.cases[name].inputs))
+        exact = SCALAR_OPS[op].numpy(
+            *(x.to(wide).numpy() if x.dtype is dtype else x.numpy() for x in kernels.cases[name].inputs)
+        )
     want = torch.from_numpy(np.asarray(exact)).to(got.dtype)
     if op in EXACT or not dtype.is_floating_point:
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
         return
     ulps = 10 if dtype is torch.float32 else 16
-    torch.testing.assert_close(got, want, rtol=ulps * torch.finfo(dtype).eps, atol=2e-45 if dtype is torch.float32 else 5e-324, equal_nan=True)
+    torch.testing.assert_close(
+        got, want, rtol=ulps * torch.finfo(dtype).eps, atol=2e-45 if dtype is torch.float32 else 5e-324, equal_nan=True
+    )
 
 
 @pytest.mark.parametrize("source, target", CASTS, ids=[name_of(s, "to", t) for s, t in CASTS])

@@ -1,6 +1,6 @@
 """How reductions accumulate: per kind and dtype, what to start from, how to take in a value, how partial results join.
 
-A float32 or float64 sum has two levels: a part in its own precision over at most a few hundred additions a lane, then a total in
+A long sum of floats has two levels: a part in its own precision over at most a few hundred additions a lane, then a total in
 float64. So the error of a long sum stays that of a short one.
 """
 
@@ -51,8 +51,8 @@ def _extreme(kind: str, dtype: torch.dtype) -> Combine:
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """One reduction under way. ``total`` outlives all loops of the reduction; ``part`` takes in values: the same variable, or the first
-    level of a sum whose ``total`` is float64. ``lanes``: both are arrays along the lane."""
+    """One reduction under way. ``total`` outlives all loops of the reduction; ``part`` takes in values: the same variable, or
+    the first level of a sum whose ``total`` is float64. ``lanes``: both are arrays along the lane."""
 
     reduce: Reduce
     total: str

@@ -224,7 +224,11 @@ def _flat_access(s: Statement, buffers: Mapping[str, Buffer]) -> Statement:
     offset: Dim = 0
     for place, stride in zip(s.index, meta.strides, strict=True):
         offset = offset + place * stride
-    checked = (ex.sym(symbol.name, symbol.lo, symbol.stop) for place in s.index for symbol in sorted(ex.symbols(place), key=lambda t: t.name))
+    checked = (
+        ex.sym(symbol.name, symbol.lo, symbol.stop)
+        for place in s.index
+        for symbol in sorted(ex.symbols(place), key=lambda t: t.name)
+    )
     return dataclasses.replace(s, index=(offset, *dict.fromkeys(checked)))
 
 
@@ -244,7 +248,9 @@ def drop_axis_symbols(flat: FlatNest) -> FlatNest:
     return dataclasses.replace(flat, body=tuple(body))
 
 
-def _substitute(flat: FlatNest, values: Mapping[str, Dim], axes: tuple[Axis, ...], names: Mapping[str, tuple[str, ...]]) -> FlatNest:
+def _substitute(
+    flat: FlatNest, values: Mapping[str, Dim], axes: tuple[Axis, ...], names: Mapping[str, tuple[str, ...]]
+) -> FlatNest:
     """Rewrite index expressions, and the axes that reductions and scans name."""
 
     def rename(s: Statement) -> Statement:
@@ -264,7 +270,8 @@ def _drop_unit_axes(flat: FlatNest) -> FlatNest:
     scanned = {s.axis for s in flat.body if isinstance(s, Scan)}
     unit = [a.name for a in flat.axes if isinstance(a.extent, int) and a.extent == 1 and a.name not in scanned]
     axes = tuple(a for a in flat.axes if a.name not in unit)
-    flat = _substitute(flat, dict.fromkeys(unit, 0), axes, dict.fromkeys(unit, ()))
+    zeros: dict[str, Dim] = dict.fromkeys(unit, 0)
+    flat = _substitute(flat, zeros, axes, dict.fromkeys(unit, ()))
     return dataclasses.replace(flat, body=tuple(_without_empty_reduce(s) for s in flat.body))
 
 

@@ -2,13 +2,14 @@
 
     extern "C" int kernel_<name>(void** pointers, const int64_t* sizes, int threads)
 
-(the prefix keeps a kernel called ``exp`` or ``long`` from being C's)
-``pointers`` are the buffers' first elements and ``sizes`` the size symbols' values, both in the order of ``KernelSource.args``. It returns 0,
-or a bit mask of ``tc::INDEX_OUT_OF_RANGE`` and ``tc::DIVISION_BY_ZERO`` when torch itself must redo the call.
+``pointers`` are the buffers' first elements and ``sizes`` the size symbols' values, both in the order of
+``KernelSource.args``. It returns 0, or bits that say why torch itself must redo the call (``tc::INDEX_OUT_OF_RANGE``, ...).
+The prefix keeps a kernel called ``exp`` or ``long`` from being C's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from tinycompile.base.target import Target
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, expressions, flatten, locate, loops_of, operands
 from tinycompile.codegen.cpp.loopnest import LoopNest
 from tinycompile.codegen.cpp.names import Names
-from tinycompile.codegen.cpp.scalars import C_TYPES
+from tinycompile.codegen.cpp.scalars import MEMORY_TYPES
 from tinycompile.codegen.cpp.schedule import schedule
 from tinycompile.codegen.cpp.statements import Statements
 from tinycompile.codegen.writer import Writer
@@ -31,7 +32,7 @@ _PRELUDE = ("base.h", "math.h")
 
 @functools.cache
 def prelude(target: Target) -> str:
-    """The shared header text: conversions, integer arithmetic, vector math. Small, with no headers but <stdint.h> and <omp.h>."""
+    """The shared header text: conversions, integer arithmetic, vector math. It includes <stdint.h> and <omp.h> alone."""
     folder = Path(__file__).parent / "prelude"
     return f"// for {target.arch}\n" + "\n".join((folder / name).read_text(encoding="utf-8") for name in _PRELUDE)
 
@@ -90,7 +91,7 @@ class _Function:
 
     def _parameters(self) -> None:
         for i, buffer in enumerate(self.pointers):
-            kind = C_TYPES[self.buffers[buffer].meta.dtype]
+            kind = MEMORY_TYPES[self.buffers[buffer].meta.dtype]
             const = "" if buffer in self.kernel.writes else "const "
             variable = self.names.buffer(buffer)
             self.out.line(f"{const}{kind}* __restrict {variable} = ({const}{kind}*)pointers[{i}];")
@@ -111,11 +112,7 @@ class _Function:
         for here, roots in groups.items():
             text = Statements(flat, dtypes, lines, self.names, self.out)
             plan = schedule(flat, self._closure(roots), here, dict(self.plan.hints), self.target)
-            braces = self.out.block("{", "}") if len(groups) > 1 else None
-            if braces:
-                with braces:
-                    LoopNest(flat, plan, text, self.names, self.out).write(roots)
-            else:
+            with self.out.block("{", "}") if len(groups) > 1 else contextlib.nullcontext():
                 LoopNest(flat, plan, text, self.names, self.out).write(roots)
 
     def _closure(self, roots: Sequence[int]) -> list[Statement]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinycompile.base import expr as ex
-from tinycompile.base.expr import Call, Dim, Expr
+from tinycompile.base.expr import Call, Dim
 
 Namer = Callable[[str], str]
 
@@ -60,4 +60,3 @@ def _call(call: Call, name: Namer) -> str:
         return f"({c_factor(lhs, name)} {op} {c_factor(rhs, name)})"
     fn = "tc::floor_div" if call.fn == "//" else "tc::floor_mod"
     return f"{fn}({c_dim(lhs, name)}, {c_dim(rhs, name)})"
-

@@ -1,8 +1,9 @@
 """Writes the loops of one group of stores: the recursion from open axes to straight-line code.
 
-``scope`` stands at a point where some axes are open. It orders what is wanted there into *stages*: a reduction that is complete
-here separates what feeds it from what uses it. Each stage first computes what needs no further loop, then opens one loop per axis
-that its roots (stores and reductions) need next. Values needed in a later loop are computed there again, unless they are kept.
+``scope`` stands at a point where some axes are open. It orders what is wanted there into *stages*: a reduction that is
+complete here separates what feeds it from what uses it. Each stage first computes what needs no further loop, then opens one
+loop per axis that its roots (stores and reductions) need next. Values needed in a later loop are computed there again, unless
+they are kept.
 """
 
 from __future__ import annotations
@@ -13,22 +14,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
 from tinycompile.codegen.cpp.accumulators import Accumulator, has_own_type, needs_two_levels, scan_state
-from tinycompile.codegen.cpp.analysis import FlatNest, defined, dtypes_of, expressions, locate, loops_of, operands
+from tinycompile.codegen.cpp.analysis import FlatNest, defined, dtypes_of
+from tinycompile.codegen.cpp.dependences import Dependences, Open
 from tinycompile.codegen.cpp.indexing import c_dim
 from tinycompile.codegen.cpp.names import Names
-from tinycompile.codegen.cpp.scalars import C_TYPES, COST
+from tinycompile.codegen.cpp.scalars import C_TYPES, MEMORY_TYPES, c_read
 from tinycompile.codegen.cpp.schedule import Schedule, is_across
 from tinycompile.codegen.cpp.statements import Statements, may_fault
 from tinycompile.codegen.writer import Writer
-from tinycompile.ir.loops import Axis, Const, Index, Load, Reduce, Scalar, Scan, Store
+from tinycompile.ir.loops import Axis, Index, Load, Reduce, Scalar, Scan, Store
 
 ROW_CHUNK = 1024  # additions of a part along the lane
 COLUMN_CHUNK = 64  # additions of a part where lanes are columns
-KEEP_COST = 8  # a value this dear is kept for the next pass over a row
 KEEP_BYTES = 1 << 16
 SHARE_UNIT = 64  # threads share the lane in multiples of this
-
-Open = frozenset[str]
 
 
 class LoopNest:
@@ -36,14 +35,10 @@ class LoopNest:
 
     def __init__(self, flat: FlatNest, plan: Schedule, text: Statements, names: Names, out: Writer) -> None:
         self.flat, self.plan, self.text, self.names, self.out = flat, plan, text, names, out
-        self.body = flat.body
-        axes = frozenset(a.name for a in flat.axes)
-        self.at = locate(flat.body, axes)
-        self.loops = [loops_of(s, self.at, axes) for s in flat.body]
-        self.maker = {name: i for i, s in enumerate(flat.body) for name in defined(s)}
-        self.dtypes = dtypes_of(flat.body)
+        self.body, self.dtypes = flat.body, dtypes_of(flat.body)
         self.lanes = plan.lane if plan.lane_is_parallel else None  # the axis along which values are arrays
-        self.rank = {a.name: i for i, a in enumerate([*plan.outer, *([self.lanes] if self.lanes else []), *plan.inner])}
+        self.deps = Dependences(flat, [*plan.outer, *([self.lanes] if self.lanes else []), *plan.inner], text.has)
+        self.loops = self.deps.loops
         self.accumulators: dict[int, Accumulator] = {}
         self.kept: dict[str, str] = {}
         self.atomic = any(isinstance(s, Store) and s.mode == "atomic_add" for s in flat.body)
@@ -88,7 +83,7 @@ class LoopNest:
                 step = ex.coefficient(s.index[0], self.lanes.name)
                 assert step is not None
                 start = c_dim(s.index[0], lambda n: begins.get(n) or self.text.symbol(n))
-                self.out.line(f"alignas(64) {C_TYPES[s.dtype]} {array}[{block * block}];")
+                self.out.line(f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{block * block}];")
                 self.out.line(
                     f"tc::transpose<{block}>({array}, {self.names.buffer(s.buffer)} + {start}, {self.text.dim(step)}, "
                     f"{lane}_end - {lane}_begin, {row}_end - {row}_begin);"
@@ -96,31 +91,6 @@ class LoopNest:
             self.text.tiled[s.name] = f"{seen[s.buffer, s.index[0]]}[({row} - {row}_begin)*{block} + {lane} - {lane}_begin]"
         with self.out.block(f"for (int64_t {row} = {row}_begin; {row} < {row}_end; ++{row}) {{", "}"):
             yield
-
-    # --- dependences ---
-
-    def needs(self, i: int) -> list[int]:
-        """The statements whose values statement ``i`` uses, Consts excepted (they are literals)."""
-        s = self.body[i]
-        names = [*operands(s), *(t.name for d in expressions(s) for t in ex.symbols(d))]
-        makers = dict.fromkeys(self.maker[n] for n in names if n in self.maker)
-        return [m for m in makers if not isinstance(self.body[m], Const)]
-
-    def known(self, i: int) -> bool:
-        """Whether the values of a statement can be named here already."""
-        made = defined(self.body[i])
-        return bool(made) and all(self.text.has(n) for n in made)
-
-    def closure(self, roots: Iterable[int]) -> list[int]:
-        """The roots and all that must be computed for them here, in program order."""
-        found: set[int] = set()
-        waiting = list(roots)
-        while waiting:
-            i = waiting.pop()
-            if i not in found:
-                found.add(i)
-                waiting += [d for d in self.needs(i) if not self.known(d)]
-        return sorted(found)
 
     # --- the recursion ---
 
@@ -131,43 +101,26 @@ class LoopNest:
     def scope(self, open_axes: Open, roots: Sequence[int]) -> None:
         """Perform ``roots`` (stores; reductions, begun outside or not) at a point where ``open_axes`` are open."""
         opened = self.opened(open_axes)
-        items = self.closure(roots)
-        stage = self.stages(items, opened)
+        items = self.deps.closure(roots)
+        stage = self.deps.stages(items, opened)
         here = [i for i in items if self.loops[i] <= opened]
         wanted = set(roots)
-        goals = [i for i in items if i not in here and (i in wanted or self.completes(i, opened))]
+        goals = [i for i in items if i not in here and (i in wanted or self.deps.completes(i, opened))]
         passes = [
-            (step, axis, [i for i in goals if stage[i] == step and self.next_axis(i, opened) == axis])
+            (step, axis, [i for i in goals if stage[i] == step and self.deps.next_axis(i, opened) == axis])
             for step in range(max(stage.values(), default=0) + 1)
-            for axis in sorted({self.next_axis(i, opened) for i in goals if stage[i] == step}, key=self.rank.__getitem__)
+            for axis in sorted(
+                {self.deps.next_axis(i, opened) for i in goals if stage[i] == step}, key=self.deps.rank.__getitem__
+            )
         ]
         keep = self.choose_kept(passes, opened)
         for step in range(max(stage.values(), default=0) + 1):
-            self.straight(self.closure(i for i in here if stage[i] == step), items)
+            self.straight(self.deps.closure(i for i in here if stage[i] == step), items)
             for _, axis, targets in (p for p in passes if p[0] == step):
                 self.loop(open_axes, self.flat.axis(axis), targets)
                 for name, array in keep.pop((step, axis), []):
                     self.text.texts[name] = array
                     self.kept.pop(name, None)
-
-    def stages(self, items: Sequence[int], opened: Open) -> dict[int, int]:
-        """How many completed reductions lie before each item."""
-        stage: dict[int, int] = {}
-        for i in items:
-            before = [d for d in self.needs(i) if d in stage]
-            stage[i] = max((stage[d] + self.completes(d, opened) for d in before), default=0)
-        return stage
-
-    def completes(self, i: int, opened: Open) -> bool:
-        """A reduction whose value is whole at this point, after loops that are still to be opened."""
-        s = self.body[i]
-        if not isinstance(s, Reduce) or self.loops[i] <= opened or set(s.axes) & opened:
-            return False
-        return self.at[s.names[0]] <= opened
-
-    def next_axis(self, i: int, opened: Open) -> str:
-        """The outermost loop that an item still needs."""
-        return min(self.loops[i] - opened, key=self.rank.__getitem__)
 
     # --- one loop ---
 
@@ -210,7 +163,8 @@ class LoopNest:
         return ROW_CHUNK if axis == self.plan.lane else COLUMN_CHUNK
 
     def chunks(self, open_axes: Open, axis: Axis, roots: Sequence[int], begin: str, end: str) -> None:
-        """The loop over ``axis`` from ``begin`` to ``end``; cut into chunks where a part must be added to its total now and then."""
+        """The loop over ``axis`` from ``begin`` to ``end``, cut into chunks where parts must be added to totals now and
+        then."""
         parts = [a for i, a in self.accumulators.items() if i in roots and a.two_levels and self.innermost(a) == axis.name]
         step = self.chunk(axis)
         whole = not parts or (isinstance(axis.extent, int) and axis.extent <= step)
@@ -226,10 +180,10 @@ class LoopNest:
             self.for_each_lane([(a.lanes, a.flush(self.place if a.lanes else "")) for a in parts])
 
     def innermost(self, a: Accumulator) -> str:
-        return max(a.reduce.axes, key=self.rank.__getitem__)
+        return max(a.reduce.axes, key=self.deps.rank.__getitem__)
 
     def one_loop(self, open_axes: Open, axis: Axis, roots: Sequence[int], begin: str, end: str) -> None:
-        items = self.closure(roots)
+        items = self.deps.closure(roots)
         scans = [s for i in items if isinstance(s := self.body[i], Scan) and s.axis == axis.name]
         saved = dict(self.text.texts)
         name = self.names.value(axis.name)
@@ -261,7 +215,7 @@ class LoopNest:
                 self.statement(i)
         if not along:
             return
-        elsewhere = {d for i in scope if i not in along for d in self.needs(i)}
+        elsewhere = {d for i in scope if i not in along for d in self.deps.needs(i)}
         shared = [i for i in along if i in elsewhere and isinstance(self.body[i], (Scalar, Scan))]
         along = self.only_useful(along, shared)
         if not along:
@@ -270,21 +224,21 @@ class LoopNest:
         for i in shared:
             (name,) = defined(self.body[i])
             arrays[name] = self.names.fresh(f"{self.names.value(name)}_lanes")
-            self.out.line(f"{C_TYPES[self.dtypes[name]]} {arrays[name]}[{self.lane_count}];")
+            self.out.line(f"{MEMORY_TYPES[self.dtypes[name]]} {arrays[name]}[{self.lane_count}];")
         saved = dict(self.text.texts)
         with self.lane_loop(along):
             for i in along:
                 self.statement(i)
                 for name in (n for n in defined(self.body[i]) if n in arrays):
                     self.out.line(f"{arrays[name]}{self.place} = {self.text.texts[name]};")
-        self.text.texts = saved | {name: f"{array}{self.place}" for name, array in arrays.items()}
+        self.text.texts = saved | {n: c_read(f"{array}{self.place}", self.dtypes[n]) for n, array in arrays.items()}
 
     def only_useful(self, items: Sequence[int], shared: Sequence[int]) -> list[int]:
         """Loads and index values that only later loops want are computed there."""
         useful = {i for i in items if i in shared or isinstance(self.body[i], (Store, Reduce))}
         for i in reversed(items):
             if i in useful:
-                useful |= set(self.needs(i))
+                useful |= set(self.deps.needs(i))
         return [i for i in items if i in useful]
 
     def statement(self, i: int) -> None:
@@ -351,7 +305,7 @@ class LoopNest:
         return f"{self.names.value(s.names[0])}_so_far"
 
     def scan_lanes(self, s: Scan) -> bool:
-        return self.lanes is not None and self.lanes.name in self.at[s.names[0]]
+        return self.lanes is not None and self.lanes.name in self.deps.at[s.names[0]]
 
     def scan_step(self, s: Scan) -> None:
         """Take in a value; the scan's value here is the running one."""
@@ -393,9 +347,11 @@ class LoopNest:
 
     # --- values kept for a later pass over a row ---
 
-    def choose_kept(self, passes: Sequence[tuple[int, str, list[int]]], opened: Open) -> dict[tuple[int, str], list[tuple[str, str]]]:
-        """Costly values that two passes over a row share are computed in the first and kept in an array: softmax's exponentials.
-        Returns, per pass, the values to be read from an array after it."""
+    def choose_kept(
+        self, passes: Sequence[tuple[int, str, list[int]]], opened: Open
+    ) -> dict[tuple[int, str], list[tuple[str, str]]]:
+        """Costly values that two passes over a row share (softmax's exponentials) are computed in the first and kept in an
+        array. Returns, per pass, the values to be read from an array after it."""
         lane = self.plan.lane
         keep: dict[tuple[int, str], list[tuple[str, str]]] = {}
         if lane is None or self.lanes is not None or not isinstance(lane.extent, int) or lane.name == self.plan.split:
@@ -403,46 +359,22 @@ class LoopNest:
         maker_pass: dict[int, tuple[int, str]] = {}
         room = KEEP_BYTES
         for step, axis, roots in (p for p in passes if p[1] == lane.name):
-            items = self.pass_items(roots, opened)
+            items = self.deps.pass_items(roots, opened)
             again = [i for i in items if i in maker_pass]
             new = [i for i in items if i not in maker_pass]
             for i in again:
                 s = self.body[i]
-                used_by_new = any(i in self.needs(j) for j in new)
-                if not isinstance(s, Scalar) or s.name in self.kept or not used_by_new or not self.is_dear(i, items):
+                used_by_new = any(i in self.deps.needs(j) for j in new)
+                if not isinstance(s, Scalar) or s.name in self.kept or not used_by_new or not self.deps.is_dear(i, items):
                     continue
                 room -= lane.extent * s.dtype.itemsize
                 if room >= 0:
                     array = self.names.fresh(f"{self.names.value(s.name)}_row")
-                    self.out.line(f"alignas(64) {C_TYPES[s.dtype]} {array}[{lane.extent}];")
+                    self.out.line(f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{lane.extent}];")
                     self.kept[s.name] = f"{array}[{self.names.value(lane.name)}]"
-                    keep.setdefault(maker_pass[i], []).append((s.name, self.kept[s.name]))
+                    keep.setdefault(maker_pass[i], []).append((s.name, c_read(self.kept[s.name], s.dtype)))
             maker_pass.update(dict.fromkeys(new, (step, axis)))
         return keep
-
-    def pass_items(self, roots: Sequence[int], opened: Open) -> list[int]:
-        """What a pass computes: from its roots back to what earlier stages have made."""
-        found: set[int] = set()
-        waiting = list(roots)
-        while waiting:
-            i = waiting.pop()
-            if i not in found:
-                found.add(i)
-                waiting += [
-                    d for d in self.needs(i) if not self.known(d) and not self.loops[d] <= opened and not self.completes(d, opened)
-                ]
-        return sorted(found)
-
-    def is_dear(self, i: int, items: Sequence[int]) -> bool:
-        """Whether computing item ``i`` in this pass takes a costly function."""
-        waiting = [i]
-        while waiting:
-            j = waiting.pop()
-            s = self.body[j]
-            if isinstance(s, Scalar) and COST.get(s.op, 1) >= KEEP_COST and not (s.op in ("mod", "fmod") and not s.dtype.is_floating_point):
-                return True
-            waiting += [d for d in self.needs(j) if d in items]
-        return False
 
 
 def _step(name: str, step: int) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
-_KEYWORDS = frozenset(
-    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const consteval constexpr
-    constinit const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false float for
-    friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public
-    register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template this
-    thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
-    tc pointers sizes threads fault workers main linux unix""".split()
-)
+_KEYWORDS = """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const consteval
+    constexpr constinit const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern
+    false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq
+    private protected public register reinterpret_cast requires return short signed sizeof static static_assert static_cast
+    struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual void
+    volatile wchar_t while xor xor_eq
+"""
+_OURS = "tc pointers sizes threads fault workers thread mine linux unix"
+_RESERVED = frozenset((_KEYWORDS + _OURS).split())
 
 
 class Names:
@@ -34,7 +36,7 @@ class Names:
         clean = re.sub(r"\W", "_", name)
         clean = f"v{clean}" if clean[:1].isdigit() else clean
         count, found = 1, clean
-        while found in self._taken or found in _KEYWORDS:
+        while found in self._taken or found in _RESERVED:
             count += 1
             found = f"{clean}_{count}"
         self._taken.add(found)

@@ -27,6 +27,7 @@ C_TYPES: dict[torch.dtype, str] = {
     torch.uint64: "uint64_t",
     torch.bool: "bool",
 }
+MEMORY_TYPES = C_TYPES | {torch.bool: "uint8_t"}  # in arrays: GCC 12 does not vectorise loads of bool
 HALF = (torch.float16, torch.bfloat16)
 
 _COMPARE = {
@@ -64,7 +65,7 @@ COST = {
 
 def op_may_fault(op: str, dtype: torch.dtype) -> bool:
     """Whether an op on operands of ``dtype`` can ask for eager: divisions by zero, absurd angles."""
-    return op in _FLOAT32_FAULTS and dtype == torch.float32 or op in _INT_FAULTS and not dtype.is_floating_point
+    return (op in _FLOAT32_FAULTS and dtype == torch.float32) or (op in _INT_FAULTS and not dtype.is_floating_point)
 
 
 def c_scalar(op: str, dtype: torch.dtype, args: Sequence[str], arg_dtypes: Sequence[torch.dtype]) -> str:
@@ -80,6 +81,11 @@ def c_scalar(op: str, dtype: torch.dtype, args: Sequence[str], arg_dtypes: Seque
         places.append("fault")
     template = table.get(op, f"tc::{op}({', '.join(places)})")
     return template.format(*args, T=C_TYPES[data])
+
+
+def c_read(element: str, dtype: torch.dtype) -> str:
+    """An element of an array of :data:`MEMORY_TYPES` as a value."""
+    return f"({element} != 0)" if dtype == torch.bool else element
 
 
 def c_cast(x: str, source: torch.dtype, target: torch.dtype) -> str:
@@ -103,7 +109,7 @@ def c_cast(x: str, source: torch.dtype, target: torch.dtype) -> str:
 def c_const(value: Any, dtype: torch.dtype) -> str:
     """A literal of ``dtype``."""
     if dtype in HALF:
-        raw = torch.tensor(value, dtype=torch.float64).to(dtype).view(torch.int16).item() & 0xFFFF
+        raw = int(torch.tensor(value, dtype=torch.float64).to(dtype).view(torch.int16).item()) & 0xFFFF
         return f"(uint16_t){raw:#06x}"
     if dtype.is_floating_point:
         return _c_float(float(value), dtype)

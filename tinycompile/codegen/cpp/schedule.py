@@ -1,7 +1,7 @@
 """How a nest is run on the CPU: which loops, in which order, which one is vectorised, what threads share. The cost model.
 
-A group of stores that live at the same parallel axes becomes one set of loops: the ``outer`` parallel axes, then, if the ``lane`` is
-parallel, blocks of it, then the reduction axes. Every innermost loop runs along the lane.
+A group of stores that live at the same parallel axes becomes one set of loops: the ``outer`` parallel axes, then, if the
+``lane`` is parallel, blocks of it, then the reduction axes. Every innermost loop runs along the lane.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ UNKNOWN_SIZE = 1024  # what a size symbol without a hint is taken for
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """``lane``: the axis of the innermost loops. ``block``: lanes a block when the lane is parallel; 0: the lane is no parallel axis, or
-    is run whole. ``inner``: reduction axes, outermost first. ``split``: the reduction axis that threads share where the parallel
-    axes offer too little to share. ``tile``: the parallel axis along which some loads are contiguous instead of along the lane."""
+    """``lane``: the axis of the innermost loops. ``block``: lanes in a block when the lane is parallel (0: it is none, or runs
+    whole). ``inner``: reduction axes, outermost first. ``split``: the reduction axis that threads share where the parallel
+    axes offer too little. ``tile``: the parallel axis along which some loads are contiguous instead of along the lane.
+    ``cost``: of one point."""
 
     outer: tuple[Axis, ...]
     lane: Axis | None
@@ -44,7 +45,9 @@ class Schedule:
         return self.lane is not None and self.lane.kind == "parallel"
 
 
-def schedule(flat: FlatNest, body: Sequence[Statement], parallel: frozenset[str], hints: Mapping[str, int], target: Target) -> Schedule:
+def schedule(
+    flat: FlatNest, body: Sequence[Statement], parallel: frozenset[str], hints: Mapping[str, int], target: Target
+) -> Schedule:
     """Choose for the statements ``body`` of ``flat``, whose stores live at the ``parallel`` axes."""
     return _Choice(flat, body, parallel, hints, target).choose()
 
@@ -97,25 +100,33 @@ class _Choice:
         return 1 + sum(COST.get(s.op, 1) for s in self.body if isinstance(s, Scalar)) // 2
 
     def accesses(self) -> list[tuple[Dim, float]]:
-        """(offset, weight) of loads and stores; a store weighs more, for writing with a stride costs most."""
-        return [(s.index[0], 1.5 if isinstance(s, Store) else 1.0) for s in self.body if isinstance(s, (Load, Store))]
+        """(offset, weight) of loads and stores. The weight is how often it happens, and more for a store: writing with a stride
+        costs most."""
+        axes = {a.name: a for a in self.flat.axes}
+        return [
+            (s.index[0], (1.5 if isinstance(s, Store) else 1.0) * self.count(axes[n] for n in loops))
+            for s, loops in zip(self.body, self.loops, strict=True)
+            if isinstance(s, (Load, Store))
+        ]
 
     def lane(self) -> Axis | None:
-        best, best_score = None, -1e9
-        for rank, axis in enumerate([*self.parallel, *self.reduced]):
+        """The axis along which most accesses are contiguous and fewest are strided; of equals the innermost."""
+        best, best_score = None, (False, -1e30)
+        for axis in [*self.parallel, *self.reduced]:
             if not self.may_be_lane(axis):
                 continue
-            score = rank * 0.01 - (100 if self.size(axis.extent) < SMALL else 0)
+            score = 0.0
             for offset, weight in self.accesses():
                 step = ex.coefficient(offset, axis.name)
                 score += weight if step == 1 else 0 if step == 0 else -weight
-            if score > best_score:
-                best, best_score = axis, score
+            key = (self.size(axis.extent) >= SMALL, score)
+            if key >= best_score:
+                best, best_score = axis, key
         return best
 
     def may_be_lane(self, axis: Axis) -> bool:
-        """A scan runs in order. A reduction axis must be able to stand innermost. And where a scan runs along the contiguous axis
-        a lane across it would read with strides: then there is none."""
+        """A scan runs in order. A reduction axis must be able to stand innermost. And where a scan runs along the contiguous
+        axis, a lane across it would read with strides: then there is none."""
         scanned = {s.axis for s in self.body if isinstance(s, Scan)}
         if axis.name in scanned:
             return False

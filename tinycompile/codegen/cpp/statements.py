@@ -13,7 +13,7 @@ from tinycompile.base.expr import Dim
 from tinycompile.codegen.cpp.analysis import FlatNest, dtypes_of
 from tinycompile.codegen.cpp.indexing import c_dim
 from tinycompile.codegen.cpp.names import Names
-from tinycompile.codegen.cpp.scalars import C_TYPES, HALF, c_cast, c_const, c_scalar, op_may_fault
+from tinycompile.codegen.cpp.scalars import C_TYPES, HALF, c_cast, c_const, c_read, c_scalar, op_may_fault
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.graph import Location
 from tinycompile.ir.loops import Const, Index, Load, Scalar, Statement, Store
@@ -73,14 +73,14 @@ class Statements:
 
     def _load(self, s: Load) -> str:
         if s.name in self.tiled:
-            return self.tiled[s.name]
+            return c_read(self.tiled[s.name], s.dtype)
         other = c_const(s.other, s.dtype)
         if any(ex.as_sym(c).stop == 0 for c in s.index[1:]):  # type: ignore[union-attr]
             self.out.line("fault |= tc::INDEX_OUT_OF_RANGE;  // nothing can be read from an empty tensor")
             return other
         inside = self._mask(s) if s.mask else ""
         place = self._checked_offset(s, inside)
-        read = f"{self.names.buffer(s.buffer)}[{place}]"
+        read = c_read(f"{self.names.buffer(s.buffer)}[{place}]", s.dtype)
         return f"{inside} ? {read} : {other}" if inside else read
 
     def _mask(self, s: Load) -> str:

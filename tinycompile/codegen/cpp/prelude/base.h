@@ -44,8 +44,8 @@ static inline double as_double(uint64_t u) { return __builtin_bit_cast(double, u
 static inline float from_bfloat16(uint16_t h) { return as_float((uint32_t)h << 16); }
 
 static inline uint16_t to_bfloat16(float x) {
-    const uint32_t u = bits(x), rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    return (uint16_t)(x != x ? 0x7fc0u : rounded);
+    const uint32_t u = bits(x), rounded = u + 0x7fffu + ((u >> 16) & 1u), kept = x != x ? 0x7fc00000u : rounded;
+    return (uint16_t)(kept >> 16);
 }
 
 static inline float from_float16(uint16_t h) {

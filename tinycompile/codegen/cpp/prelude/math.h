@@ -54,7 +54,7 @@ static inline double scale(double x, int32_t n) {
 
 // e^r - 1 for |r| <= ln(2)/2: r + r^2*p(r).
 static inline float expm1_near(float r) {
-    const float p = horner(r, 0.5f, 0.166666672f, 0.0416662656f, 0.00833326671f, 0.00139464368f, 0.000199169808f);
+    const float p = horner(r, 0.5f, 0.166665167f, 0.0416662022f, 0.00836908817f, 0.00139508303f);
     return fma(r * r, p, r);
 }
 static inline double expm1_near(double r) {
