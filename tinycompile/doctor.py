@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from tinycompile.base import torch_private
 from tinycompile.base.config import config
 from tinycompile.capture.bytecode import SUPPORTED
 from tinycompile.runtime import cpp_build
@@ -50,6 +51,7 @@ def look() -> Iterator[Finding]:
     """Every check, in the order in which things depend on each other."""
     yield _python()
     yield Finding("torch", torch.__version__, "ok", "storage, library kernels, and eager mode")
+    yield _fast_paths()
     yield _triton()
     yield _cuda()
     yield _cpp_compiler()
@@ -81,6 +83,15 @@ def _python() -> Finding:
     means = "functions are captured from its bytecode" if known else f"capture knows the bytecode of CPython {versions} only"
     return Finding(
         "Python", f"{platform.python_implementation()} {platform.python_version()}", "ok" if known else "wrong", means
+    )
+
+
+def _fast_paths() -> Finding:
+    ways = torch_private.in_use()
+    absent = ", ".join(name for name, there in ways.items() if not there)
+    found = f"{sum(ways.values())} of {len(ways)}" + (f", without {absent}" if absent else "")
+    return Finding(
+        "fast paths", found, "ok", "private ways into this build of torch; where one is absent, the public one is taken"
     )
 
 
