@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -16,8 +17,8 @@ from tinycompile.ops.record import OPS, Op, Sample, Vjp
 
 pytestmark = pytest.mark.pure
 
-# Values that random numbers decide, or memory that was never written.
-_RANDOM = {"native_dropout"}
+_RANDOM = {"native_dropout"}  # values that random numbers decide
+_JUDGES = {"floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor")}  # where torch's own op has no derivative
 
 
 def doubles(value: Any) -> Any:
@@ -72,10 +73,12 @@ def as_seen(op: Op, vjp: Vjp, args: tuple[Any, ...], results: tuple[Any, ...]) -
 
 
 def cases() -> list[Any]:
+    """Samples that differ only in the float dtype are one in float64."""
     found = []
     for op in OPS.values():
         if op.vjp is not None and op.name not in _RANDOM:
-            found += [pytest.param(op, s, id=f"{op.name}-{i}") for i, s in enumerate(op.samples())]
+            samples = {re.sub("b?float(16|32)", "float64", repr(s)): s for s in reversed(list(op.samples()))}
+            found += [pytest.param(op, s, id=f"{op.name}-{i}") for i, s in enumerate(reversed(samples.values()))]
     return found
 
 
@@ -94,7 +97,7 @@ def test_formula(op: Op, sample: Sample) -> None:
         warnings.simplefilter("ignore")
         args = differentiable(doubles(bound(op, sample)))
         try:
-            results = op.eager(*args)
+            results = _JUDGES.get(op.name, op.eager)(*args)
         except Exception:
             pytest.skip("the sample is an error")
         several = isinstance(results, tuple)
@@ -104,7 +107,11 @@ def test_formula(op: Op, sample: Sample) -> None:
         if not leaves or not targets:
             pytest.skip("nothing to differentiate")
         seeds = [torch.randn_like(r) if r.requires_grad else None for r in results]
-        theirs = torch.autograd.grad(targets, leaves, [s for s in seeds if s is not None], allow_unused=True)
+        try:
+            theirs = torch.autograd.grad(targets, leaves, [s for s in seeds if s is not None], allow_unused=True)
+        except RuntimeError as error:
+            assert "invalid gradient" in str(error)
+            pytest.skip("torch cannot differentiate the sample")
     assert op.vjp is not None
     args_seen, results_seen = as_seen(op, op.vjp, ours(args), ours(results))
     grads = tuple(None if s is None else from_torch(s) for s in seeds)

@@ -43,6 +43,12 @@ def _hardswish(g: Any, x: Any) -> Any:
     return ops.where(x <= -3, 0.0, ops.where(x < 3, g * (x / 3 + 0.5), g))
 
 
+def _softsign(g: Any, x: Any) -> Any:
+    """Not g / (1 + |x|)^2: torch's is the quotient rule, NaN at infinity."""
+    below = ops.abs(x) + 1
+    return g / below - g * (x / below) / below * ops.sign(x)
+
+
 def _outside(low: Any, high: Any, g: Any, x: Any) -> Any:
     """Zero at the bounds and beyond."""
     return ops.where(ops.logical_or(x <= low, x >= high), 0.0, g)
@@ -69,7 +75,7 @@ for _name, _slope in {
     "mish": _mish,
     "hardswish": _hardswish,
     "hardsigmoid": lambda g, x: _outside(-3, 3, g / 6, x),
-    "softsign": lambda g, x: g / ops.square(ops.abs(x) + 1),
+    "softsign": _softsign,
     "tanhshrink": lambda g, x: g * ops.square(ops.tanh(x)),
     "log_sigmoid": lambda g, x: g * ops.sigmoid(-x),
 }.items():

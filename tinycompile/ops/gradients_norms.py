@@ -87,7 +87,7 @@ def _share(g: Any, reduction: str, count: Any) -> Any:
 
 @vjp("binary_cross_entropy", "self", "target", "weight")
 def _binary_cross_entropy(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    """ATen keeps the denominator above 1e-12 and logarithms above -100."""
+    """ATen keeps the denominator above 1e-12."""
     x, target, weight, reduction = args
     p, y = widen(x), widen(target)
     g = _weighted(_share(grads[0], reduction, rules.shapes.numel(tuple(x.shape))), weight)
@@ -96,8 +96,7 @@ def _binary_cross_entropy(grads: Args, args: Args, results: Args, needs: Args) -
         slope = ops.div(ops.sub(p, y), ops.clamp_min(ops.mul(ops.sub(1, p), p), 1e-12))
         first = cast(ops.mul(g, slope), x.dtype)
     if needs[1]:
-        log, log_not = (ops.clamp_min(v, -100.0) for v in (ops.log(p), ops.log1p(ops.neg(p))))
-        second = cast(ops.mul(g, ops.sub(log_not, log)), target.dtype)
+        second = cast(ops.mul(g, ops.sub(ops.log(ops.sub(1, p)), ops.log(p))), target.dtype)
     return first, second, None, None
 
 

@@ -146,7 +146,7 @@ two_inputs(
 )  # fmt: skip
 two_inputs(
     "xlogy", _BOTH,
-    lambda g, x, y: _masked(ops.logical_and(ops.eq(x, 0), ops.le(y, 0)), ops.xlogy(g, y)),
+    lambda g, x, y: _masked(ops.eq(x, 0) & (y <= 0), ops.xlogy(g, y)),
     lambda g, x, y: ops.div(ops.mul(g, x), y),
 )  # fmt: skip
 two_inputs(

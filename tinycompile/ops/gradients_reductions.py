@@ -89,7 +89,7 @@ def _cumprod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 
 
 def _shared(g: Any, x: Any, extreme: Any, dim: Any, keepdim: bool) -> Any:
-    """Equal extremes share the gradient."""
+    """Equal extremes share the gradient. (Of NaN, nothing is the extreme: 0 / 0.)"""
     if not len(x.shape):
         return g
     chosen = ops.to(ops.eq(x, kept(extreme, x, dim, keepdim)), g.dtype)
@@ -103,7 +103,10 @@ def _extreme(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 
 
 def _extreme_of_all(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    return (_shared(grads[0], args[0], results[0], None, False),)
+    """As ``_shared``, but NaNs share among themselves."""
+    (g,), (x,), (y,) = grads, args, results
+    chosen = ops.logical_or(ops.eq(x, y), ops.logical_and(ops.isnan(x), ops.isnan(y)))
+    return (ops.where(chosen, ops.div(g, ops.sum(chosen)), 0.0),)
 
 
 def _extreme_along(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
@@ -213,8 +216,7 @@ def _vector_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradien
 def _logsumexp(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, dim, keepdim = args
     g, y = (kept(widen(v), x, dim, keepdim) for v in (grads[0], results[0]))
-    below = ops.sub(widen(x), y)
-    return cast(ops.mul(g, ops.exp(ops.where(ops.isnan(below), 0.0, below))), x.dtype), None, None
+    return cast(ops.mul(g, ops.exp(ops.sub(widen(x), y))), x.dtype), None, None
 
 
 @vjp("softmax", "result")

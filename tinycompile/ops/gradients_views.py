@@ -237,13 +237,7 @@ def _gather(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 @vjp("scatter_add", "index")
 def _scatter_add(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, dim, index, src = args
-    third = None
-    if needs[3]:
-        third = ops.gather(grads[0], dim, index)
-        for d, size in enumerate(src.shape):  # src may be larger than the index: the rest of it was not used
-            if not rules.shapes.same(size, third.shape[d]):
-                third = ops.slice_backward(third, rules.replaced(tuple(third.shape), d, size), d, 0)
-    return grads[0], None, None, third
+    return grads[0], None, None, ops.gather(grads[0], dim, index) if needs[3] else None
 
 
 @vjp("index_select", "index")
