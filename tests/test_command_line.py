@@ -29,12 +29,24 @@ def folder(tmp_path: Path):
 def test_doctor_says_what_runs_where(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    for part in ("Python", "torch", "Triton", "CUDA device", "C++ compiler", "Python.h", "cache folder", "CPU tensors:", "CUDA tensors:"):
+    for part in (
+        "Python",
+        "torch",
+        "Triton",
+        "CUDA device",
+        "C++ compiler",
+        "Python.h",
+        "cache folder",
+        "CPU tensors:",
+        "CUDA tensors:",
+    ):
         assert part in out
     assert str(folder) in out
 
 
-def test_doctor_without_a_cpp_compiler(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_without_a_cpp_compiler(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cpp_build, "compiler", lambda: None)
     assert main(["doctor"]) == 0
     assert "CPU tensors:  op by op, for want of a C++ compiler" in capsys.readouterr().out
@@ -107,6 +119,12 @@ def test_columns_align() -> None:
     assert terminal.columns([]) == ""
 
 
+def test_a_reader_that_stops_early_gets_no_traceback() -> None:
+    command = f"{sys.executable} -m tinycompile ops | head -1"
+    listing = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert not listing.stderr
+
+
 @pytest.mark.cpu
 def test_demo_from_an_empty_cache() -> None:
     demo = subprocess.run(
@@ -114,5 +132,10 @@ def test_demo_from_an_empty_cache() -> None:
     )
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert not demo.stderr, demo.stderr
-    for part in ("@triton.jit", "All results are as near to float64 as eager's", "took at most 2 s a function", "seconds by stage"):
+    for part in (
+        "@triton.jit",
+        "All results are as near to float64 as eager's",
+        "took at most 2 s a function",
+        "seconds by stage",
+    ):
         assert part in demo.stdout
