@@ -134,8 +134,9 @@ class CompiledFunction:
         return dict(self._latest().times)
 
     def source(self, stage: str) -> str:
-        """The text of a stage of the newest specialisation: ``bytecode, python, guards, graph, optimized, loops, plan,
-        triton, cpp, wrapper, ptx, sass``. Raises ValueError for a name that is none, RuntimeError before the first call."""
+        """The text of a stage of the newest specialisation: ``bytecode, python, guards, graph, joint,
+        forward, backward, optimized, loops, plan, triton, cpp, wrapper, ptx, sass``; from ``optimized`` on, forward then
+        backward. Raises ValueError for a name that is none, RuntimeError before the first call."""
         return stage_text(self._latest(), stage)
 
     def explain(self, *args: Any, **kwargs: Any) -> Report:

@@ -80,8 +80,17 @@ class KernelInfo:
 
 
 def kernel_infos(compiled: CompiledGraph | None) -> list[KernelInfo]:
-    """The kernels of a compiled graph, in launch order; those of an H100 where no code was generated or C++ ran."""
-    if compiled is None or compiled.source is None or compiled.target is None:
+    """The kernels of a compiled graph and then of its backward, in launch order; those of an H100 where C++ ran."""
+    return [k for half in _halves(compiled) for k in _kernels_of(half)]
+
+
+def _halves(compiled: CompiledGraph | None) -> list[CompiledGraph]:
+    """Forward and backward; the graph alone where there is none."""
+    return [] if compiled is None else [half for half in (compiled, compiled.backward) if half is not None]
+
+
+def _kernels_of(compiled: CompiledGraph) -> list[KernelInfo]:
+    if compiled.source is None or compiled.target is None:
         return []
     hints = dict(compiled.graph.hints)
     own = compiled.source.kernels
@@ -106,6 +115,9 @@ _STAGES = {
     "python": "1_python.py",
     "guards": "1_guards.py",
     "graph": "1_graph.py",
+    "joint": "2_joint.py",
+    "forward": "2_forward.py",
+    "backward": "2_backward.py",
     "loops": "4_loops.py",
     "plan": "5_plan.py",
     "cpp": "6_cpp.cpp",
@@ -114,20 +126,26 @@ _STAGES = {
 
 
 def stage_text(entry: CacheEntry, stage: str) -> str:
-    """The text of one stage of a specialisation. Raises ValueError for an unknown name."""
+    """The text of one stage of a specialisation, then that of its backward; empty where the stage was not run.
+
+    Raises ValueError for an unknown name."""
     compiled = entry.compiled
     if stage in _STAGES:
-        return entry.artifacts.get(_STAGES[stage])
+        return _both_halves(entry.artifacts, _STAGES[stage])
     if stage == "optimized":
-        passes = [name for name in entry.artifacts if name.startswith("3_")]
-        return entry.artifacts[passes[-1]] if passes else ""
+        passes = [name for name in entry.artifacts if name.startswith("3_") and not name.endswith("_backward.py")]
+        return _both_halves(entry.artifacts, passes[-1]) if passes else ""
     if stage == "triton":
         return "\n\n".join(k.triton for k in kernel_infos(compiled))
     if stage in ("ptx", "sass"):
         return "\n\n".join(getattr(k, stage) for k in kernel_infos(compiled))
-    if stage in ("joint", "forward", "backward"):
-        raise ValueError(f"stage {stage!r} does not exist yet: the backward is replayed by torch, not captured")
     raise ValueError(f"unknown stage {stage!r}; there are {', '.join([*_STAGES, 'optimized', 'triton', 'ptx', 'sass'])}")
+
+
+def _both_halves(artifacts: Artifacts, name: str) -> str:
+    stem, _, suffix = name.rpartition(".")
+    texts = [artifacts.get(name), artifacts.get(f"{stem}_backward.{suffix}")]
+    return "\n\n".join(t for t in texts if t)
 
 
 @dataclass(frozen=True)
@@ -216,28 +234,28 @@ def _bytes(n: int) -> str:
 def make_report(function: CompiledFunction, entry: CacheEntry) -> Report:
     """The report of one specialisation."""
     compiled = entry.compiled
-    plan = _plan_of(compiled)
-    hints = dict(compiled.graph.hints) if compiled else {}
+    halves = _halves(compiled)
+    plans = [(plan, dict(half.graph.hints)) for half in halves if (plan := _plan_of(half)) is not None]
     kernels = tuple(kernel_infos(compiled))
     return Report(
         name=function.__name__,
         backend=_backend_name(function, compiled),
-        graph=compiled.graph if compiled else None,
+        graph=entry.captured.graph if compiled else None,
         breaks=tuple(entry.captured.breaks),
         guards=tuple(entry.captured.guards),
         kernels=kernels,
-        externs=library_calls(compiled.source) if compiled and compiled.source else (),
-        decisions=plan.decisions if plan else (),
+        externs=tuple(call for half in halves if half.source for call in library_calls(half.source)),
+        decisions=tuple(d for plan, _ in plans for d in plan.decisions),
         bytes_moved=sum(k.bytes_moved for k in kernels),
-        bytes_minimum=_number(plan.bytes_minimum, hints) if plan else 0,
+        bytes_minimum=sum(_number(plan.bytes_minimum, hints) for plan, hints in plans),
         times=tuple(stage_order(entry.times)),
         from_disk=compiled.from_disk if compiled else False,
     )
 
 
-def _plan_of(compiled: CompiledGraph | None) -> Plan | None:
+def _plan_of(compiled: CompiledGraph) -> Plan | None:
     """The plan; made again from the graph when the code came from disk."""
-    if compiled is None or compiled.target is None:
+    if compiled.target is None:
         return None
     return compiled.plan or generate(compiled.graph, compiled.target, Artifacts(), {})[0]
 
