@@ -328,7 +328,7 @@ def _merge_axes(flat: FlatNest) -> FlatNest:
         outer, inner = pair
         merged = Axis(f"{outer.name}_{inner.name}", outer.extent * inner.extent, inner.kind)
         axes = tuple(merged if a is inner else a for a in flat.axes if a is not outer)
-        values = {outer.name: 0, inner.name: ex.sym(merged.name, 0, merged.extent)}
+        values: dict[str, Dim] = {outer.name: 0, inner.name: ex.sym(merged.name, 0, merged.extent)}
         flat = _substitute(flat, values, axes, {outer.name: (merged.name,), inner.name: (merged.name,)})
 
 
