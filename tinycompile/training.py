@@ -82,8 +82,8 @@ def _compile_halves(
         raise Untreatable("no gradient reaches an input")
     if config.verify_ir:
         verify_graph(joint.graph)
+    derived, drawn, reread = gradient_graph(joint)  # before the passes, which drop detach
     joint = replace(joint, graph=optimize(joint.graph))
-    derived, drawn, reread = gradient_graph(joint)
     split = partition(joint, budget, drawn, frozenset(range(joint.primals)) if joint.opaque else reread)
     spent = time.perf_counter() - start
     artifacts["1_graph.py"] = print_graph(graph)
