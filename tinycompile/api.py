@@ -94,7 +94,7 @@ class CompiledFunction:
             entry = self._miss(args, kwargs)
         try:
             return entry.run(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  # sorted out below
+        except Exception as error:
             if not self._can_be_redone(entry, error):
                 raise
             failure = error
@@ -177,7 +177,8 @@ class CompiledFunction:
         if not isinstance(failure, KernelError):
             if config.on_error == "raise":
                 raise failure
-            warn_once(f"compiled {self.__name__} failed where eager does not ({type(failure).__name__}: {failure}); it was run eagerly")
+            what = f"{type(failure).__name__}: {failure}"
+            warn_once(f"compiled {self.__name__} failed where eager does not ({what}); it was run eagerly")
         return result
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:

@@ -24,7 +24,7 @@ def emit(plan: Plan, target: Target) -> Source:
     aliases = tuple(
         (i, plan.inputs.index(o.buffer))
         for i, o in enumerate(plan.outputs)
-        if isinstance(o, TensorView) and o.buffer in plan.inputs
+        if isinstance(o, TensorView) and o.buffer in plan.inputs and o.alias != "detach"
     )
     wrapper = emit_wrapper(plan, kernels)
     return Source(plan.name, plan.device, tuple(kernels.values()), wrapper, prelude, tuple(externs), aliases)

@@ -7,6 +7,7 @@ stream), ``as_strided``, ``restride``, one launcher per kernel and one function 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ class _Wrapper:
         self.plan, self.kernels = plan, kernels
         self.buffers: dict[str, Buffer] = {b.name: b for b in plan.buffers}
         self.inputs = set(plan.inputs)
+        self.times_returned = Counter(o.buffer for o in plan.outputs if isinstance(o, TensorView))
         self.out = Writer()
 
     def text(self) -> str:
@@ -112,7 +114,15 @@ class _Wrapper:
         return f"as_strided({view.buffer}, {_tuple(view.meta.shape)}, {_tuple(view.meta.strides)}, {shift})"
 
     def output(self, value: Any) -> str:
-        return self.view(value) if isinstance(value, TensorView) else self.arg(value)
+        """A returned value. The buffer's own tensor stands for a view of all of it only where nobody else has that tensor."""
+        if not isinstance(value, TensorView):
+            return self.arg(value)
+        shown = self.view(value)
+        if value.buffer not in self.inputs and self.times_returned[value.buffer] == 1:
+            return shown
+        if value.alias == "detach":
+            return f"{shown}.detach()"
+        return f"{shown}.view_as({shown})" if value.alias and shown == value.buffer else shown
 
 
 def _size_line(size: SizeBinding) -> str:

@@ -137,10 +137,14 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A strided view of a buffer's storage: what extern calls take and what outputs return."""
+    """A strided view of a buffer's storage: what extern calls take and what outputs return.
+
+    ``alias``: what a view op made of the buffer is another tensor object even where it covers the whole buffer. ``"view"``, or
+    ``"detach"`` where the way leads through one; empty: the buffer's own tensor will do."""
 
     buffer: str
     meta: TensorMeta
+    alias: str = ""
 
 
 @dataclass(frozen=True, slots=True)

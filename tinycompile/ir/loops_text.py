@@ -148,7 +148,8 @@ def print_argument(value: Any, known: dict[str, TensorMeta]) -> str:
     """An argument of a call, or outputs."""
     if isinstance(value, TensorView):
         same = known.get(value.buffer) == value.meta
-        return f"buf.{value.buffer}" if same else f"view(buf.{value.buffer}, {_meta(value.meta)})"
+        shown = f"buf.{value.buffer}" if same else f"view(buf.{value.buffer}, {_meta(value.meta)})"
+        return f"detach({shown})" if value.alias == "detach" else f"view({shown})" if value.alias and same else shown
     if isinstance(value, (tuple, list)):
         return f"({', '.join(print_argument(v, known) for v in value)}{',' if len(value) == 1 else ''})"
     if isinstance(value, (torch.dtype, torch.memory_format, torch.layout)):

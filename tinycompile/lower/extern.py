@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tinycompile.base.meta import TensorMeta
@@ -36,6 +37,14 @@ def as_views(program: Program, value: Any) -> Any:
     if isinstance(value, TensorValue):
         return program.tensor(value)
     return tuple(as_views(program, v) for v in value) if isinstance(value, tuple) else value
+
+
+def as_output(program: Program, value: Any) -> Any:
+    """A value as the program returns it: a view is another tensor object than what it views."""
+    returned = as_views(program, value)
+    if not isinstance(value, TensorValue) or not value.steps or value.copy_of is not None:
+        return returned
+    return replace(returned, alias="detach" if value.detached else "view")
 
 
 def _result(program: Program, node: Node, at: int, meta: Any) -> TensorValue | None:

@@ -15,7 +15,7 @@ from tinycompile.base.shapes import ShapeEnv, current_env
 from tinycompile.ir.builder import dims_in
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ir.loops import Loops
-from tinycompile.lower.extern import as_views, lower_extern
+from tinycompile.lower.extern import as_output, lower_extern
 from tinycompile.lower.indexed import lower_indexed
 from tinycompile.lower.pointwise import lower_pointwise
 from tinycompile.lower.program import COMPUTABLE, Program, results_of
@@ -33,7 +33,7 @@ def lower(graph: Graph) -> Loops:
     with env.active():
         for node in graph.nodes[:-1]:
             program.values[node.name] = _lower_node(program, node)
-        outputs = tuple(as_views(program, program.number(o)) for o in graph.output.args[0])
+        outputs = tuple(as_output(program, program.number(o)) for o in graph.output.args[0])
     return program.finish(outputs)
 
 
@@ -83,7 +83,7 @@ def _size_symbol(graph: Graph, name: str) -> Expr:
 def _lower_view(program: Program, node: Node, lowering: View) -> TensorValue:
     source = program.value(node.args[0])
     rest = tuple(program.number(a) for a in node.args[1:])
-    return program.view(node.name, source, ViewStep(lowering.index, source.meta, node.meta, rest))
+    return program.view(node, source, ViewStep(lowering.index, source.meta, node.meta, rest))
 
 
 def _computable(program: Program, node: Node) -> bool:

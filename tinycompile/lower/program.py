@@ -133,10 +133,11 @@ class Program:
             return self.values[arg.name]
         return tuple(self.number(a) for a in arg) if isinstance(arg, tuple) else arg
 
-    def view(self, node: str, source: TensorValue, step: ViewStep) -> TensorValue:
-        """The result of a view op on ``source``, called ``node``."""
-        copy_of = source.copy_of if is_alias(step, self.hints) else node
-        return TensorValue(step.result, source.buffer, (step, *source.steps), copy_of)
+    def view(self, node: Node, source: TensorValue, step: ViewStep) -> TensorValue:
+        """The result of the view op ``node`` on ``source``."""
+        copy_of = source.copy_of if is_alias(step, self.hints) else node.name
+        detached = source.detached or node.target == "detach"
+        return TensorValue(step.result, source.buffer, (step, *source.steps), copy_of, detached)
 
     def before_write(self, buffers: Iterable[str]) -> None:
         """Make copies that are still pending of memory that is about to be overwritten."""

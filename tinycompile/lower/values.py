@@ -33,12 +33,14 @@ class TensorValue:
     """A tensor of the graph. ``steps`` lead from its coordinates to those of ``buffer``, the last view first.
 
     ``copy_of`` names the graph node that makes fresh memory on the way (a reshape that strides forbid, for example): reads
-    don't care, but whoever needs a real tensor needs that node's value in memory first. None: a true view of ``buffer``."""
+    don't care, but whoever needs a real tensor needs that node's value in memory first. None: a true view of ``buffer``.
+    ``detached``: one of the views is ``detach``."""
 
     meta: TensorMeta
     buffer: str
     steps: tuple[ViewStep, ...] = ()
     copy_of: str | None = None
+    detached: bool = False
 
     def coords(self, coords: Sequence[Dim]) -> tuple[Dim, ...]:
         """Where in the buffer the element at ``coords`` of this tensor lies."""

@@ -1,0 +1,102 @@
+"""What a sceptical user tries: objects and grad flags of results, errors of library calls."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import tinycompile
+
+pytestmark = pytest.mark.cpu
+
+BACKENDS = (None, "eager", "triton")
+
+WHOLE_VIEWS: dict[str, Callable[..., Any]] = {
+    "detach": lambda x: x.detach(),
+    "view_as": lambda x: x.view_as(x),
+    "expand": lambda x: x.expand(4, 6),
+    "squeeze": lambda x: x.squeeze(),
+    "view": lambda x: x.view(4, 6),
+    "slice": lambda x: x[:],
+    "transpose twice": lambda x: x.t().t(),
+    "to": lambda x: x.to(torch.float32),
+    "contiguous": lambda x: x.contiguous(),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", WHOLE_VIEWS)
+def test_a_view_of_all_of_a_tensor_is_another_object(name: str, backend: str | None) -> None:
+    fn = WHOLE_VIEWS[name]
+    f = tinycompile.compile(lambda x: (fn(x), x + 1), backend=backend)
+    g = tinycompile.compile(lambda x: (lambda y: (y, fn(y)))(x + 1), backend=backend)
+    x = torch.randn(4, 6)
+    got, want = f(x)[0], fn(x)
+    assert (got is x) == (want is x)
+    assert (got._base is x) == (want._base is x)
+    assert got.data_ptr() == x.data_ptr()
+    first, second = g(x)
+    assert (first is second) == (want is x)
+    assert first.data_ptr() == second.data_ptr()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_detached_results_do_not_require_grad(backend: str | None) -> None:
+    cases = (
+        lambda x: x.detach(),
+        lambda x: x.detach()[1],
+        lambda x: (x.detach()[1], x * 2),
+        lambda x: (x[1].detach().t(), x[1]),
+        lambda x: (x @ x).detach(),
+        lambda x: (x @ x).detach() @ x.detach(),
+        lambda x: (x.t(), x > 0),
+    )
+    for fn in cases:
+        x = torch.randn(4, 4, requires_grad=True)
+        got, want = tinycompile.compile(fn, backend=backend)(x), fn(x)
+        pairs = zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]
+        for g, w in pairs:
+            assert (g.requires_grad, g.stride(), g is x) == (w.requires_grad, w.stride(), w is x)
+            torch.testing.assert_close(g, w)
+
+
+@pytest.mark.parametrize("backend", [None, "eager"])
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (lambda x, i: x[i] * 2, (torch.randn(5, 3), torch.tensor([-6, 2]))),
+        (lambda x, i: x.gather(0, i) * 2, (torch.randn(5, 3), torch.tensor([[7, 0, 1]]))),
+        (lambda x, i: x // i, (torch.arange(5), torch.zeros(5, dtype=torch.int64))),
+        (lambda x, i: torch.linalg.cholesky(x) + i, (-torch.eye(3), torch.ones(3))),
+    ],
+)
+def test_errors_at_run_time_name_the_users_line(fn: Callable[..., Any], args: tuple[Any, ...], backend: str | None) -> None:
+    with pytest.raises(Exception) as want:  # noqa: PT011  # whatever torch raises
+        fn(*args)
+    f = tinycompile.compile(fn, backend=backend)
+    for _ in range(2):
+        with pytest.raises(type(want.value)) as got:
+            f(*args)
+        assert str(got.value) == str(want.value)
+        assert got.value.__context__ is None
+        lines = [(e.filename, e.lineno) for e in traceback.extract_tb(got.value.__traceback__)]
+        assert (__file__, fn.__code__.co_firstlineno) in lines
+
+
+def test_a_fault_of_compiled_code_gives_eagers_answer() -> None:
+    f = tinycompile.compile(lambda x: torch.linalg.inv(x) + 1)
+    x = torch.eye(3)
+    f(x)
+
+    def broken(*inputs: Any) -> Any:
+        raise AssertionError("a fault of ours")
+
+    f._entries[0].run = broken
+    with tinycompile.config.patch(on_error="eager"), pytest.warns(Warning, match="a fault of ours"):
+        assert torch.equal(f(x), torch.linalg.inv(x) + 1)
+    with tinycompile.config.patch(on_error="raise"), pytest.raises(AssertionError, match="a fault of ours"):
+        f(x)
