@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ SIGNATURE = {
 }  # fmt: skip
 
 Launcher = Callable[..., Any]
+_hashing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ def ast_source(source: KernelSource, config: Config) -> Any:
     """Triton's description of what to compile: function, signature, constants, divisibility."""
     triton = _triton()
     function = getattr(load_module(source.text, source.name), source.name)
+    with _hashing:  # Triton hashes a function and the library functions that it calls when first asked, not thread-safely
+        function.cache_key  # noqa: B018
     names = function.arg_names
     constants = dict(config.constants)
     signature = dict.fromkeys(names, "constexpr")

@@ -132,8 +132,8 @@ class Body:
     def _flattened(self, offset: Dim) -> Dim:
         """Axes that the offset walks in the order in which a dimension flattens them, as that dimension's own index."""
         for dim in (*self.schedule.dims, *self.schedule.scalars):
-            step: Dim = ex.coefficient(offset, dim.axes[-1].name) or 0 if len(dim.axes) > 1 else 0
-            if step == 0:
+            step = ex.coefficient(offset, dim.axes[-1].name) if len(dim.axes) > 1 else None
+            if step is None or step == 0:
                 continue
             flat, after = offset, step
             for axis in reversed(dim.axes):
