@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from tinycompile.aot.partition import Split
+from tinycompile.base.errors import InternalError
 from tinycompile.base.expr import Expr
-from tinycompile.ir.graph import Node, Ref
+from tinycompile.ir.graph import Ref
 
 Fn = Callable[..., tuple[Any, ...]]
 
@@ -35,7 +36,10 @@ def attach(
     """
     views = dict(aliases)
     wiring = _Wiring(split, differentiable, views)
-    count, saves, positions = split.outputs, split.saved, wiring.positions
+    count, positions = split.outputs, wiring.positions
+    saved_inputs, saved_results = _places(split.saved)
+    kept = {i for kind, i in split.saved if kind == "input"}
+    checked = sorted(split.reread - kept)  # save_for_backward checks the others
 
     class CompiledFunction(torch.autograd.Function):
         """One node of torch's graph for the whole compiled function."""
@@ -44,30 +48,34 @@ def attach(
         def forward(ctx: Any, made: list[Any], *inputs: Any) -> tuple[Any, ...]:
             results = forward(*inputs)
             ctx.set_materialize_grads(False)
-            ctx.save_for_backward(*[(inputs if kind == "input" else results)[i] for kind, i in saves])
-            ctx.numbers = [(inputs if kind == "input" else results)[i] for kind, i in split.sizes]
-            ctx.layouts = [wiring.layout(i, results[i]) for i in split.tangents]
-            ctx.needed = [inputs[i] if i in split.reread else None for i in range(len(inputs))]
-            ctx.versions = [x._version if isinstance(x, torch.Tensor) else 0 for x in ctx.needed]
-            ctx.random = [results[i] for i in split.random]
+            ctx.save_for_backward(*[inputs[i] for i in saved_inputs], *[results[i] for i in saved_results])
+            ctx.inputs = inputs if len(split.reread) == len(inputs) else wiring.reread(inputs)
+            ctx.versions = [inputs[i]._version for i in checked if isinstance(inputs[i], torch.Tensor)]
+            if wiring.keeps_results:
+                ctx.numbers = [(inputs if kind == "input" else results)[i] for kind, i in split.sizes]
+                ctx.random = [results[i] for i in split.random]
+            ctx.layouts = wiring.layouts or [wiring.layout(i, results[i]) for i in split.tangents]
             made.extend(results[:count])
-            returned = [results[i] for i in positions]
-            ctx.mark_non_differentiable(*[results[i] for i in wiring.constants])
-            return tuple(returned)
+            if wiring.constants:
+                ctx.mark_non_differentiable(*[results[i] for i in wiring.constants])
+            return tuple([results[i] for i in positions])
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
             grads = [given[at] if at is not None else None for at in wiring.tangent_positions]
-            if torch.is_grad_enabled() and _differentiated_again(grads, ctx.needed):
-                found = _again(ctx, second, grads)
+            tangents = [_laid_out(g, layout) for g, layout in zip(grads, ctx.layouts, strict=True)]
+            saved = ctx.saved_tensors
+            if torch.is_grad_enabled():
+                _check_versions([ctx.inputs[i] for i in checked], ctx.versions)
+                random = ctx.random if wiring.keeps_results else ()
+                found = second(tuple([t.requires_grad for t in tangents]))(*ctx.inputs, *random, *tangents)
             else:
-                saved = ctx.saved_tensors
-                tangents = [_laid_out(g, layout) for g, layout in zip(grads, ctx.layouts, strict=True)]
-                found = backward(*ctx.numbers, *saved, *tangents)
-            result: list[Any] = [None] * (1 + len(ctx.needed))
+                numbers = ctx.numbers if wiring.keeps_results else ()
+                found = backward(*numbers, *saved, *tangents)
+            result: list[Any] = [None] * (1 + len(ctx.inputs))
             undefined = {i for i, g in enumerate(grads) if g is None}
             for i, grad, reached in zip(split.gradients, found, split.reached, strict=True):
-                if not reached <= undefined:
+                if not undefined or not reached <= undefined:
                     result[1 + i] = grad
             return tuple(result)
 
@@ -84,6 +92,14 @@ def attach(
         return tuple(made)
 
     return run
+
+
+def _places(saved: Sequence[tuple[str, int]]) -> tuple[list[int], list[int]]:
+    """Positions of saved inputs and of saved results; the partitioner lists inputs first."""
+    kinds = [kind for kind, _ in saved]
+    if kinds != sorted(kinds):
+        raise InternalError("saved inputs must come before saved results")
+    return [i for kind, i in saved if kind == "input"], [i for kind, i in saved if kind == "result"]
 
 
 class _Wiring:
@@ -106,22 +122,22 @@ class _Wiring:
         self.constants = [i for i in self.positions if not differentiable[i]]
         where = {i: at for at, i in enumerate(self.positions)}
         self.tangent_positions = [where.get(i) for i in split.tangents]
-        self._expected = {
-            i: _static_layout(results[i], nodes, tangent)
-            for i, tangent in zip(split.tangents, split.backward.placeholders[-len(split.tangents) :], strict=True)
-        }
+        self.keeps_results = bool(split.sizes or split.random)
+        self._reread = split.reread
+        metas = [n.meta for n in split.backward.placeholders[len(split.sizes) + len(split.saved) :]]
+        self._metas = dict(zip(split.tangents, metas, strict=True))
+        symbolic = any(isinstance(d, Expr) for m in metas for d in (*m.shape, *m.strides))
+        self.layouts = [] if symbolic else [(m.shape, m.strides, m.dtype, m.device.torch()) for m in metas]
+
+    def reread(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs that second derivatives need; the others are not kept alive."""
+        return [x if i in self._reread else None for i, x in enumerate(inputs)]
 
     def layout(self, output: int, tensor: torch.Tensor) -> tuple[Any, ...]:
         """Sizes, strides, dtype and device of the tangent that the backward takes for an output."""
-        strides = self._expected[output]
-        if strides is None:
-            strides = tensor.stride()
-        return tensor.shape, strides, tensor.dtype, tensor.device
-
-
-def _static_layout(result: Any, nodes: dict[str, Node], tangent: Node) -> tuple[int, ...] | None:
-    strides = tangent.meta.strides
-    return None if any(isinstance(s, Expr) for s in strides) else strides
+        meta = self._metas[output]
+        fixed = not any(isinstance(s, Expr) for s in meta.strides)
+        return tensor.shape, meta.strides if fixed else tensor.stride(), tensor.dtype, tensor.device
 
 
 def _laid_out(grad: torch.Tensor | None, layout: tuple[Any, ...]) -> torch.Tensor:
@@ -138,18 +154,12 @@ def _laid_out(grad: torch.Tensor | None, layout: tuple[Any, ...]) -> torch.Tenso
     return torch.empty_strided(shape, strides, dtype=dtype, device=device).copy_(grad)
 
 
-def _differentiated_again(grads: Sequence[Any], inputs: Sequence[Any]) -> bool:
-    tensors = (t for t in (*grads, *inputs) if isinstance(t, torch.Tensor))
-    return any(t.requires_grad for t in tensors)
-
-
-def _again(ctx: Any, second: Callable[[tuple[bool, ...]], Fn], grads: Sequence[Any]) -> tuple[Any, ...]:
-    ctx.saved_tensors  # noqa: B018  # raises what torch raises for a freed or edited graph
-    for x, version in zip(ctx.needed, ctx.versions, strict=True):
-        if isinstance(x, torch.Tensor) and x._version != version:
+def _check_versions(inputs: Sequence[Any], versions: Sequence[int]) -> None:
+    """Raise torch's error for an input that was edited since the forward."""
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    for x, version in zip(tensors, versions, strict=True):
+        if x._version != version:
             raise RuntimeError(_EDITED.format(kind=x.type(), shape=list(x.shape), now=x._version, then=version))
-    tangents = [_laid_out(g, layout) for g, layout in zip(grads, ctx.layouts, strict=True)]
-    return second(tuple(t.requires_grad for t in tangents))(*ctx.needed, *ctx.random, *tangents)
 
 
 _EDITED = (

@@ -198,6 +198,7 @@ def _read_by_libraries(scene: _Scene, readers: set[str]) -> set[str]:
 def _split(scene: _Scene, saved: Sequence[str], random: Sequence[Ref], reread: frozenset[int]) -> Split:
     primals = [p.name for p in scene.primals]
     tensors = [n for n in saved if isinstance(scene.nodes[n].meta, TensorMeta)]
+    tensors.sort(key=lambda n: n not in primals)  # inputs first
     body = _backward_body(scene, set(saved))
     numbers = _numbers(scene, [scene.nodes[n] for n in tensors], body)
     results: list[Any] = list(scene.results)

@@ -1,12 +1,12 @@
 """``Tape``: a GraphBuilder that also notes, for each op that a gradient flows through, what its reverse needs.
 
-Composite records without a formula are recorded as their parts. What has neither formula nor parts becomes an opaque pair: torch's own
+Records without a formula are recorded as the ops through which they are differentiated, mostly their parts. What has neither formula nor parts becomes an opaque pair: torch's own
 autograd runs both halves (see ``opaque.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,8 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.graph import Location, Ref
-from tinycompile.ops.record import Decompose, Metas, Op, Vjp
+from tinycompile.ops.gradients import differentiable_form
+from tinycompile.ops.record import Metas, Op, Vjp
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,10 @@ class Tape(GraphBuilder):
         """Whether a node was made since ``count`` was ``mark``."""
         return int(ref.name[1:]) >= mark
 
+    def requires_grad(self, ref: Ref) -> bool:
+        """Whether a gradient is wanted of a value: what its fake tensor says of itself."""
+        return ref.name in self.live
+
     def needs(self, value: Any) -> Any:
         """Whether a tensor requires grad; for a list, one flag an item."""
         if isinstance(value, FakeTensor):
@@ -88,8 +93,9 @@ class Tape(GraphBuilder):
             self.steps.append(Step(op.name, op.vjp, args, results, needs, self.location))
             self._enliven(results)
             return refs
-        if isinstance(op.lowering, Decompose):
-            refs_of_parts = self._expand(op, op.lowering, args, metas)
+        form = differentiable_form(op)
+        if form is not None:
+            refs_of_parts = self._expand(form, args, metas)
             if refs_of_parts is not None:
                 return refs_of_parts
         return self._opaque("call", op.name, args, {}, metas)
@@ -102,10 +108,11 @@ class Tape(GraphBuilder):
     def _enliven(self, results: tuple[FakeTensor, ...]) -> None:
         self.live.update(r.ref.name for r in results if _differentiable(r.meta))
 
-    def _expand(self, op: Op, lowering: Decompose, args: tuple[Any, ...], metas: Metas) -> Any:
-        """The refs of a decomposition's results. None, with nothing recorded, when it declines or gives other metadata."""
+    def _expand(self, form: Callable[..., Any], args: tuple[Any, ...], metas: Metas) -> Any:
+        """The refs of the results of other ops that mean the same. None, with nothing recorded, when they decline or give other
+        metadata."""
         nodes, steps = len(self.nodes), len(self.steps)
-        made = lowering.fn(*args)
+        made = form(*args)
         if made is not NotImplemented:
             results = tuple(made) if isinstance(metas, tuple) else (made,)
             if tuple(r.meta for r in results) == (metas if isinstance(metas, tuple) else (metas,)):

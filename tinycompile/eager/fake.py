@@ -59,8 +59,9 @@ class FakeTensor(Tensor):
 
     @property
     def requires_grad(self) -> bool:
-        """Fake tensors are outside every tape."""
-        return False
+        """As the recorder says; most are outside every tape."""
+        asked = getattr(self.recorder, "requires_grad", None)
+        return asked is not None and asked(self.ref)
 
     def torch(self) -> torch.Tensor:
         """There is no data to share: raises DataDependentError."""
