@@ -33,7 +33,9 @@ def doubles(value: Any) -> Any:
 def differentiable(value: Any) -> Any:
     """Leaves that require grad, in place of float tensors."""
     if isinstance(value, torch.Tensor):
-        return value.detach().clone(memory_format=torch.preserve_format).requires_grad_() if value.is_floating_point() else value
+        return (
+            value.detach().clone(memory_format=torch.preserve_format).requires_grad_() if value.is_floating_point() else value
+        )
     return tuple(differentiable(v) for v in value) if isinstance(value, (tuple, list)) else value
 
 
@@ -48,7 +50,11 @@ def flat(value: Any) -> list[Any]:
 
 
 def needs_of(value: Any) -> Any:
-    return tuple(needs_of(v) for v in value) if isinstance(value, tuple) else isinstance(value, torch.Tensor) and value.requires_grad
+    return (
+        tuple(needs_of(v) for v in value)
+        if isinstance(value, tuple)
+        else isinstance(value, torch.Tensor) and value.requires_grad
+    )
 
 
 def bound(op: Op, sample: Sample) -> tuple[Any, ...]:
@@ -69,7 +75,9 @@ def as_seen(op: Op, vjp: Vjp, args: tuple[Any, ...], results: tuple[Any, ...]) -
 
     seen = [v if a.name in vjp.saves else metas(v) for a, v in zip(op.schema.args, args, strict=True)]
     names = ["result"] if len(results) == 1 else [f"result{i}" for i in range(len(results))]
-    return tuple(seen), tuple(r if n in vjp.saves or "result" in vjp.saves else metas(r) for n, r in zip(names, results, strict=True))
+    return tuple(seen), tuple(
+        r if n in vjp.saves or "result" in vjp.saves else metas(r) for n, r in zip(names, results, strict=True)
+    )
 
 
 def cases() -> list[Any]:
@@ -119,6 +127,8 @@ def test_formula(op: Op, sample: Sample) -> None:
     assert len(mine) == len(args)
     expected = iter(theirs)
     for arg, grad in zip(args, mine, strict=True):
-        for a, g in zip(flat(arg), flat(grad) if isinstance(arg, tuple) and grad is not None else [grad] * len(flat(arg)), strict=True):
+        for a, g in zip(
+            flat(arg), flat(grad) if isinstance(arg, tuple) and grad is not None else [grad] * len(flat(arg)), strict=True
+        ):
             if isinstance(a, torch.Tensor) and a.requires_grad:
                 assert_gradients_agree(g, next(expected), a)

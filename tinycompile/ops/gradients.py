@@ -70,7 +70,7 @@ def one_input(name: str, saved: str, slope: Callable[..., Any]) -> None:
 
 
 def two_inputs(name: str, saves: Sequence[str], *slopes: Callable[..., Any]) -> None:
-    """Formula of a pointwise op of several tensors or numbers: one ``slope(g, *args)`` an input, all of them in opmath dtypes."""
+    """Formula of a pointwise op of several tensors or numbers: one ``slope(g, *args)`` an input, all in opmath dtypes."""
 
     def fn(grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], needs: Sequence[Any]) -> Gradients:
         g = widen(grads[0])
@@ -93,14 +93,17 @@ def wide(x: Any) -> Any:
 def sum_to(grad: Any, like: Any) -> Any:
     """Undo broadcasting and promotion: ``grad`` summed to the shape, and cast to the dtype, of ``like``."""
     lead = len(grad.shape) - len(like.shape)
-    grown = [
-        lead + d for d, size in enumerate(like.shape) if rules.is_one(size) and not rules.is_one(grad.shape[lead + d])
-    ]
+    grown = [lead + d for d, size in enumerate(like.shape) if rules.is_one(size) and not rules.is_one(grad.shape[lead + d])]
     if lead or grown:
         grad = ops.sum(grad, (*range(lead), *grown), True)
     if lead:
         grad = ops.reshape(grad, tuple(like.shape))
     return cast(grad, like.dtype)
+
+
+def times(g: Any, factor: Any) -> Any:
+    """``g`` times a number: itself for 1."""
+    return g if isinstance(factor, (int, float)) and factor == 1 else ops.mul(g, factor)
 
 
 def zeros(like: Any) -> Any:

@@ -47,9 +47,7 @@ def _convolution(grads: Args, args: Args, results: Args, needs: Args) -> Gradien
         x = ops.pad(x, extra)
     first = second = None
     if needs[0] or needs[1]:
-        first, second = ops.convolution_backward(
-            g, x, weight, steps, around, gaps, groups, bool(needs[0]), bool(needs[1])
-        )
+        first, second = ops.convolution_backward(g, x, weight, steps, around, gaps, groups, bool(needs[0]), bool(needs[1]))
         if any(more) and needs[0]:
             first = ops.pad(first, tuple(-p for p in extra))
     third = ops.sum(g, (0, *range(2, n + 2))) if bias is not None and needs[2] else None
@@ -86,7 +84,9 @@ def _convolution_backward(grads: Args, args: Args, results: Args, needs: Args) -
         parts.append(convolve(x, g_weight, None, *attrs))
     first = (ops.add(*parts) if len(parts) == 2 else parts[0]) if parts and needs[0] else None
     second = ops.convolution_backward(grad, x, g_weight, *attrs, True, False)[0] if g_weight is not None and needs[1] else None
-    third = ops.convolution_backward(grad, g_input, weight, *attrs, False, True)[1] if g_input is not None and needs[2] else None
+    third = (
+        ops.convolution_backward(grad, g_input, weight, *attrs, False, True)[1] if g_input is not None and needs[2] else None
+    )
     return first, second, third, None, None, None, None, None, None
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinycompile.ops.calls import cast, ops
-from tinycompile.ops.gradients import Gradients, sum_to, vjp
-from tinycompile.ops.gradients_pointwise import _scaled
+from tinycompile.ops.gradients import Gradients, sum_to, times, vjp
 
 Args = Sequence[Any]
 
@@ -81,9 +80,9 @@ def _linear(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 def _product_of(product: Any, grads: Args, args: Args, needs: Args) -> Gradients:
     """addmm and baddbmm: beta x + alpha a b."""
     (g,), (x, a, b, beta, alpha) = grads, args
-    first = sum_to(_scaled(g, beta), x) if needs[0] else None
-    left = _scaled(product(g, _turned(b)), alpha) if needs[1] else None
-    return first, left, _scaled(product(_turned(a), g), alpha) if needs[2] else None, None, None
+    first = sum_to(times(g, beta), x) if needs[0] else None
+    left = times(product(g, _turned(b)), alpha) if needs[1] else None
+    return first, left, times(product(_turned(a), g), alpha) if needs[2] else None, None, None
 
 
 @vjp("addmm", "mat1", "mat2")

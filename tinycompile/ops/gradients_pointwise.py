@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinycompile.ops.calls import cast, ops, widen
-from tinycompile.ops.gradients import Gradients, constant_op, one_input, sum_to, two_inputs, vjp, wide, zeros
+from tinycompile.ops.gradients import Gradients, constant_op, one_input, sum_to, times, two_inputs, vjp, wide, zeros
 
 Args = Sequence[Any]
 
@@ -15,20 +15,16 @@ Args = Sequence[Any]
 # ---------------------------------------------------------------------------------------------------------- add, sub, mul
 
 
-def _scaled(g: Any, alpha: Any) -> Any:
-    return g if isinstance(alpha, (int, float)) and alpha == 1 else ops.mul(g, alpha)
-
-
 @vjp("add")
 def _add(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, other, alpha) = grads, args
-    return sum_to(g, x) if needs[0] else None, sum_to(_scaled(g, alpha), other) if needs[1] else None, None
+    return sum_to(g, x) if needs[0] else None, sum_to(times(g, alpha), other) if needs[1] else None, None
 
 
 @vjp("sub")
 def _sub(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, other, alpha) = grads, args
-    return sum_to(g, x) if needs[0] else None, sum_to(ops.neg(_scaled(g, alpha)), other) if needs[1] else None, None
+    return sum_to(g, x) if needs[0] else None, sum_to(ops.neg(times(g, alpha)), other) if needs[1] else None, None
 
 
 @vjp("mul", "self", "other")
@@ -37,10 +33,10 @@ def _mul(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return sum_to(ops.mul(g, other), x) if needs[0] else None, sum_to(ops.mul(g, x), other) if needs[1] else None
 
 
-two_inputs("div", ("self", "other"), lambda g, x, y: ops.div(g, y), lambda g, x, y: ops.div(ops.mul(ops.neg(g), ops.div(x, y)), y))
 two_inputs(
-    "remainder", ("self", "other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.floor_divide(x, y))
+    "div", ("self", "other"), lambda g, x, y: ops.div(g, y), lambda g, x, y: ops.div(ops.mul(ops.neg(g), ops.div(x, y)), y)
 )
+two_inputs("remainder", ("self", "other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.floor_divide(x, y)))
 two_inputs("fmod", ("self", "other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.div_trunc(x, y)))
 for _name in ("floor_divide", "div_trunc", "sign", "floor", "ceil", "trunc", "round"):
     constant_op(_name)
@@ -226,14 +222,14 @@ _of_tensors(
 _of_tensors(
     "addcmul", ("tensor1", "tensor2"),
     lambda g, x, a, b, value: g,
-    lambda g, x, a, b, value: _scaled(ops.mul(g, b), value),
-    lambda g, x, a, b, value: _scaled(ops.mul(g, a), value),
+    lambda g, x, a, b, value: times(ops.mul(g, b), value),
+    lambda g, x, a, b, value: times(ops.mul(g, a), value),
 )  # fmt: skip
 _of_tensors(
     "addcdiv", ("tensor1", "tensor2"),
     lambda g, x, a, b, value: g,
-    lambda g, x, a, b, value: _scaled(ops.div(g, b), value),
-    lambda g, x, a, b, value: _scaled(ops.div(ops.mul(ops.neg(g), a), ops.square(b)), value),
+    lambda g, x, a, b, value: times(ops.div(g, b), value),
+    lambda g, x, a, b, value: times(ops.div(ops.mul(ops.neg(g), a), ops.square(b)), value),
 )  # fmt: skip
 
 

@@ -22,13 +22,13 @@ def _spread(g: Any, x: Any, dim: Any, keepdim: bool) -> Any:
 
 @vjp("sum")
 def _sum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    x, dim, keepdim, dtype = args
+    x, dim, keepdim, _dtype = args
     return _spread(cast(grads[0], x.dtype), x, dim, keepdim), None, None, None
 
 
 @vjp("mean")
 def _mean(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    x, dim, keepdim, dtype = args
+    x, dim, keepdim, _dtype = args
     share = ops.div(grads[0], count_of(x, dims_of(dim, len(x.shape))))
     return _spread(cast(share, x.dtype), x, dim, keepdim), None, None, None
 
@@ -44,7 +44,7 @@ def _product_of_others(x: Any, dim: int) -> Any:
 
 @vjp("prod", "self")
 def _prod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    x, dim, keepdim, dtype = args
+    x, dim, keepdim, _dtype = args
     if not len(x.shape):
         return cast(grads[0], x.dtype), None, None, None
     if any(rules.is_zero(s) for s in x.shape):
@@ -63,7 +63,7 @@ def _reversed_sum(x: Any, dim: int) -> Any:
 
 @vjp("cumsum")
 def _cumsum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    x, dim, dtype = args
+    x, dim, _dtype = args
     g = grads[0] if not len(x.shape) else _reversed_sum(grads[0], dim)
     return cast(g, x.dtype), None, None
 
@@ -72,7 +72,7 @@ def _cumsum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 def _cumprod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     """Before the first zero of a row it is (sum of g y from here on) / x. At the first zero it is the same sum with that zero
     taken for a one; after it, zero. (The second derivative at a zero is not covered.)"""
-    x, dim, dtype = args
+    x, dim, _dtype = args
     if not len(x.shape):
         return cast(grads[0], x.dtype), None, None
     g, wide, y = widen(grads[0]), widen(x), widen(results[0])
@@ -190,7 +190,7 @@ def _std_mean(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 @vjp("linalg_vector_norm", "self", "result")
 def _vector_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     """Zero where the norm is."""
-    x, order, dim, keepdim, dtype = args
+    x, order, dim, keepdim, _dtype = args
     if order == 0:
         return zeros(x), None, None, None, None
     wide = widen(cast(x, results[0].dtype))
@@ -221,7 +221,7 @@ def _logsumexp(grads: Args, args: Args, results: Args, needs: Args) -> Gradients
 
 @vjp("softmax", "result")
 def _softmax(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    x, dim, dtype = args
+    x, dim, _dtype = args
     g, y = widen(grads[0]), widen(results[0])
     both = ops.mul(g, y)
     total = ops.sum(both, (dim,), True) if len(x.shape) else both
@@ -230,7 +230,7 @@ def _softmax(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 
 @vjp("log_softmax", "result")
 def _log_softmax(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    x, dim, dtype = args
+    x, dim, _dtype = args
     g, y = widen(grads[0]), widen(results[0])
     total = ops.sum(g, (dim,), True) if len(x.shape) else g
     return cast(ops.sub(g, ops.mul(ops.exp(y), total)), x.dtype), None, None

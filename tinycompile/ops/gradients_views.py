@@ -114,7 +114,7 @@ def _diagonal_backward(grads: Args, args: Args, results: Args, needs: Args) -> G
 
 def _joined(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     """Pieces side by side: undefined gradients are zeros."""
-    x, dim = args[0], args[2] if len(args) > 2 else args[1]
+    _x, dim = args[0], args[2] if len(args) > 2 else args[1]
     pieces = tuple(zeros(r) if g is None else g for g, r in zip(grads, results, strict=True))
     return _only(ops.cat(pieces, dim), args)
 
@@ -221,7 +221,7 @@ def _embedding(grads: Args, args: Args, results: Args, needs: Args) -> Gradients
 
 @vjp("embedding_dense_backward", "indices")
 def _embedding_dense_backward(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    grad, indices, _, padding_idx = args
+    _grad, indices, _, padding_idx = args
     g = ops.embedding(grads[0], indices)
     if padding_idx is not None:
         g = ops.where(ops.unsqueeze(ops.eq(indices, padding_idx), -1), 0.0, g)
@@ -236,7 +236,7 @@ def _gather(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 
 @vjp("scatter_add", "index")
 def _scatter_add(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    x, dim, index, src = args
+    _x, dim, index, _src = args
     return grads[0], None, None, ops.gather(grads[0], dim, index) if needs[3] else None
 
 
@@ -267,7 +267,7 @@ def _index(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 
 @vjp("index_put", "indices")
 def _index_put(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    (g,), (x, indices, values, accumulate) = grads, args
+    (g,), (_x, indices, values, accumulate) = grads, args
     first = None
     if needs[0]:
         nothing = ops.full((), 0.0, dtype=g.dtype, device=g.device)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tinycompile.base import expr as ex
 from tinycompile.base import shapes
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
@@ -16,7 +17,7 @@ from tinycompile.ops.indexing import ix
 from tinycompile.ops.record import Extern, Indexed
 from tinycompile.ops.samples import FLOATS, call, t
 from tinycompile.ops.scalar import Builder, Operand, Value
-from tinycompile.base import expr as ex
+from tinycompile.ops.view_parts import diagonal_meta
 
 Coords = tuple[Dim, ...]
 
@@ -24,7 +25,16 @@ Coords = tuple[Dim, ...]
 # ------------------------------------------------------------------------------------------------------ parts put back
 
 
+def _require_same(name: str, found: Coords, wanted: Coords) -> None:
+    if len(found) != len(wanted) or not all(map(shapes.same, found, wanted)):
+        raise RuntimeError(f"{name}: expected a gradient of size {list(wanted)}, got {list(found)}")
+
+
 def _slice_backward_meta(grad: TensorMeta, size: Sequence[Dim], dim: int, start: Dim, step: Dim = 1) -> TensorMeta:
+    at = shapes.normalize_dim(dim, grad.rank)
+    _require_same("slice_backward", grad.shape, rules.replaced(tuple(size), at, grad.shape[at]))
+    if not shapes.at_least(size[at] - 1, start + (grad.shape[at] - 1) * step):
+        raise RuntimeError(f"slice_backward: {grad.shape[at]} elements from {start} do not fit into {size[at]}")
     return rules.fresh(tuple(size), grad.dtype, grad.device)
 
 
@@ -52,6 +62,8 @@ def _eager_slice_backward(grad: torch.Tensor, size: Any, dim: int, start: int, s
 
 
 def _diagonal_backward_meta(grad: TensorMeta, size: Sequence[Dim], offset: int, dim1: int, dim2: int) -> TensorMeta:
+    whole = rules.fresh(tuple(size), grad.dtype, grad.device)
+    _require_same("diagonal_backward", grad.shape, diagonal_meta(whole, offset, dim1, dim2).shape)
     return rules.fresh(tuple(size), grad.dtype, grad.device)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base import shapes
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
-from tinycompile.ops.attention import attention_meta, conv_strides, suggests_channels_last
+from tinycompile.ops.attention import attention_meta, conv_strides, convolution, suggests_channels_last
 from tinycompile.ops.declare import declare, spelled
 from tinycompile.ops.record import Extern, Metas
 from tinycompile.ops.samples import FLOATS, call, one, t
@@ -82,6 +83,9 @@ def _convolution_meta(
     needs_weight: bool = True,
 ) -> Metas:
     n = weight.rank - 2
+    wanted = convolution(n, x, weight, None, tuple(stride), tuple(padding), tuple(dilation), groups).shape
+    if not all(map(shapes.same, grad.shape, wanted)):
+        raise RuntimeError(f"convolution_backward: expected a gradient of size {list(wanted)}, got {list(grad.shape)}")
     last = n > 1 and (suggests_channels_last(x, n) or suggests_channels_last(weight, n))
 
     def result(like: TensorMeta, needed: bool) -> TensorMeta:
@@ -236,11 +240,7 @@ declare(
     Extern(),
     _eager_attention_backward,
     (),
-    lambda: [
-        call(
-            t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), None, t(2, 3, 5, 8), t(2, 3, 5), True, 0.35
-        )
-    ],
+    lambda: [call(t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), None, t(2, 3, 5, 8), t(2, 3, 5), True, 0.35)],
     ulp=16.0,
     doc="Gradients of the query, key and value of attention_forward.",
 )

@@ -118,7 +118,8 @@ def _narrow_index(coords: Coords, meta_in: TensorMeta, meta_out: TensorMeta, dim
     return (*coords[:at], coords[at] + _wrapped(start, meta_in.shape[at]), *coords[at + 1 :])
 
 
-def _diagonal_meta(x: TensorMeta, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorMeta:
+def diagonal_meta(x: TensorMeta, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorMeta:
+    """The view of a diagonal; it is the last dim."""
     a, b = shapes.normalize_dim(dim1, x.rank), shapes.normalize_dim(dim2, x.rank)
     if a == b:
         raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
@@ -186,7 +187,7 @@ declare(
 )
 declare(
     "diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)",
-    _diagonal_meta,
+    diagonal_meta,
     View(_diagonal_index),
     torch.diagonal,
     spelled("diagonal"),
