@@ -19,7 +19,9 @@ def helper_names() -> frozenset[str]:
 
 def import_lines(body: str, kernel: str) -> tuple[list[str], str]:
     """Imports for a kernel's body, and the body; a helper hidden by the kernel's own name is reached by its module."""
-    used = sorted(set(_WORD.findall(body)) & helper_names())
+    nodes = [n for n in ast.walk(ast.parse(f"def kernel():\n{body}")) if isinstance(n, ast.Name)]
+    local = {n.id for n in nodes if isinstance(n.ctx, ast.Store)}
+    used = sorted(({n.id for n in nodes} & helper_names()) - local)
     lines = []
     if kernel in used:
         used.remove(kernel)
