@@ -69,7 +69,7 @@ def one_input(name: str, saved: str, slope: Callable[..., Any]) -> None:
     vjp(name, *([saved] if saved else []))(fn)
 
 
-def two_inputs(name: str, saves: Sequence[str], *slopes: Callable[..., Any]) -> None:
+def several_inputs(name: str, saves: Sequence[str], *slopes: Callable[..., Any]) -> None:
     """Formula of a pointwise op of several tensors or numbers: one ``slope(g, *args)`` an input, all in opmath dtypes."""
 
     def fn(grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], needs: Sequence[Any]) -> Gradients:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinycompile.ops.calls import cast, ops, widen
-from tinycompile.ops.gradients import Gradients, constant_op, one_input, sum_to, times, two_inputs, vjp, wide, zeros
+from tinycompile.ops.gradients import Gradients, constant_op, one_input, several_inputs, sum_to, times, vjp, wide, zeros
 
 Args = Sequence[Any]
 
@@ -33,11 +33,11 @@ def _mul(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return sum_to(ops.mul(g, other), x) if needs[0] else None, sum_to(ops.mul(g, x), other) if needs[1] else None
 
 
-two_inputs(
+several_inputs(
     "div", ("self", "other"), lambda g, x, y: ops.div(g, y), lambda g, x, y: ops.div(ops.mul(ops.neg(g), ops.div(x, y)), y)
 )
-two_inputs("remainder", ("self", "other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.floor_divide(x, y)))
-two_inputs("fmod", ("self", "other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.div_trunc(x, y)))
+several_inputs("remainder", ("self", "other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.floor_divide(x, y)))
+several_inputs("fmod", ("self", "other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.div_trunc(x, y)))
 for _name in ("floor_divide", "div_trunc", "sign", "floor", "ceil", "trunc", "round"):
     constant_op(_name)
 
@@ -119,33 +119,33 @@ def _first_wins(word: str) -> Any:
 
 
 _BOTH = ("self", "other")
-two_inputs(
+several_inputs(
     "maximum", _BOTH,
     lambda g, x, y: _masked(ops.lt(x, y), _half_at_ties(x, y, g)),
     lambda g, x, y: _masked(ops.gt(x, y), _half_at_ties(x, y, g)),
 )  # fmt: skip
-two_inputs(
+several_inputs(
     "minimum", _BOTH,
     lambda g, x, y: _masked(ops.gt(x, y), _half_at_ties(x, y, g)),
     lambda g, x, y: _masked(ops.lt(x, y), _half_at_ties(x, y, g)),
 )  # fmt: skip
 for _name in ("fmax", "fmin"):
-    two_inputs(
+    several_inputs(
         _name, _BOTH,
         lambda g, x, y, wins=_first_wins(_name): ops.where(wins(x, y), g, 0.0),
         lambda g, x, y, wins=_first_wins(_name): _masked(wins(x, y), g),
     )  # fmt: skip
-two_inputs(
+several_inputs(
     "atan2", _BOTH,
     lambda g, x, y: ops.mul(_over_squares(g, x, y), y),
     lambda g, x, y: ops.mul(_over_squares(g, x, y), ops.neg(x)),
 )  # fmt: skip
-two_inputs(
+several_inputs(
     "xlogy", _BOTH,
     lambda g, x, y: _masked(ops.eq(x, 0) & (y <= 0), ops.xlogy(g, y)),
     lambda g, x, y: ops.div(ops.mul(g, x), y),
 )  # fmt: skip
-two_inputs(
+several_inputs(
     "logaddexp", _BOTH,
     lambda g, x, y: ops.div(g, ops.add(ops.exp(ops.sub(y, x)), 1)),
     lambda g, x, y: ops.div(g, ops.add(ops.exp(ops.sub(x, y)), 1)),
@@ -209,23 +209,19 @@ def _pow(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 # ------------------------------------------------------------------------------------------------ three tensors, choices
 
 
-def _of_tensors(name: str, saves: Sequence[str], *slopes: Any) -> None:
-    two_inputs(name, saves, *slopes)
-
-
-_of_tensors(
+several_inputs(
     "lerp", ("self", "end", "weight"),
     lambda g, x, end, w: ops.mul(g, ops.sub(1, w)),
     lambda g, x, end, w: ops.mul(g, w),
     lambda g, x, end, w: ops.mul(g, ops.sub(end, x)),
 )  # fmt: skip
-_of_tensors(
+several_inputs(
     "addcmul", ("tensor1", "tensor2"),
     lambda g, x, a, b, value: g,
     lambda g, x, a, b, value: times(ops.mul(g, b), value),
     lambda g, x, a, b, value: times(ops.mul(g, a), value),
 )  # fmt: skip
-_of_tensors(
+several_inputs(
     "addcdiv", ("tensor1", "tensor2"),
     lambda g, x, a, b, value: g,
     lambda g, x, a, b, value: times(ops.div(g, b), value),
@@ -271,12 +267,12 @@ def _clamp(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return first, second, third
 
 
-two_inputs(
+several_inputs(
     "clamp_min", ("self", "min"),
     lambda g, x, low: ops.where(ops.ge(x, low), g, 0.0),
     lambda g, x, low: ops.where(ops.lt(x, low), g, 0.0),
 )  # fmt: skip
-two_inputs(
+several_inputs(
     "clamp_max", ("self", "max"),
     lambda g, x, high: ops.where(ops.le(x, high), g, 0.0),
     lambda g, x, high: ops.where(ops.gt(x, high), g, 0.0),

@@ -34,7 +34,7 @@ def _mean(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 
 
 def _product_of_others(x: Any, dim: int) -> Any:
-    """At each position the product of all the others along ``dim``: from the left times from the right, so zeros are no trouble."""
+    """At each position the product of all the others along ``dim``: from the left times from the right; zeros do no harm."""
     n = x.shape[dim]
     one = ops.full(rules.replaced(tuple(x.shape), dim, 1), 1.0, dtype=x.dtype, device=x.device)
     left = ops.cumprod(ops.cat((one, ops.slice(x, dim, 0, n - 1)), dim), dim)

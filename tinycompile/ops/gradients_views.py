@@ -1,4 +1,4 @@
-"""Derivatives of views, and of ops that move elements without computing: joins, pads, flips, repeats, triangles, reads by index."""
+"""Derivatives of views, and of ops that move elements: joins, pads, flips, repeats, triangles, reads by index."""
 
 from __future__ import annotations
 
