@@ -1,4 +1,4 @@
-"""Runs hand-written nests as C++: all cases of a module in one translation unit; and what a right answer is.
+"""Runs hand-written nests as C++: all cases of a module in two translation units; and what a right answer is.
 
 A float result is right when its error against the nest in float64 is at most twice that of the numpy interpreter in the nest's own
 precision, plus a few units in the last place of the largest value. All else is equal exactly.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,17 @@ class Compiled:
         self.sources: dict[str, KernelSource] = {}
         for case in self.cases.values():
             self.sources[case.name] = emit_kernel(case.plan.kernels[0], case.plan, target, case.name)
-        text = "\n\n".join([prelude(target), *(s.text for s in self.sources.values())])
-        library = load(compile_cpp(text, target, folder))
-        self.launchers: dict[str, Launcher] = {n: launcher(s, library) for n, s in self.sources.items()}
+        self.launchers: dict[str, Launcher] = {}
+        names = list(self.sources)
+        halves = [half for half in (names[::2], names[1::2]) if half]
+
+        def build(half: list[str]) -> None:
+            text = "\n\n".join([prelude(target), *(self.sources[n].text for n in half)])
+            library = load(compile_cpp(text, target, folder))
+            self.launchers.update({n: launcher(self.sources[n], library) for n in half})
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(build, halves))
 
     def run(self, name: str, inputs: Sequence[torch.Tensor] | None = None, start: float = 0) -> list[torch.Tensor]:
         """The outputs of a case, in order, on its own inputs or others; fresh memory is filled with ``start``."""

@@ -26,7 +26,7 @@ from tinycompile.ir.loops import Axis, Index, Load, Reduce, Scalar, Scan, Store
 
 ROW_CHUNK = 1024  # additions of a part along the lane
 COLUMN_CHUNK = 64  # additions of a part where lanes are columns
-KEEP_BYTES = 1 << 16
+KEEP_BYTES = 1 << 19  # on the stack of a thread (8 MiB as a rule)
 SHARE_UNIT = 64  # threads share the lane in multiples of this
 
 
