@@ -45,6 +45,13 @@ def test_triton_in_the_interpreter(workload: Workload) -> None:
 
 
 @each
+@pytest.mark.parametrize("backend", ["cpp", "triton"])
+def test_symbolic_sizes(workload: Workload, backend: str) -> None:
+    f = tinycompile.compile(workload.fn, fullgraph=True, dynamic=True, backend=backend)
+    assert_as_good_as_eager(f, workload.fn, workload.inputs())
+
+
+@each
 def test_kernels_compile_for_hopper_without_spills(workload: Workload) -> None:
     f = tinycompile.compile(workload.fn, fullgraph=True)
     for kernel in f.explain(*workload.inputs()).kernels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import textwrap
 from pathlib import Path
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")  # a name behind a dot is somebody else's
@@ -19,7 +20,7 @@ def helper_names() -> frozenset[str]:
 
 def import_lines(body: str, kernel: str) -> tuple[list[str], str]:
     """Imports for a kernel's body, and the body; a helper hidden by the kernel's own name is reached by its module."""
-    nodes = [n for n in ast.walk(ast.parse(f"def kernel():\n{body}")) if isinstance(n, ast.Name)]
+    nodes = [n for n in ast.walk(ast.parse(textwrap.dedent(body))) if isinstance(n, ast.Name)]
     local = {n.id for n in nodes if isinstance(n.ctx, ast.Store)}
     used = sorted(({n.id for n in nodes} & helper_names()) - local)
     lines = []
