@@ -226,7 +226,7 @@ def _split(scene: _Scene, saved: Sequence[str], random: Sequence[Ref], reread: f
         scene.joint.gradients,
         sizes,
         places,
-        tuple(_tangents_behind(scene, g) for g in scene.gradients),
+        _tangents_behind(scene),
         reread,
         drawn,
     )
@@ -291,9 +291,14 @@ def _symbol(scene: _Scene, name: str, sources: Mapping[str, tuple[str, int | Non
     return Ref(placeholder) if dim is None else scene.nodes[placeholder].meta.shape[dim]
 
 
-def _tangents_behind(scene: _Scene, gradient: Any) -> frozenset[int]:
-    behind = scene.reaches(refs_in((gradient,)))
-    return frozenset(i for i, t in enumerate(scene.tangents) if t.name in behind)
+def _tangents_behind(scene: _Scene) -> tuple[frozenset[int], ...]:
+    """For each gradient, the tangents that it depends on."""
+    behind = {t.name: frozenset((i,)) for i, t in enumerate(scene.tangents)}
+    none: frozenset[int] = frozenset()
+    for node in scene.graph.nodes[:-1]:
+        if node.name in scene.late and node.kind != "placeholder":
+            behind[node.name] = none.union(*(behind.get(r.name, none) for r in inputs_of(node)))
+    return tuple(behind.get(g.name, none) for g in scene.gradients)
 
 
 def verify_split(split: Split) -> None:
