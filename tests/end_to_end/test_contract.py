@@ -115,8 +115,9 @@ def test_an_exception_of_the_user() -> None:
         f(x, 4)
 
 
-def test_index_out_of_range_is_torchs_error() -> None:
-    @tinycompile
+@pytest.mark.parametrize("backend", ["cpp", "triton"])
+def test_index_out_of_range_is_torchs_error(backend: str) -> None:
+    @tinycompile(backend=backend)
     def f(w, i):
         return F.embedding(i, w) * 2
 

@@ -8,6 +8,7 @@ still run, so the interpreter still checks them. Wrong: it truncates float32 to 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ def install() -> None:
     ):
         if hasattr(owner, name):
             setattr(owner, name, replacement)
+    # Assertions exist in debug builds only; integer overflow stays as in C.
+    options = replace(interpreter.interpreter_builder.options, debug=True, sanitize_overflow=False)
+    interpreter.interpreter_builder.options = options
 
 
 def _rounding(convert: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,7 +26,7 @@ from typing import IO, Any
 import torch
 
 from tinycompile.base import expr as ex
-from tinycompile.base.errors import BackendError
+from tinycompile.base.errors import BackendError, KernelError
 from tinycompile.ir.source import Config, KernelSource
 
 _ALIGN = 64
@@ -125,6 +125,8 @@ class InterpreterWorker:
             self._child = None
             raise BackendError(f"Triton's interpreter died (exit status {code}) in kernel {name}:\n{self._last_words()}")
         reply = json.loads(answer)
+        if "index out of range" in reply.get("error", ""):
+            raise KernelError(f"kernel {name}: an index is out of range")
         if "error" in reply:
             raise BackendError(f"Triton's interpreter failed in kernel {name}:\n{reply['error']}")
 

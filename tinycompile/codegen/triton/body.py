@@ -155,6 +155,16 @@ class Body:
                 lines += [f"({name} >= 0)", f"({name} < {self.text(check.size)})"]
         return lines
 
+    def bounds_check(self, form: Forms) -> list[str]:
+        """An assertion, where the element is wanted at all, that indirect coordinates lie inside their dimension."""
+        inside = self.checks(form)
+        if not inside:
+            return []
+        at = axes_in(form.offset, self.analysis).union(*(axes_in(m, self.analysis) for m in form.masks))
+        wanted = " & ".join([*self.dim_mask(at), *(f"({at_least_zero(m, self.symbol)})" for m in form.masks)])
+        where = f", mask={wanted}" if wanted else ""
+        return [f'tl.device_assert({" & ".join(inside)}, "index out of range"{where})']
+
     def load(self, s: Load, form: Forms) -> str:
         """``tl.load(...)``, masked as the tile, the program's own masks and bounds checks require."""
         span = axes_in(form.offset, self.analysis)

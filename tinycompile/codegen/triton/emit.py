@@ -277,7 +277,8 @@ class _Emitter:
             carry = f"{target}_carry" if carried else ""
             return reductions.scan(s.kind, target, self.tile_value(s.args[0]), s.dtypes[0], self.site(s), carry)
         text = body.load(s, form) if isinstance(s, Load) else body.index(s, form) if isinstance(s, Index) else body.scalar(s)
-        return [f"{body.variables[s.name]} = {text}"]
+        check = body.bounds_check(form) if isinstance(s, Load) else []
+        return [*check, f"{body.variables[s.name]} = {text}"]
 
     def tile_value(self, name: str) -> str:
         """A value broadcast along the reduced dimension."""
