@@ -74,7 +74,7 @@ for _name, _slope in {
     "silu": _silu,
     "mish": _mish,
     "hardswish": _hardswish,
-    "hardsigmoid": lambda g, x: _outside(-3, 3, g / 6, x),
+    "hardsigmoid": lambda g, x: ops.where(ops.logical_and(x > -3, x < 3), g / 6, 0.0),
     "softsign": _softsign,
     "tanhshrink": lambda g, x: g * ops.square(ops.tanh(x)),
     "log_sigmoid": lambda g, x: g * ops.sigmoid(-x),

@@ -211,7 +211,7 @@ def _pow(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 
 several_inputs(
     "lerp", ("self", "end", "weight"),
-    lambda g, x, end, w: ops.mul(g, ops.sub(1, w)),
+    lambda g, x, end, w: ops.mul(g, 1 - w),
     lambda g, x, end, w: ops.mul(g, w),
     lambda g, x, end, w: ops.mul(g, ops.sub(end, x)),
 )  # fmt: skip
