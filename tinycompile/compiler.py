@@ -2,9 +2,9 @@
 
     capture -> Graph -> optimize -> Graph -> lower -> Loops -> plan -> Plan -> emit -> Source -> build -> callable
 
-A graph whose inputs require grad is split into a forward and a backward first, and both halves take this way: see ``training.py``.
-Each stage is a pure function from one IR to the next; each result is verified (when ``config.verify_ir``), printed as an
-artifact, and timed. ``docs/pipeline.md`` has a page for each.
+A graph whose inputs require grad is split into a forward and a backward first, and both halves take this way: see
+``training.py``. Each stage is a pure function from one IR to the next; each result is verified (when ``config.verify_ir``),
+printed as an artifact, and timed. ``docs/pipeline.md`` has a page for each.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ SCHEMA = 1
 class CompiledGraph:
     """One graph, compiled: the callable, everything that was made on the way, and how long each stage took (seconds).
 
-    ``target`` and ``source`` are None where a backend runs the graph without generating code. ``backward``: the other half of a graph whose
-    inputs require grad; ``graph`` is then the forward half, and ``call`` attaches both to torch's autograd.
+    ``target`` and ``source`` are None where a backend runs the graph without generating code. ``backward``: the other half
+    of a graph whose inputs require grad; ``graph`` is then the forward half, and ``call`` attaches both to torch's
+    autograd.
     """
 
     graph: Graph

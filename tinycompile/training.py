@@ -1,6 +1,7 @@
-"""The pipeline for graphs whose inputs require grad: the joint graph, split in two, and each half compiled like any other graph.
+"""The pipeline for graphs whose inputs require grad: the joint graph, split in two, and each half compiled like any other
+graph.
 
-    Graph -> differentiate -> joint Graph -> optimize -> partition -> forward Graph, backward Graph -> compile each -> attach
+Graph -> differentiate -> joint Graph -> optimize -> partition -> forward Graph, backward Graph -> compile each -> attach
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from tinycompile.aot.attach import attach
-from tinycompile.aot.joint import Joint, Untreatable, differentiate
+from tinycompile.aot.joint import Joint, UntreatableError, differentiate
 from tinycompile.aot.partition import Split, partition
 from tinycompile.aot.replay import attach_replay, pull_back
 from tinycompile.aot.requires_grad import outputs_require_grad
@@ -47,8 +48,9 @@ def compile_training(
 ) -> CompiledGraph:
     """Compile a graph and its backward, and attach both to torch's autograd as one node.
 
-    ``wanted``: which placeholders require grad. ``budget``: see :func:`~tinycompile.aot.partition.partition`. ``joint`` False: for backends that
-    take the captured graph itself; the backward then replays it, as it does for a graph that the joint stage can't treat.
+    ``wanted``: which placeholders require grad. ``budget``: see :func:`~tinycompile.aot.partition.partition`. ``joint``
+    False: for backends that take the captured graph itself; the backward then replays it, as it does for a graph that the
+    joint stage can't treat.
     """
     flags = outputs_require_grad(graph, wanted)
     if not any(flags):
@@ -60,7 +62,7 @@ def compile_training(
     if joint:
         try:
             return _compile_halves(graph, inputs, wanted, flags, compile_one, artifacts, budget)
-        except Untreatable as reason:
+        except UntreatableError as reason:
             log("graph", f"{graph.name}: the backward replays the graph, for {reason}")
     compiled = compile_one(graph, inputs, artifacts)
     aliases = compiled.source.aliases if compiled.source is not None else ()
@@ -79,7 +81,7 @@ def _compile_halves(
     start = time.perf_counter()
     joint = differentiate(graph, wanted, flags)
     if not joint.gradients:
-        raise Untreatable("no gradient reaches an input")
+        raise UntreatableError("no gradient reaches an input")
     if config.verify_ir:
         verify_graph(joint.graph)
     derived, drawn, reread = gradient_graph(joint)  # before the passes, which drop detach
@@ -140,7 +142,8 @@ def _replayed_gradients(graph: Graph, split: Split, *given: Any) -> tuple[Any, .
 
 def _refuse(name: str, flags: tuple[bool, ...]) -> Fn:
     raise NotImplementedError(
-        f"second derivatives of {name}: it draws random numbers in a call whose gradient is torch's own, and they can't be drawn again"
+        f"second derivatives of {name}: it draws random numbers in a call whose gradient is torch's own, and they can't be "
+        "drawn again"
     )
 
 

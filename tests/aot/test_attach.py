@@ -76,7 +76,12 @@ def test_expanded_and_strided_tangents() -> None:
 
     f = tinycompile.compile(fn)
     x = torch.randn(4, 6, requires_grad=True)
-    for seed in (torch.ones(()).expand(4, 6), torch.randn(6, 4).t(), torch.randn(4, 12)[:, 1::2], torch.randn(25)[1:].view(4, 6)):
+    for seed in (
+        torch.ones(()).expand(4, 6),
+        torch.randn(6, 4).t(),
+        torch.randn(4, 12)[:, 1::2],
+        torch.randn(25)[1:].view(4, 6),
+    ):
         (got,) = torch.autograd.grad(f(x), x, seed)
         (want,) = torch.autograd.grad(fn(x), x, seed)
         torch.testing.assert_close(got, want)

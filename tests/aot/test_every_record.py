@@ -1,4 +1,5 @@
-"""Every op record, every sample, in float64: differentiated, split, lowered, run by the reference interpreter, judged by torch."""
+"""Every op record, every sample, in float64: differentiated, split, lowered, run by the reference interpreter, judged by
+torch."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def _gradients(op: Op, args: tuple[Any, ...], leaves: list[torch.Tensor], seeds:
 
 
 def _scalar_gradients(op: Op, args: tuple[Any, ...], seeds: list[torch.Tensor | None]) -> Any:
-    """As :func:`_gradients`, on strided inputs: torch's scalar kernels, which treat NaN in other ways than its vector kernels do."""
+    """As :func:`_gradients`, on strided inputs: torch's scalar kernels, which treat NaN in other ways than its vector
+    kernels do."""
     apart = _mapped(args, lambda t: torch.stack((t, t), -1).detach()[..., 0].requires_grad_() if t.is_floating_point() else t)
     leaves = [t for t in _tensors(apart) if t.requires_grad]
     return _gradients(op, apart, leaves, seeds)

@@ -35,7 +35,9 @@ CASES = (
     Backward("swiglu", lambda a, b: F.silu(a) * b, lambda: (leaf(2048, 512), leaf(2048, 512)), 1),
     Backward("softmax", lambda x: torch.softmax(x, -1), lambda: (leaf(2048, 512),), 1),
     Backward("log_softmax", lambda x: torch.log_softmax(x, -1), lambda: (leaf(2048, 512),), 1),
-    Backward("cross_entropy", lambda x, t: F.cross_entropy(x, t), lambda: (leaf(2048, 1000), torch.randint(0, 1000, (2048,))), 1),
+    Backward(
+        "cross_entropy", lambda x, t: F.cross_entropy(x, t), lambda: (leaf(2048, 1000), torch.randint(0, 1000, (2048,))), 1
+    ),
     Backward("layer_norm", lambda x, w, b: F.layer_norm(x, (512,), w, b), lambda: (leaf(2048, 512), leaf(512), leaf(512)), 3),
     Backward("rms_norm", lambda x, w: F.rms_norm(x, (512,), w), lambda: (leaf(2048, 512), leaf(512)), 3),
     Backward("bias_gelu", lambda x, b: F.gelu(x + b), lambda: (leaf(2048, 512), leaf(512)), 2),

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from tinycompile.aot.cut import INFINITE, FlowNetwork
-from tinycompile.aot.joint import Joint, Untreatable, differentiate
+from tinycompile.aot.joint import Joint, UntreatableError, differentiate
 from tinycompile.aot.partition import Split, partition, verify_split
 from tinycompile.aot.requires_grad import outputs_require_grad
 from tinycompile.base.errors import VerifyError
@@ -156,7 +156,7 @@ def test_complex_values_are_untreatable() -> None:
     captured = capture(lambda x: torch.fft.fft(x).real, (leaf(4),), {})
     if captured.graph is None:
         pytest.skip("capture does not take it")
-    with pytest.raises(Untreatable, match="complex"):
+    with pytest.raises(UntreatableError, match="complex"):
         differentiate(captured.graph, (True,), (True,))
 
 

@@ -1,8 +1,8 @@
 """Attach a compiled forward and backward to torch's autograd as one node.
 
-What the backward reads is kept by ``save_for_backward``, so torch notices edits and frees it as the backward goes. Under ``create_graph``
-another function takes over: the gradients as a function of the inputs and tangents, which computes the forward again and is itself
-differentiable. (Saved activations taken as constants would give wrong second derivatives.)
+What the backward reads is kept by ``save_for_backward``, so torch notices edits and frees it as the backward goes. Under
+``create_graph`` another function takes over: the gradients as a function of the inputs and tangents, which computes the
+forward again and is itself differentiable. (Saved activations taken as constants would give wrong second derivatives.)
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ def attach(
 ) -> Fn:
     """A function like the forward's first ``outputs`` results, whose outputs carry gradients.
 
-    ``second(flags)`` gives the differentiable backward, a function of (inputs, random results, tangents), where ``flags`` tells which
-    tangents require grad. ``differentiable``: which outputs depend on an input that requires grad, as eager would say. ``aliases``: ``(output,
-    input)`` pairs where the output is a view of the input: those are made by torch itself.
+    ``second(flags)`` gives the differentiable backward, a function of (inputs, random results, tangents), where ``flags``
+    tells which tangents require grad. ``differentiable``: which outputs depend on an input that requires grad, as eager
+    would say. ``aliases``: ``(output, input)`` pairs where the output is a view of the input: those are made by torch
+    itself.
     """
     views = dict(aliases)
     wiring = _Wiring(split, differentiable, views)
@@ -163,7 +164,7 @@ def _check_versions(inputs: Sequence[Any], versions: Sequence[int]) -> None:
 
 
 _EDITED = (
-    "one of the variables needed for gradient computation has been modified by an inplace operation: [{kind} {shape}] is at version "
-    "{now}; expected version {then} instead. Hint: enable anomaly detection to find the operation that failed to compute its "
-    "gradient, with torch.autograd.set_detect_anomaly(True)."
+    "one of the variables needed for gradient computation has been modified by an inplace operation: [{kind} {shape}] is at "
+    "version {now}; expected version {then} instead. Hint: enable anomaly detection to find the operation that failed to "
+    "compute its gradient, with torch.autograd.set_detect_anomaly(True)."
 )

@@ -28,7 +28,8 @@ class FlowNetwork:
             self._capacity.append(room)
 
     def sink_side(self, source: int, sink: int) -> list[bool]:
-        """Saturate the network; of all minimum cuts take the one closest to the sink. One flag a node: is it beyond the cut?"""
+        """Saturate the network; of all minimum cuts take the one closest to the sink. One flag a node: is it beyond the
+        cut?"""
         while self._augment(source, sink):
             pass
         beyond = [False] * len(self._edges)

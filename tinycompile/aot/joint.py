@@ -1,7 +1,7 @@
 """``differentiate``: Graph -> joint Graph, which computes the forward's outputs and the gradients of its inputs.
 
-The forward is recorded again on a :class:`~tinycompile.aot.tape.Tape`; then the tape is walked in reverse and each op's formula is run on
-fake tensors, which records the backward behind the forward.
+The forward is recorded again on a :class:`~tinycompile.aot.tape.Tape`; then the tape is walked in reverse and each op's
+formula is run on fake tensors, which records the backward behind the forward.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from tinycompile.ops.calls import ops
 from tinycompile.ops.record import OPS
 
 
-class Untreatable(Exception):
+class UntreatableError(Exception):
     """The joint stage has no way to treat a graph; the message says what it met."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """``graph`` takes the primals, then one tangent for each forward output listed in ``tangents``; it returns the forward's ``outputs``
-    results, then one gradient for each primal listed in ``gradients``. ``opaque``: it has calls that torch differentiates."""
+    """``graph`` takes the primals, then one tangent for each forward output listed in ``tangents``; it returns the
+    forward's ``outputs`` results, then one gradient for each primal listed in ``gradients``. ``opaque``: it has calls that
+    torch differentiates."""
 
     graph: Graph
     primals: int
@@ -43,7 +44,7 @@ class Joint:
 def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -> Joint:
     """The joint graph. ``wanted``: which placeholders get a gradient; ``given``: which outputs come with a tangent.
 
-    A placeholder that no tangent reaches gets no gradient. Raises Untreatable."""
+    A placeholder that no tangent reaches gets no gradient. Raises UntreatableError."""
     _check(graph)
     tape = Tape()
     env = current_env() or ShapeEnv(dict(graph.hints))
@@ -73,10 +74,10 @@ def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -
 def _check(graph: Graph) -> None:
     for node in graph.nodes:
         if written(node):
-            raise Untreatable(f"{node.name} writes to memory")
+            raise UntreatableError(f"{node.name} writes to memory")
         metas = node.meta if isinstance(node.meta, tuple) else (node.meta,)
         if any(isinstance(m, TensorMeta) and m.dtype.is_complex for m in metas):
-            raise Untreatable(f"{node.name} is complex")
+            raise UntreatableError(f"{node.name} is complex")
 
 
 def _name(tape: Tape, value: Any, hint: str) -> None:

@@ -1,7 +1,8 @@
-"""Run-time halves of ops whose gradient is torch's own: ``forward`` runs the function under torch's autograd, ``backward`` pulls back.
+"""Run-time halves of ops whose gradient is torch's own: ``forward`` runs the function under torch's autograd, ``backward``
+pulls back.
 
-What the backward needs is a Python object, torch's tape of the one call. It travels as an empty *token* tensor that carries it, so it can go
-wherever tensors go: through buffers, graph outputs and ``save_for_backward``.
+What the backward needs is a Python object, torch's tape of the one call. It travels as an empty *token* tensor that carries
+it, so it can go wherever tensors go: through buffers, graph outputs and ``save_for_backward``.
 """
 
 from __future__ import annotations

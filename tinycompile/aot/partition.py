@@ -1,7 +1,7 @@
 """``partition``: the joint graph -> a forward and a backward graph, with the fewest bytes saved in between.
 
-A value that the backward reads is saved, or computed again from values that are. The choice is a minimum cut: each value is an edge whose
-capacity is what saving it costs, and what may not be computed again hangs on the source.
+A value that the backward reads is saved, or computed again from values that are. The choice is a minimum cut: each value is
+an edge whose capacity is what saving it costs, and what may not be computed again hangs on the source.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from tinycompile.ops.record import OPS, Extern, Indexed, Pointwise, View
 class Split:
     """``forward`` takes the primals and returns the ``outputs`` results of the function, then what else is saved.
 
-    ``saved``: where each saved tensor comes from, ``("input", i)`` or ``("result", i)`` of the forward; ``sizes`` likewise for numbers.
-    ``backward`` takes the numbers, the saved tensors, then the tangents; it returns one gradient for each primal in ``gradients``.
-    ``reached``: for each gradient, the positions in ``tangents`` that it depends on. ``reread``: the inputs that a backward which is
-    differentiated again reads, and ``random``: where among the forward's results its random numbers are."""
+    ``saved``: where each saved tensor comes from, ``("input", i)`` or ``("result", i)`` of the forward; ``sizes`` likewise
+    for numbers. ``backward`` takes the numbers, the saved tensors, then the tangents; it returns one gradient for each
+    primal in ``gradients``. ``reached``: for each gradient, the positions in ``tangents`` that it depends on. ``reread``:
+    the inputs that a backward which is differentiated again reads, and ``random``: where among the forward's results its
+    random numbers are."""
 
     forward: Graph
     backward: Graph
@@ -43,9 +44,9 @@ class Split:
 
 
 def partition(joint: Joint, budget: float = 1.0, random: Sequence[Ref] = (), reread: frozenset[int] = frozenset()) -> Split:
-    """Split a joint graph. ``budget`` (0 to 1): how much of the memory that is saved by default may be saved; the less, the more is
-    computed again, up to everything but random numbers. ``random`` and ``reread`` as :func:`~tinycompile.aot.second.gradient_graph`
-    gives them."""
+    """Split a joint graph. ``budget`` (0 to 1): how much of the memory that is saved by default may be saved; the less, the
+    more is computed again, up to everything but random numbers. ``random`` and ``reread`` as
+    :func:`~tinycompile.aot.second.gradient_graph` gives them."""
     scene = _Scene(joint)
     saved = _choose(scene, budget)
     return _split(scene, saved, random, reread)
@@ -126,7 +127,9 @@ def _minimum(scene: _Scene, allowed: set[str]) -> list[str]:
     net = FlowNetwork()
     source, sink = net.node(), net.node()
     gates: dict[str, tuple[int, int]] = {}
-    read_late = {r.name for n in scene.graph.nodes[:-1] if n.name in scene.late and n.name in scene.backward_needs for r in inputs_of(n)}
+    read_late = {
+        r.name for n in scene.graph.nodes[:-1] if n.name in scene.late and n.name in scene.backward_needs for r in inputs_of(n)
+    }
     read_late |= {r.name for r in refs_in(scene.gradients)}
     whole = _read_by_libraries(scene, scene.late & scene.backward_needs)
     early = _read_by_libraries(scene, scene.forward_needs - scene.late)
@@ -247,7 +250,10 @@ def _backward_body(scene: _Scene, saved: set[str]) -> list[Node]:
     ready = saved | {t.name for t in scene.tangents}
     body: list[Node] = []
     needed = scene.backward_needs & scene.late
-    wanted = [*(n for n in scene.graph.nodes[:-1] if n.name in needed), *(scene.nodes[r.name] for r in refs_in(scene.gradients))]
+    wanted = [
+        *(n for n in scene.graph.nodes[:-1] if n.name in needed),
+        *(scene.nodes[r.name] for r in refs_in(scene.gradients)),
+    ]
     for node in wanted:
         stack = [node]
         while stack:
@@ -266,7 +272,8 @@ def _backward_body(scene: _Scene, saved: set[str]) -> list[Node]:
 
 
 def _numbers(scene: _Scene, tensors: Sequence[Node], body: Sequence[Node]) -> list[tuple[Node, Any]]:
-    """Numeric inputs of the backward, with their values in the forward: symbols that no tensor's dim tells, and saved numbers."""
+    """Numeric inputs of the backward, with their values in the forward: symbols that no tensor's dim tells, and saved
+    numbers."""
     probe = _graph(scene, [*map(_as_input, tensors), *scene.tangents], (), ())
     known = size_sources(probe)
     used: dict[str, Any] = {}
@@ -306,7 +313,9 @@ def verify_split(split: Split) -> None:
     results = split.forward.output.args[0]
     inputs = split.backward.placeholders
     if len(inputs) != len(split.sizes) + len(split.saved) + len(split.tangents):
-        raise VerifyError(f"{split.backward.name} takes {len(inputs)} inputs, which are not its sizes, saved tensors and tangents")
+        raise VerifyError(
+            f"{split.backward.name} takes {len(inputs)} inputs, which are not its sizes, saved tensors and tangents"
+        )
     if len(split.backward.output.args[0]) != len(split.gradients):
         raise VerifyError(f"{split.backward.name} returns another number of gradients than {len(split.gradients)}")
     nodes = {n.name: n for n in split.forward.nodes}

@@ -1,6 +1,7 @@
 """Gradients by replaying a graph with torch's own ops under torch's own autograd.
 
-For graphs that the joint stage can't treat, and for backends that take the captured graph itself; ``attach.py`` is the usual way.
+For graphs that the joint stage can't treat, and for backends that take the captured graph itself; ``attach.py`` is the
+usual way.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ Fn = Callable[..., tuple[Any, ...]]
 def attach_replay(call: Fn, replay: Fn, differentiable: Sequence[bool], aliases: Sequence[tuple[int, int]]) -> Fn:
     """A function like ``call`` whose outputs carry gradients: one node of torch's autograd, whose backward runs ``replay``.
 
-    ``replay`` computes the same outputs with torch ops. ``differentiable`` says which outputs depend on an input that requires grad, as
-    eager would. ``aliases`` lists ``(output, input)`` pairs where the output is a view of the input: those are made by torch itself.
+    ``replay`` computes the same outputs with torch ops. ``differentiable`` says which outputs depend on an input that
+    requires grad, as eager would. ``aliases`` lists ``(output, input)`` pairs where the output is a view of the input:
+    those are made by torch itself.
     """
     views = dict(aliases)
     computed = [i for i, d in enumerate(differentiable) if d and i not in views]
@@ -57,7 +59,8 @@ def attach_replay(call: Fn, replay: Fn, differentiable: Sequence[bool], aliases:
 
 
 def pull_back(replay: Fn, inputs: Sequence[Any], tangents: Sequence[tuple[int, Any]], again: bool) -> tuple[Any, ...]:
-    """One gradient an input (None where there is none), given ``(output, tangent)`` pairs. ``again``: to be differentiated again."""
+    """One gradient an input (None where there is none), given ``(output, tangent)`` pairs. ``again``: to be differentiated
+    again."""
     wanted = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
     with torch.enable_grad():
         outputs = replay(*inputs)

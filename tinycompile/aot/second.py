@@ -13,8 +13,8 @@ from tinycompile.ir.graph import Graph, Node, Ref
 def gradient_graph(joint: Joint) -> tuple[Graph, tuple[Ref, ...], frozenset[int]]:
     """The graph, the random values that it takes from the forward, and the positions of the primals that it reads.
 
-    It takes the primals, the random values, then the tangents, and returns the gradients: it computes the forward again, but random
-    numbers are not drawn again."""
+    It takes the primals, the random values, then the tangents, and returns the gradients: it computes the forward again,
+    but random numbers are not drawn again."""
     graph = joint.graph
     gradients = graph.output.args[0][joint.outputs :]
     needed = {r.name for r in refs_in(gradients)}

@@ -1,7 +1,7 @@
 """``Tape``: a GraphBuilder that also notes, for each op that a gradient flows through, what its reverse needs.
 
-Records without a formula are recorded as the ops through which they are differentiated, mostly their parts. What has neither formula nor parts becomes an opaque pair: torch's own
-autograd runs both halves (see ``opaque.py``).
+Records without a formula are recorded as the ops through which they are differentiated, mostly their parts. What has
+neither formula nor parts becomes an opaque pair: torch's own autograd runs both halves (see ``opaque.py``).
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class Tape(GraphBuilder):
         self.live.update(r.ref.name for r in results if _differentiable(r.meta))
 
     def _expand(self, form: Callable[..., Any], args: tuple[Any, ...], metas: Metas) -> Any:
-        """The refs of the results of other ops that mean the same. None, with nothing recorded, when they decline or give other
-        metadata."""
+        """The refs of the results of other ops that mean the same. None, with nothing recorded, when they decline or give
+        other metadata."""
         nodes, steps = len(self.nodes), len(self.steps)
         made = form(*args)
         if made is not NotImplemented:
@@ -146,12 +146,11 @@ class Tape(GraphBuilder):
         given = (kind, target, wanted, args, tuple(kwargs.items()))
         hint = f"{target.rpartition('.')[2]}_forward"
         refs = self._append_results(hint, "extern", opaque.FORWARD, given, {}, (*several, token))
+        assert isinstance(refs, tuple)
         results = self._fakes(refs[:-1], several)
         inputs = tuple(t for t, w in zip(tensors, wanted, strict=True) if w)
         self.steps.append(OpaqueStep(FakeTensor(token, self, refs[-1]), inputs, results, self.location))
-        self.live.update(
-            r.ref.name for i, r in enumerate(results) if _differentiable(r.meta) and (flags is None or flags[i])
-        )
+        self.live.update(r.ref.name for i, r in enumerate(results) if _differentiable(r.meta) and (flags is None or flags[i]))
         return refs[:-1] if isinstance(metas, tuple) else refs[0]
 
     def _specs(self, value: Any) -> Any:
@@ -204,7 +203,9 @@ def _differentiable(metas: Any) -> bool:
 def dense(meta: TensorMeta) -> TensorMeta:
     """Fresh aligned memory of the same layout; row-major where the strides overlap or leave gaps."""
     step: Dim = 1
-    for stride, size in sorted(zip(meta.strides, meta.shape, strict=True), key=lambda d: (shapes.hint(d[0]), shapes.hint(d[1]))):
+    for stride, size in sorted(
+        zip(meta.strides, meta.shape, strict=True), key=lambda d: (shapes.hint(d[0]), shapes.hint(d[1]))
+    ):
         if isinstance(size, int) and size == 1:
             continue
         if stride != step:
