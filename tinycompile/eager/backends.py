@@ -12,11 +12,10 @@ from typing import Any
 import torch
 
 import tinycompile.ops  # noqa: F401  fills OPS and defines every op
-from tinycompile.base.device import Device
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
-from tinycompile.eager.tensor import Tensor, from_meta, unwrap, view_of, wrap
+from tinycompile.eager.tensor import Tensor, from_meta, meta_of_torch, unwrap, view_of, wrap
 from tinycompile.ops.record import OPS, Decompose, Op, View
 
 # Ops whose result is a view when strides or dtypes allow it, else a copy: torch decides.
@@ -43,8 +42,7 @@ def meta_of(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.meta
     if isinstance(value, torch.Tensor):
-        device = Device.of(value.device)
-        return TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, int(value.storage_offset()))
+        return meta_of_torch(value)
     kind = type(value)
     return kind(meta_of(v) for v in value) if kind is tuple or kind is list else value
 
@@ -62,7 +60,7 @@ def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     if op_name in _ALIASES and isinstance(args[0], Tensor):
         return args[0] if is_same(op) else view_of(args[0], op.meta(args[0].meta, *args[1:]))  # type: ignore[arg-type]
     inputs = dispatcher.tensors_in(args)
-    result = op.eager(*[a.torch() if type(a) is Tensor else unwrap(a) for a in args])
+    result = op.eager(*[a.raw() if type(a) is Tensor else unwrap(a) for a in args])
     if inputs and not any(isinstance(t, Tensor) for t in inputs):
         return result
     wrapped = wrap(result, inputs)

@@ -45,6 +45,7 @@ class FakeTensor(Tensor):
         self.device = meta.device
         self.keys = Key.TRACING.bit | 1 << backend_key(meta.device.type)
         self._meta, self._storage, self._handle, self._base = meta, None, None, None
+        self._autograd = self._view = self._views = None
         self.recorder, self.ref = recorder, ref
 
     @property
@@ -63,16 +64,16 @@ class FakeTensor(Tensor):
         asked = getattr(self.recorder, "requires_grad", None)
         return asked is not None and asked(self.ref)
 
-    def torch(self) -> torch.Tensor:
+    def raw(self) -> torch.Tensor:
         """There is no data to share: raises DataDependentError."""
         raise DataDependentError(f"the value of {self.ref} ({self.meta}) is not known while tracing")
 
     def item(self) -> Any:
         """The value is not known: raises DataDependentError."""
-        return self.torch()
+        return self.raw()
 
     def __bool__(self) -> bool:
-        return bool(self.torch())
+        return bool(self.raw())
 
     def _read(self, name: str) -> Any:
         """What torch says of a plain tensor without data: no layout of its own, no gradient."""

@@ -16,12 +16,13 @@ from tinycompile.base.device import Device
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import Shape
 from tinycompile.dispatch import dispatcher
-from tinycompile.dispatch.keys import KeySet, backend_key
+from tinycompile.dispatch.keys import Key, KeySet, backend_key
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.methods import TensorMethods
 from tinycompile.eager.storage import Storage
 from tinycompile.ops.record import BoundCall
 
+_AUTOGRAD = Key.AUTOGRAD.bit
 _DEVICES: dict[torch.device, tuple[Device, int]] = {}
 
 
@@ -37,7 +38,7 @@ def _device(device: torch.device) -> tuple[Device, int]:
 class Tensor(TensorMethods):
     """A strided view of a :class:`Storage`. Make one with a factory, :func:`from_torch` or an op."""
 
-    __slots__ = ("__weakref__", "_base", "_handle", "_meta", "_storage", "device", "keys")
+    __slots__ = ("__weakref__", "_autograd", "_base", "_handle", "_meta", "_storage", "_view", "_views", "device", "keys")
 
     device: Device
     keys: int
@@ -52,6 +53,9 @@ class Tensor(TensorMethods):
         self._storage: Storage | None = storage
         self._handle: torch.Tensor | None = None
         self._base: torch.Tensor | None = None
+        self._autograd: Any = None  # AutogradMeta (tape.py) where our tape follows the tensor
+        self._view: Any = None  # ViewInfo (tape.py) of a view
+        self._views: Any = None  # views of this tensor, for in-place writes under the tape
 
     # --- metadata
 
@@ -136,7 +140,12 @@ class Tensor(TensorMethods):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether torch's tape follows it."""
+        """Whether our tape follows it, or torch's."""
+        return bool(self.keys & _AUTOGRAD) or self.on_torchs_tape
+
+    @property
+    def on_torchs_tape(self) -> bool:
+        """Whether torch's own autograd follows it: it was made of a torch tensor that requires grad."""
         owner = self._handle if self._handle is not None else self._base
         return owner is not None and owner.requires_grad
 
@@ -171,7 +180,7 @@ class Tensor(TensorMethods):
         """Whether the strides are row-major."""
         if memory_format is torch.contiguous_format:
             return self.meta.is_contiguous()
-        return self.torch().is_contiguous(memory_format=memory_format)
+        return self.raw().is_contiguous(memory_format=memory_format)
 
     def is_floating_point(self) -> bool:
         """Whether the dtype is real floating point."""
@@ -190,7 +199,15 @@ class Tensor(TensorMethods):
     # --- torch
 
     def torch(self) -> torch.Tensor:
-        """A torch tensor on the same memory: always the same object."""
+        """A torch tensor on the same memory: always the same object, unless our tape follows this tensor. Then it is a new one on
+        torch's tape, through which torch's backward reaches ours."""
+        return self.raw() if not self.keys & _AUTOGRAD else self._bridged()
+
+    def _bridged(self) -> torch.Tensor:
+        return self.raw()
+
+    def raw(self) -> torch.Tensor:
+        """The torch tensor on the same memory, always the same object. Our tape doesn't see what is done with it."""
         if self._handle is None:
             meta = self.meta
             base = self._base if self._base is not None else _raw(self.storage, meta)
@@ -199,7 +216,7 @@ class Tensor(TensorMethods):
         return self._handle
 
     def _read(self, name: str) -> Any:
-        return wrap(getattr(self.torch(), name), (self,))
+        return wrap(getattr(self.raw(), name), (self,))
 
     @classmethod
     def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -228,7 +245,7 @@ class Tensor(TensorMethods):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """numpy's protocol: the same memory, unless a dtype or a copy is asked for."""
-        array = self.torch().detach().numpy()
+        array = self.raw().detach().numpy()
         return array.astype(dtype, copy=bool(copy)) if dtype is not None else array.copy() if copy else array
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -243,26 +260,26 @@ class Tensor(TensorMethods):
 
     def item(self) -> Any:
         """The one element as a Python number."""
-        return self.torch().item()
+        return self.raw().item()
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers."""
-        return self.torch().tolist()
+        return self.raw().tolist()
 
     def __bool__(self) -> bool:
-        return bool(self.torch())
+        return bool(self.raw())
 
     def __int__(self) -> int:
-        return int(self.torch())
+        return int(self.raw())
 
     def __float__(self) -> float:
-        return float(self.torch())
+        return float(self.raw())
 
     def __complex__(self) -> complex:
-        return complex(self.torch())
+        return complex(self.raw())
 
     def __index__(self) -> int:
-        return self.torch().__index__()
+        return self.raw().__index__()
 
     def __len__(self) -> int:
         if not self.ndim:
@@ -278,7 +295,7 @@ class Tensor(TensorMethods):
         return bool((self == element).any())
 
     def __repr__(self) -> str:
-        return repr(self.torch().detach())
+        return repr(self.raw().detach())
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if not self.ndim and not self.is_meta else object.__format__(self, spec)
@@ -314,6 +331,7 @@ def from_torch(handle: torch.Tensor) -> Tensor:
     made = Tensor.__new__(Tensor)
     made.device, made.keys = _device(handle.device)
     made._handle, made._meta, made._storage, made._base = handle, None, None, None
+    made._autograd = made._view = made._views = None
     return made
 
 
@@ -327,15 +345,48 @@ def from_meta(meta: TensorMeta) -> Tensor:
 def view_of(base: Tensor, meta: TensorMeta) -> Tensor:
     """A view with other strides on the same storage. The caller vouches that it stays inside."""
     made = Tensor.__new__(Tensor)
-    made.device, made.keys = base.device, base.keys
+    made.device, made.keys = base.device, base.keys & ~_AUTOGRAD
     made._handle, made._meta, made._storage = None, meta, base._storage
-    made._base = None
+    made._base = made._autograd = made._view = made._views = None
     if base.device.type != "meta" or base._storage is None:
         handle = base._base if base._handle is None else base._handle
-        made._base = base.torch() if handle is None or handle.dtype != meta.dtype else handle
+        made._base = base.raw() if handle is None or handle.dtype != meta.dtype else handle
         if made._base.dtype != meta.dtype:
-            made._base, made._handle = None, base.torch().view(meta.dtype)
+            made._base, made._handle = None, base.raw().view(meta.dtype)
     return made
+
+
+def same_memory(tensor: Tensor, keep_history: bool = False) -> Tensor:
+    """Another object on the same memory, on no tape of ours unless it keeps the history."""
+    made = Tensor.__new__(Tensor)
+    made.device, made.keys = tensor.device, tensor.keys if keep_history else tensor.keys & ~_AUTOGRAD
+    made._handle, made._meta, made._storage, made._base = tensor._handle, tensor._meta, tensor._storage, tensor._base
+    made._autograd = tensor._autograd if keep_history else None
+    made._view = made._views = None
+    return made
+
+
+def version_of(tensor: Any) -> int:
+    """How often the memory was written to in place, as torch counts it; 0 where nobody counts."""
+    handle = tensor
+    if isinstance(tensor, Tensor):
+        if tensor.is_meta:
+            return 0
+        handle = tensor._handle if tensor._handle is not None else tensor._base
+        if handle is None:
+            handle = tensor.raw()
+    if handle.is_inference():
+        raise RuntimeError(
+            "Inference tensors cannot be saved for backward. To work around you can make a clone to get a normal tensor and use "
+            "it in autograd."
+        )
+    return int(handle._version)
+
+
+def meta_of_torch(tensor: torch.Tensor) -> TensorMeta:
+    """Metadata of a torch tensor."""
+    offset = int(tensor.storage_offset())
+    return TensorMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, Device.of(tensor.device), offset)
 
 
 # --- between handles and tensors ---------------------------------------------------------------------------------------------
@@ -344,7 +395,7 @@ def view_of(base: Tensor, meta: TensorMeta) -> Tensor:
 def unwrap(value: Any) -> Any:
     """torch's objects for ours, also in tuples, lists, dicts and slices."""
     if isinstance(value, Tensor):
-        return value.torch()
+        return value.raw()
     kind = type(value)
     if kind is Device:
         return value.torch()

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import families  # noqa: F401  formulas attach to its records
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops, widen
@@ -32,7 +33,7 @@ def vjp(name: str, *saves: str) -> Callable[[VjpFn], VjpFn]:
     def attach(fn: VjpFn) -> VjpFn:
         op = OPS[name]
         known = {*(a.name for a in op.schema.args), "result", *(f"result{i}" for i in range(len(op.schema.returns)))}
-        if op.vjp is not None or not known.issuperset(saves):
+        if op.vjp is not None or not known.issuperset(part for s in saves for part in s.split("?")):
             raise ValueError(f"{name}: a second formula, or it saves what the op does not have: {saves}")
         OPS[name] = replace(op, vjp=Vjp(fn, saves))
         return fn
@@ -74,20 +75,19 @@ def several_inputs(name: str, saves: Sequence[str], *slopes: Callable[..., Any])
 
     def fn(grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], needs: Sequence[Any]) -> Gradients:
         g = widen(grads[0])
-        values = [wide(a) if name in saves else a for name, a in zip(names, args, strict=True)]
+        values = [wide(a) for a in args]
         found = [
             sum_to(slope(g, *values), a) if need else None
             for slope, a, need in zip(slopes, args[: len(slopes)], needs[: len(slopes)], strict=True)
         ]
         return (*found, *(None for _ in args[len(slopes) :]))
 
-    names = [a.name for a in OPS[name].schema.args]
     vjp(name, *saves)(fn)
 
 
 def wide(x: Any) -> Any:
-    """``widen`` that lets numbers be."""
-    return widen(x) if hasattr(x, "dtype") else x
+    """``widen`` that lets numbers be, and tensors of which the metadata alone is known."""
+    return widen(x) if hasattr(x, "dtype") and not isinstance(x, TensorMeta) else x
 
 
 def sum_to(grad: Any, like: Any) -> Any:

@@ -92,15 +92,20 @@ Lowering = Union[Pointwise, Reduction, Scan, View, Indexed, Decompose, Extern]
 class Vjp:
     """The derivative formula, written in terms of ops (so it runs eagerly, under tracing, and can itself be differentiated).
 
-    ``fn(grads, args, results, needs)``: ``grads`` one a result (None where undefined), ``args`` the call's arguments in
-    schema order,
-    ``results`` a tuple, ``needs`` one flag an argument (a tuple of flags for a list of tensors). Returns one gradient an
-    argument
-    (None for what has none or is not needed; a tuple for a list). ``saves``: the arguments whose *values* the formula reads,
-    by schema name, and ``"result"`` (or ``"result0"``, ...) for results; of everything else it may read metadata alone."""
+    ``fn(grads, args, results, needs)``: ``grads`` one a result (None where undefined), ``args`` the call's arguments in schema
+    order, ``results`` a tuple, ``needs`` one flag an argument (a tuple of flags for a list of tensors). Returns one gradient an
+    argument (None for what has none or is not needed; a tuple for a list). ``saves``: the arguments whose *values* the formula
+    reads, by schema name, and ``"result"`` (or ``"result0"``, ...) for results; of everything else it may read metadata alone.
+    ``"self?other"``: ``self`` is read for the gradient of ``other`` alone."""
 
     fn: Callable[..., Sequence[Any]]
     saves: tuple[str, ...] = ()
+
+    def reads(self, schema: Schema, needs: Sequence[Any]) -> frozenset[str]:
+        """What the formula reads when these gradients are needed."""
+        wanted = {a.name for a, n in zip(schema.args, needs, strict=True) if (any(n) if isinstance(n, tuple) else n)}
+        parts = [s.partition("?") for s in self.saves]
+        return frozenset(name for name, _, target in parts if not target or target in wanted)
 
 
 @dataclass(frozen=True)

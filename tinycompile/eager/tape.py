@@ -1,0 +1,420 @@
+"""The tape: what ops leave behind so that gradients can go back through them.
+
+A tensor on the tape has an :class:`AutogradMeta` and the Autograd key. A leaf's gradient is gathered by its
+:class:`AccumulateGrad` node; other tensors name the :class:`Node` that made them. Nodes point at the nodes of their inputs by
+edges, ``(node, index of its result)``. The backward pass over them is ``engine.py``.
+
+Gradient mode, inference mode and anomaly mode are torch's own, so ``torch.no_grad()`` holds for both tapes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from tinycompile.base.meta import TensorMeta
+from tinycompile.dispatch.keys import Key
+from tinycompile.eager.tensor import Tensor, meta_of_torch, same_memory, version_of
+from tinycompile.ops import meta_rules as rules
+from tinycompile.ops.calls import ops
+from tinycompile.ops.record import Op
+
+AUTOGRAD = Key.AUTOGRAD.bit
+_serial = itertools.count()
+
+FREED = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
+    "you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+)
+
+
+class Edge(NamedTuple):
+    """Where a gradient goes: into result ``index`` of ``node``."""
+
+    node: Node
+    index: int
+
+
+class HookHandle:
+    """``remove()`` takes a hook away again; also a context manager."""
+
+    __slots__ = ("_hooks", "_key")
+
+    def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
+        self._hooks, self._key = weakref.ref(_Hooks.of(hooks)), next(_serial)
+        hooks[self._key] = hook
+
+    def remove(self) -> None:
+        """The hook is called no more."""
+        hooks = self._hooks()
+        if hooks is not None:
+            hooks.pop(self._key, None)
+
+    def __enter__(self) -> HookHandle:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+class _Hooks(dict[int, Any]):
+    """Hooks in the order in which they were added; a class of its own because a plain dict can't be referenced weakly."""
+
+    __slots__ = ("__weakref__",)
+
+    @staticmethod
+    def of(hooks: Any) -> _Hooks:
+        assert isinstance(hooks, _Hooks)
+        return hooks
+
+
+class AutogradMeta:
+    """What the tape knows of one tensor. ``generation`` counts the in-place writes that gave it (as the base of views) a new
+    history: views made before look their own history up again."""
+
+    __slots__ = ("accumulator", "generation", "grad", "grad_fn", "hooks", "index", "post_hooks", "retained")
+
+    def __init__(self, grad_fn: Node | None = None, index: int = 0, generation: int = 0) -> None:
+        self.grad: Tensor | None = None
+        self.grad_fn, self.index, self.generation = grad_fn, index, generation
+        self.accumulator: weakref.ref[AccumulateGrad] | None = None
+        self.hooks: _Hooks | None = None  # of a leaf; hooks of other tensors are on their node
+        self.post_hooks: _Hooks | None = None
+        self.retained = False
+
+
+class ViewInfo(NamedTuple):
+    """How a tensor is a view: ``chain`` of (op, its other arguments) from ``base``. ``origin``: "" for an ordinary view,
+    "no_grad" or "several" for those that torch does not let be written to."""
+
+    base: Tensor
+    chain: tuple[tuple[str, tuple[Any, ...]], ...]
+    generation: int
+    origin: str = ""
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------------------
+
+
+class Node:
+    """One step of the backward pass. ``metas``: shapes and dtypes of its results, one a gradient that it is given."""
+
+    __slots__ = ("__weakref__", "edges", "location", "metas", "post_hooks", "pre_hooks", "serial")
+    label = "Node"
+
+    def __init__(self, edges: Sequence[Edge | None], metas: Sequence[TensorMeta]) -> None:
+        self.edges, self.metas = tuple(edges), tuple(metas)
+        self.serial = float(next(_serial))
+        self.pre_hooks: dict[int, _Hooks] | None = None
+        self.post_hooks: _Hooks | None = None
+        self.location: list[str] | None = traceback.format_stack()[:-2] if torch.is_anomaly_enabled() else None
+
+    def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
+        """One gradient (or None) an edge. Without ``keep`` what is saved is let go."""
+        raise NotImplementedError
+
+    def name(self) -> str:
+        """As torch names it: ``MulBackward0``."""
+        return self.label
+
+    @property
+    def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
+        """(node, index) an edge; (None, 0) where no gradient goes."""
+        return tuple((None, 0) if e is None else (e.node, e.index) for e in self.edges)
+
+    def register_hook(self, hook: Callable[[tuple[Any, ...], tuple[Any, ...]], Any]) -> HookHandle:
+        """``hook(grad_inputs, grad_outputs)`` after the node ran; a result replaces the input gradients."""
+        if self.post_hooks is None:
+            self.post_hooks = _Hooks()
+        return HookHandle(self.post_hooks, hook)
+
+    def hooks_of(self, index: int) -> _Hooks:
+        """Hooks on the gradient of one result."""
+        if self.pre_hooks is None:
+            self.pre_hooks = {}
+        return self.pre_hooks.setdefault(index, _Hooks())
+
+    def before(self, index: int, grad: Any) -> Any:
+        """The gradient of a result after its hooks."""
+        hooks = self.pre_hooks.get(index) if self.pre_hooks else None
+        for hook in list(hooks.values()) if hooks else ():
+            replaced = hook(grad)
+            grad = grad if replaced is None else replaced
+        return grad
+
+    def __repr__(self) -> str:
+        return f"<{self.name()} at {id(self):#x}>"
+
+
+class AccumulateGrad(Node):
+    """Adds what arrives to a leaf's ``grad``."""
+
+    __slots__ = ("lock", "variable")
+    label = "AccumulateGrad"
+
+    def __init__(self, variable: Tensor) -> None:
+        super().__init__((), (variable.meta,))
+        self.serial = float("inf")  # as soon as it can
+        self.variable, self.lock = variable, threading.Lock()
+
+    def before(self, index: int, grad: Any) -> Any:
+        """The leaf's own hooks."""
+        hooks = tape_of(self.variable).hooks
+        for hook in list(hooks.values()) if hooks else ():
+            replaced = hook(grad)
+            grad = grad if replaced is None else replaced
+        return grad
+
+    def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
+        """Add, then call the post-accumulate hooks."""
+        meta = tape_of(self.variable)
+        with self.lock:
+            accumulate(meta, self.variable.meta, grads[0], create_graph)
+        for hook in list(meta.post_hooks.values()) if meta.post_hooks else ():
+            hook(self.variable)
+        return ()
+
+
+def accumulate(meta: AutogradMeta, like: TensorMeta, grad: Any, create_graph: bool) -> None:
+    """Into ``meta.grad``: in place unless the sum is to be differentiated. A first gradient gets memory of its own, laid out as
+    the tensor where that is dense."""
+    if meta.grad is None:
+        dense = rules.is_non_overlapping_and_dense(like)
+        wanted = like.strides if dense else rules.dense_strides(like.shape)
+        if grad.strides != wanted:
+            grad = ops.restride(grad, wanted)
+        meta.grad = ops.clone(grad) if create_graph else ops.clone(same_memory(grad))
+    elif create_graph:
+        meta.grad = ops.add(meta.grad, grad)
+    else:
+        meta.grad.raw().add_(grad.raw())
+
+
+# --- saved tensors -----------------------------------------------------------------------------------------------------------
+
+
+class _SavedHooks(threading.local):
+    """Pairs (pack, unpack), the innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = []
+        self.disabled: str | None = None
+
+
+saved_hooks = _SavedHooks()
+
+
+class SavedTensor:
+    """One tensor that a formula reads, as it was: a later change in place is an error."""
+
+    __slots__ = ("_index", "_packed", "_tensor", "_unpack", "_version")
+
+    def __init__(self, tensor: Any, index: int | None = None) -> None:
+        """``index``: of a node's own result (the node must not hold itself through it)."""
+        self._index = index
+        self._unpack: Callable[[Any], Any] | None = None
+        self._packed: Any = None
+        self._version = version_of(tensor)
+        self._tensor = tensor if isinstance(tensor, torch.Tensor) else same_memory(tensor, keep_history=index is None)
+        if saved_hooks.stack:
+            pack, self._unpack = saved_hooks.stack[-1]
+            with torch.no_grad():
+                self._packed = pack(self._tensor)
+            self._tensor = None
+
+    def unpack(self, node: Node, create_graph: bool) -> Any:
+        """The tensor. Raises RuntimeError when it was changed."""
+        if self._unpack is not None:
+            tensor = self._unpack(self._packed)
+            return tensor if not create_graph else self._with_history(node, tensor)
+        tensor = self._tensor
+        if version_of(tensor) != self._version:
+            self._complain(node, tensor)
+        if isinstance(tensor, torch.Tensor):
+            return tensor
+        return self._with_history(node, tensor) if create_graph else same_memory(tensor)
+
+    def _with_history(self, node: Node, tensor: Any) -> Any:
+        if self._index is None:
+            return tensor
+        return set_history(same_memory(tensor), node, self._index)
+
+    def _complain(self, node: Node, tensor: Any) -> None:
+        made_by, index = (node, self._index) if self._index is not None else _maker(tensor)
+        origin = "" if made_by is None else f", which is output {index} of {made_by.name()},"
+        legacy = f"torch.{'cuda.' if tensor.device.type == 'cuda' else ''}{_legacy_name(tensor.dtype)}Tensor"
+        hint = (
+            "Hint: the backtrace further above shows the operation that failed to compute its gradient. The variable in question "
+            "was changed in there or anywhere later. Good luck!"
+            if torch.is_anomaly_enabled()
+            else "Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
+            "torch.autograd.set_detect_anomaly(True)."
+        )
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{legacy} {list(tensor.shape)}]{origin} is at version {version_of(tensor)}; expected version {self._version} "
+            f"instead. {hint}"
+        )
+
+
+def _maker(tensor: Any) -> tuple[Node | None, int]:
+    meta = getattr(tensor, "_autograd", None)
+    return (None, 0) if meta is None else (meta.grad_fn, meta.index)
+
+
+def _legacy_name(dtype: torch.dtype) -> str:
+    return rules.type_name(dtype)
+
+
+# --- nodes of ops ------------------------------------------------------------------------------------------------------------
+
+
+class OpNode(Node):
+    """One call of a record. ``args`` and ``results`` hold SavedTensors for what the formula reads, and metadata for the rest."""
+
+    __slots__ = ("args", "freed", "needs", "op", "results", "saves")
+
+    def __init__(self, op: Op, args: Sequence[Any], needs: Sequence[Any], edges: Sequence[Edge | None]) -> None:
+        assert op.vjp is not None
+        super().__init__(edges, ())
+        self.op, self.needs = op, tuple(needs)
+        self.saves = op.vjp.reads(op.schema, needs)
+        self.args = tuple(
+            _saved(a, argument.name in self.saves) for argument, a in zip(op.schema.args, args, strict=True)
+        )
+        self.results: tuple[Any, ...] = ()
+        self.freed = False
+
+    def close(self, results: Sequence[Any]) -> None:
+        """The results are there: save what the formula reads of them."""
+        self.metas = tuple(r.meta for r in results)
+        every = "result" in self.saves
+        self.results = tuple(
+            SavedTensor(r, i) if every or f"result{i}" in self.saves else r.meta for i, r in enumerate(results)
+        )
+
+    def name(self) -> str:
+        """The op's name in torch's fashion."""
+        return node_name(self.op.name)
+
+    def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
+        """The record's formula."""
+        if self.freed:
+            raise RuntimeError(FREED)
+        assert self.op.vjp is not None
+        args = tuple(_unpacked(a, self, create_graph) for a in self.args)
+        results = tuple(_unpacked(r, self, create_graph) for r in self.results)
+        if not keep:
+            self.free()
+        found = self.op.vjp.fn(grads, args, results, self.needs)
+        return list(_flat_gradients(found, self.needs, self.args))
+
+    def free(self) -> None:
+        """Let go of what is saved. A node that saved nothing can run again."""
+        if any(isinstance(v, SavedTensor) for v in _leaves((self.args, self.results))):
+            self.args = self.results = ()
+            self.freed = True
+
+
+def node_name(op_name: str) -> str:
+    """``layer_norm`` is LayerNormBackward0."""
+    return "".join(w[:1].upper() + w[1:] for w in op_name.split("_")) + "Backward0"
+
+
+def _saved(value: Any, wanted: bool) -> Any:
+    if isinstance(value, (Tensor, torch.Tensor)):
+        return SavedTensor(value) if wanted else metadata(value)
+    return type(value)(_saved(v, wanted) for v in value) if type(value) in (tuple, list) else value
+
+
+def metadata(tensor: Any) -> TensorMeta:
+    """Shape and dtype alone."""
+    if isinstance(tensor, Tensor):
+        return tensor.meta
+    return meta_of_torch(tensor)
+
+
+def _unpacked(value: Any, node: Node, create_graph: bool) -> Any:
+    if isinstance(value, SavedTensor):
+        return value.unpack(node, create_graph)
+    return type(value)(_unpacked(v, node, create_graph) for v in value) if type(value) in (tuple, list) else value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if type(value) in (tuple, list):
+        for v in value:
+            yield from _leaves(v)
+    else:
+        yield value
+
+
+def _flat_gradients(found: Sequence[Any], needs: Sequence[Any], args: Sequence[Any]) -> Iterator[Any]:
+    """One gradient an edge: tensors and lists of tensors have edges, other arguments don't."""
+    for i, need in enumerate(needs):
+        grad = found[i]
+        if isinstance(need, tuple):
+            yield from (grad[k] if grad is not None and n else None for k, n in enumerate(need))
+        elif need is not None:
+            yield grad if need else None
+
+
+# --- histories ---------------------------------------------------------------------------------------------------------------
+
+
+def set_history(tensor: Tensor, node: Node, index: int) -> Tensor:
+    """``tensor`` is result ``index`` of ``node`` from now on."""
+    generation = 0 if tensor._autograd is None else tensor._autograd.generation
+    tensor._autograd = AutogradMeta(node, index, generation)
+    tensor.keys |= AUTOGRAD
+    return tensor
+
+
+def tape_of(tensor: Tensor) -> AutogradMeta:
+    """The tensor's metadata on the tape."""
+    assert tensor._autograd is not None
+    return tensor._autograd
+
+
+def require_grad(tensor: Tensor) -> Tensor:
+    """Make a leaf of a tensor that is on no tape."""
+    if not tensor.dtype.is_floating_point:
+        if tensor.dtype.is_complex:
+            raise NotImplementedError("tinycompile's tape does not differentiate complex tensors; torch's does: use torch tensors")
+        raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
+    tensor._autograd = AutogradMeta()
+    tensor.keys |= AUTOGRAD
+    return tensor
+
+
+def accumulator(tensor: Tensor) -> AccumulateGrad:
+    """The one node that gathers a leaf's gradient."""
+    meta = tape_of(tensor)
+    known = None if meta.accumulator is None else meta.accumulator()
+    if known is None:
+        known = AccumulateGrad(tensor)
+        meta.accumulator = weakref.ref(known)
+    return known
+
+
+def edges_of(args: Sequence[Any], edge_of: Callable[[Any], Edge | None]) -> tuple[tuple[Any, ...], list[Edge | None]]:
+    """(needs, edges) of a call. ``needs`` has a flag a tensor, a tuple of them a list of tensors, None for anything else."""
+    needs: list[Any] = []
+    edges: list[Edge | None] = []
+    for a in args:
+        if isinstance(a, (Tensor, torch.Tensor)):
+            edges.append(edge_of(a))
+            needs.append(edges[-1] is not None)
+        elif type(a) in (tuple, list) and any(isinstance(v, (Tensor, torch.Tensor)) for v in a):
+            inner = [edge_of(v) if isinstance(v, (Tensor, torch.Tensor)) else None for v in a]
+            edges += inner
+            needs.append(tuple(e is not None for e in inner))
+        else:
+            needs.append(None)
+    return tuple(needs), edges
