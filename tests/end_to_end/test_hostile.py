@@ -100,3 +100,36 @@ def test_a_fault_of_compiled_code_gives_eagers_answer() -> None:
         assert torch.equal(f(x), torch.linalg.inv(x) + 1)
     with tinycompile.config.patch(on_error="raise"), pytest.raises(AssertionError, match="a fault of ours"):
         f(x)
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_a_cast_to_integers_and_back_is_not_trunc(source: torch.dtype) -> None:
+    """GCC makes one of the two casts unless it is stopped: then -0.5 gives -0.0 and values out of range stay what they were."""
+    x = torch.tensor([-0.3, 0.3, -0.0, -1.5, 1e10, -1e10, float("nan"), float("inf")] * 5).to(source)
+    for middle in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):
+        for target in (torch.float32, torch.float64):
+            fn = lambda x: x.to(middle).to(target)  # noqa: E731, B023
+            got, want = tinycompile.compile(fn)(x), fn(x)
+            assert torch.equal(got, want)
+            assert torch.equal(got.signbit(), want.signbit())
+
+
+@pytest.mark.parametrize("fn", [torch.relu, torch.nn.functional.relu6, torch.nn.functional.hardtanh])
+def test_minus_zero_stays_minus_zero(fn: Callable[..., Any]) -> None:
+    x = torch.tensor([-0.0, 0.0, -1.0, float("nan"), 7.0] * 8)
+    got, want = tinycompile.compile(lambda x: fn(x))(x), fn(x)
+    assert torch.equal(got.nan_to_num(9.0), want.nan_to_num(9.0))
+    assert torch.equal(got.signbit(), want.signbit())
+
+
+@pytest.mark.parametrize("fn", [lambda x: x**2, torch.square, lambda x: torch.lerp(x, x, 0.3), lambda x: x * 2, torch.exp])
+def test_strides_of_size_one_dims(fn: Callable[..., Any]) -> None:
+    x = torch.randn(2).as_strided((1, 2, 1), (1, 1, 2))
+    assert tinycompile.compile(lambda x: fn(x), dynamic=False)(x).stride() == fn(x).stride()
+
+
+def test_the_square_of_a_bool_is_an_integer() -> None:
+    x = torch.tensor([True, False])
+    got = tinycompile.compile(lambda x: torch.square(x))(x)
+    assert got.dtype == torch.int64
+    assert got.tolist() == [1, 0]

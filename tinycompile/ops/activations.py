@@ -40,12 +40,12 @@ def _relu_meta(x: TensorMeta) -> TensorMeta:
 
 
 def _clip(b: Builder, x: Value, low: Number, high: Number) -> Value:
-    """NaN stays NaN."""
-    return b("minimum", b("maximum", x, b.const(low, x.dtype)), b.const(high, x.dtype))
+    """NaN stays NaN, and -0.0 stays -0.0: where both are equal, the second operand is taken."""
+    return b("minimum", b.const(high, x.dtype), b("maximum", b.const(low, x.dtype), x))
 
 
 def _relu(b: Builder, x: Value) -> Value:
-    return b("maximum", x, b.const(0, x.dtype))
+    return b("maximum", b.const(0, x.dtype), x)
 
 
 def _hardtanh(b: Builder, x: Value, min_val: Number = -1, max_val: Number = 1) -> Value:

@@ -250,7 +250,14 @@ unary(
     one(NUMERIC),
 )
 unary("sign", _sign, "default", (*spelled("sign"), *spelled("sgn")), one(ANY))
-unary("square", lambda b, x: x * x if x.dtype != torch.bool else x, "default", spelled("square"), one(NUMERIC))
+unary(
+    "square",
+    lambda b, x: x * x if x.dtype != torch.bool else x,
+    "default",
+    spelled("square"),
+    one((*NUMERIC, "bool")),
+    meta=lambda x: rules.elementwise((x,), rules.result_type((x, 2))),
+)
 unary("positive", lambda b, x: x, "default", (), one(NUMERIC), eager=torch.clone)
 for _name in ("minimum", "maximum"):
     binary(_name, _extreme(_name), "default", spelled(_name), two(ANY, number=None))

@@ -25,7 +25,7 @@ def _pow_meta(x: Any, exponent: Any) -> TensorMeta:
     dtype = rules.result_type((x, exponent))
     if not dtype.is_floating_point and isinstance(exponent, int) and exponent < 0:
         raise RuntimeError("Integers to negative integer powers are not allowed.")
-    return rules.elementwise((x, exponent), dtype)
+    return rules.elementwise([o for o in (x, exponent) if isinstance(o, TensorMeta)], dtype)  # a number is no operand
 
 
 def _integer_power(b: Builder, x: Value, exponent: int) -> Value:
@@ -106,7 +106,7 @@ def _one_dtype(name: str) -> Any:
         for what, other in (("end", end), ("weight", weight)):
             if isinstance(other, TensorMeta) and other.dtype != x.dtype and not (what == "weight" and not other.shape):
                 raise RuntimeError(f"expected dtype {_c_name(x.dtype)} for `{what}` but got dtype {_c_name(other.dtype)}")
-        return rules.elementwise((x, end, weight), x.dtype)
+        return rules.elementwise((x, end, weight if isinstance(weight, TensorMeta) else None), x.dtype)
 
     return meta
 

@@ -103,6 +103,7 @@ def c_cast(x: str, source: torch.dtype, target: torch.dtype) -> str:
             return f"({C_TYPES[target]})(int32_t)({x})"
         if target in (torch.uint32, torch.uint64):
             return f"({C_TYPES[target]})(int64_t)({x})"
+        return f"tc::to_int<{C_TYPES[target]}>({x})"
     return f"({C_TYPES[target]})({x})"
 
 

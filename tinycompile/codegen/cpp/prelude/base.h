@@ -64,6 +64,16 @@ static inline uint16_t to_float16(float x) {
     return (uint16_t)(sign | (magnitude > 0x7f800000u ? 0x7e00u : finite));
 }
 
+// ---- floats to integers ----
+// Without traps GCC takes (float)(int32_t)x for trunc(x), which is another number for -0.5, NaN and what int32_t can't hold.
+#if defined(__clang__)
+template <class I, class F> static inline I to_int(F x) { return (I)x; }
+#elif __GNUC__ >= 12
+template <class I, class F> static inline I to_int(F x) { return __builtin_assoc_barrier((I)x); }
+#else
+template <class I, class F> static inline I to_int(F x) { I i = (I)x; __asm__("" : "+r"(i)); return i; }
+#endif
+
 // ---- integers: arithmetic wraps, division by zero sets `fault` and goes on with a divisor that is safe ----
 template <class T> struct Unsigned { using type = uint64_t; };
 template <> struct Unsigned<int32_t> { using type = uint32_t; };
