@@ -333,8 +333,8 @@ def reset() -> None:
 
 
 def explain(fn: Any, **options: Any) -> Callable[..., Report]:
-    """``explain(fn)(*args)``: compile ``fn`` (a function, method, module, or something compiled already) for these arguments
-    and report."""
+    """``explain(fn)(*args)``: compile ``fn`` (a function, method, module, or something compiled already) for these
+    arguments and report."""
     return _compile(fn, Options(**options)).explain  # type: ignore[no-any-return]
 
 
@@ -349,12 +349,12 @@ def compile(
 ) -> Any:
     """Compile a function, method or ``nn.Module``; without ``fn``, a decorator.
 
-    ``backend``: None (Triton for CUDA tensors, C++ for CPU tensors), ``"triton"``, ``"cpp"``, ``"eager"``, ``"aot_eager"`` or
-    a callable ``backend(graph_module, example_inputs) -> callable``. ``mode``: ``"default"``, ``"max-autotune"``,
+    ``backend``: None (Triton for CUDA tensors, C++ for CPU tensors), ``"triton"``, ``"cpp"``, ``"eager"``, ``"aot_eager"``
+    or a callable ``backend(graph_module, example_inputs) -> callable``. ``mode``: ``"default"``, ``"max-autotune"``,
     ``"reduce-overhead"``. ``fullgraph``: a graph break raises :class:`GraphBreakError`. ``dynamic``: None (a size seen to
-    change becomes symbolic), True, False.
-    ``options``: ``activation_memory_budget`` (0 to 1, default 1): how much of what a training graph would save for its backward it
-    may save; the rest is computed again. Any other key raises ValueError. Raises TypeError for what can't be compiled.
+    change becomes symbolic), True, False. ``options``: ``activation_memory_budget`` (0 to 1, default 1): how much of what a
+    training graph would save for its backward it may save; the rest is computed again. Any other key raises ValueError.
+    Raises TypeError for what can't be compiled.
     """
     budget = dict(options or {})
     chosen = Options(backend, mode, fullgraph, dynamic, budget.pop("activation_memory_budget", 1.0))
