@@ -229,11 +229,8 @@ def unknown_function(x):
 
 
 @breaks("reconstruct")
-def returns_closure(x):
-    def inner():
-        return x
-
-    return inner
+def returns_iterator(x):
+    return iter([x])
 
 
 @breaks("tensor-kind", lambda: (torch.ones(3).to_sparse(),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tinycompile.ir.graph import Location
 
@@ -111,6 +112,13 @@ _ALL = (
         "If the exception is expected, raise it outside the compiled function.",
     ),
     BreakKind("generator", "The function is a generator or a coroutine", "its frame outlives the call", _UNSUPPORTED),
+    BreakKind(
+        "iterator",
+        "A loop over an iterator that exists outside the graph",
+        "what it yields is only known when it is asked, and asking moves it on",
+        "Loop over a list, a tuple or a range, and keep what breaks the graph out of the loop.",
+    ),
+    BreakKind("forced", "A test forced a break here", "CaptureOptions.force asked for it", "None is needed."),
     BreakKind("user-break", "tinycompile.graph_break() was called", "it was asked for", "Remove the call."),
     BreakKind(
         "reconstruct",
@@ -167,3 +175,11 @@ class GraphBreak(Exception):  # noqa: N818 (control flow, no fault)
         assert kind in KINDS, kind
         super().__init__(f"[{kind}] {reason}")
         self.kind, self.reason = kind, reason
+
+
+class NotRebuildable(GraphBreak):
+    """A value that capture made can't be made again outside the graph."""
+
+    def __init__(self, value: Any, what: str) -> None:
+        super().__init__("reconstruct", what)
+        self.value = value

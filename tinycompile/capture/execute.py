@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 
 class Frame:
-    """The state of one call: where it is, its variables (``slots``: values, lazies or cells by name) and its stack."""
+    """The state of one call: where it is, its variables (``slots``: values, lazies or cells by name) and its stack.
 
-    __slots__ = ("at", "code", "globals", "instructions", "name", "result", "slots", "stack", "suspended")
+    ``count``: instructions done so far, kept for the outermost frame."""
+
+    __slots__ = ("at", "code", "count", "globals", "instructions", "name", "result", "slots", "stack", "suspended")
 
     def __init__(self, code: CodeType, globals_: dict[str, Any], slots: dict[str, Any], name: str) -> None:
         self.code, self.globals, self.slots, self.name = code, globals_, slots, name
         self.instructions = decode(code)
         self.stack: list[Any] = []
-        self.at = 0
+        self.at = self.count = 0
         self.result: Value | None = None
         self.suspended = False
 
@@ -52,16 +54,50 @@ class Frame:
         del self.stack[-count:]
         return taken
 
+    def take(self) -> Any:
+        """Take the top as it is, also if nobody has looked at it yet."""
+        return list.pop(self.stack)
+
+
+def run_outermost(tr: Tracer, frame: Frame, stop: int | None) -> bool:
+    """Execute until the frame returns, or (False) until so many instructions are done."""
+    tr.frames.append(frame)
+    instructions, force = frame.instructions, tr.options.force
+    entered = tr.resumed  # a break before the very first instruction has been taken already
+    try:
+        while frame.result is None:
+            if frame.count == stop:
+                return False
+            ins = instructions[frame.at]
+            frame.at += 1
+            if force is not None and (frame.count or not entered) and stop is None and force(frame.code, frame.at - 1):
+                raise GraphBreak("forced", ins.op)
+            handler = HANDLERS.get(ins.op)
+            if handler is None:
+                raise GraphBreak("unsupported-instruction", ins.op)
+            handler(tr, frame, ins)
+            frame.count += 1
+            if frame.stack:
+                tr.note_birth(list.__getitem__(frame.stack, -1), frame.count - 1)
+    except Exception as error:
+        tr.note_failure(error)
+        raise
+    finally:
+        tr.frames.pop()
+    return True
+
 
 def run(tr: Tracer, frame: Frame) -> Value:
     """Execute until the frame returns, or yields (then ``frame.suspended``)."""
     tr.frames.append(frame)
     frame.result, frame.suspended = None, False
-    instructions = frame.instructions
+    instructions, force = frame.instructions, tr.options.force
     try:
         while frame.result is None:
             ins = instructions[frame.at]
             frame.at += 1
+            if force is not None and force(frame.code, frame.at - 1):
+                raise GraphBreak("forced", ins.op)
             handler = HANDLERS.get(ins.op)
             if handler is None:
                 raise GraphBreak("unsupported-instruction", ins.op)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dis
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -15,16 +14,16 @@ import torch
 from tinycompile.base import torch_private
 from tinycompile.base.errors import InternalError
 from tinycompile.base.shapes import ShapeEnv
-from tinycompile.capture.breaks import Break, GraphBreak
-from tinycompile.capture.execute import Frame, run
-from tinycompile.capture.guards import HELPERS, CompiledGuards, define, signature_text
+from tinycompile.capture.breaks import Break, GraphBreak, NotRebuildable
+from tinycompile.capture.execute import Frame, run_outermost
+from tinycompile.capture.guards import CompiledGuards, define
+from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.reconstruct import Rebuilder
-from tinycompile.capture.sources import Attr, Held, Local
+from tinycompile.capture.resume import TRIVIAL, NotResumableError, Place, Slot, is_resumable, outcomes
+from tinycompile.capture.start import FunctionStart, Start
 from tinycompile.capture.tracer import Tracer
-from tinycompile.capture.values.base import Lazy, Value
-from tinycompile.capture.values.function import FunctionValue
+from tinycompile.capture.values.function import Cell
 from tinycompile.eager.fake import tracing
-from tinycompile.ir.builder import identifier
 from tinycompile.ir.graph import Graph, Location
 
 
@@ -32,11 +31,17 @@ from tinycompile.ir.graph import Graph, Location
 class CaptureOptions:
     """``dynamic``: True makes every size symbolic, False none, None those that were seen to change in ``earlier`` captures.
 
-    ``dynamic_dims``: more of them, ``(source text, dim)``; dim None for an integer argument."""
+    ``dynamic_dims``: more of them, ``(source text, dim)``; dim None for an integer argument. ``resume``: a break ends the
+    graph, and the frame goes on behind the instruction that broke; else the whole frame runs eagerly. ``force``: also break
+    before these instructions (code, index). ``compile_callee``: makes the wrapper through which a callee that breaks is called.
+    """
 
     dynamic: bool | None = None
     earlier: tuple[Captured, ...] = ()
     dynamic_dims: Mapping[tuple[str, int | None], Any] = field(default_factory=dict)
+    resume: bool = False
+    force: Callable[[CodeType, int], bool] | None = None
+    compile_callee: Callable[[FunctionType], Callable[..., Any]] | None = None
 
     def symbolic_dims(self, text: str, t: torch.Tensor) -> set[int]:
         """Dims of the tensor at ``text`` that are to be symbolic."""
@@ -62,14 +67,23 @@ class CaptureOptions:
         seen = [e.constants_seen.get(text) for e in self.earlier]
         return self.dynamic is not False and any(type(s) is int and s != value for s in seen)
 
+    def unstable(self, text: str, value: Any) -> bool:
+        """Whether the number at ``text`` had other values before, and no symbol can stand for it."""
+        if type(value) not in (int, float) or (type(value) is int and value >= 2 and self.dynamic is not False):
+            return False
+        seen = {e.constants_seen[text] for e in self.earlier if type(e.constants_seen.get(text)) is type(value)}
+        return len(seen - {value}) >= (1 if type(value) is float else 2)
+
 
 @dataclass(frozen=True)
 class Captured:
-    """What capture found. ``graph`` None: the frame must run eagerly, and ``breaks`` says why.
+    """What capture found. ``graph`` None: the frame must run eagerly, and ``breaks`` says why. With a ``place`` the frame is
+    left there: the rebuilt function returns its state, and ``breaks`` says why.
 
     ``guard`` has the function's own parameters. ``bind(graph_fn)`` gives the rebuilt function, whose source is ``python``;
     ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``: whether each input's
-    data starts at a multiple of 16 bytes (guarded)."""
+    data starts at a multiple of 16 bytes (guarded). ``calls_graph``: whether the rebuilt function needs it. ``redo_on_error``: an
+    error of the graph may be one that the program catches."""
 
     graph: Graph | None
     guard: Callable[..., bool]
@@ -85,6 +99,9 @@ class Captured:
     constants_seen: Mapping[str, Any]
     code: CodeType
     env: ShapeEnv
+    place: Place | None
+    calls_graph: bool
+    redo_on_error: bool
     _guards: CompiledGuards = field(repr=False)
     _bind: Callable[[Any], Callable[..., Any]] = field(repr=False)
     _recompile: Callable[[], CompiledGuards] = field(repr=False)
@@ -109,8 +126,8 @@ class Captured:
 
     @property
     def user_exception(self) -> bool:
-        """Whether the function itself raised during capture."""
-        return any(b.id == "user-exception" for b in self.breaks)
+        """Whether the function itself raised during capture, and the whole frame must run eagerly for that."""
+        return self.graph is None and any(b.id == "user-exception" for b in self.breaks)
 
     @cached_property
     def bytecode(self) -> str:
@@ -124,68 +141,143 @@ def capture(
     """Follow a call of ``fn`` symbolically.
 
     Raises TypeError for something that is no Python function or method. What the function itself raises is a break, and so is
-    whatever can't be captured: the frame then runs in eager Python."""
-    function, skip = _python_function(fn)
-    parameters = list(inspect.signature(function, follow_wrapped=False).parameters)[skip:]
-    tr = Tracer(options or CaptureOptions(), [*function.__code__.co_varnames, *function.__code__.co_freevars])
-    signature = signature_text(function, skip)
-    rebuilder = Rebuilder(tr)
-    graph: Graph | None = None
-    breaks: tuple[Break, ...] = ()
-    result = ""
-    with tr.env.active(), tracing(tr.builder):
-        try:
-            result, graph = _trace(tr, rebuilder, function, fn, args, kwargs, parameters)
-        except GraphBreak as b:
-            breaks = (Break(b.kind, b.reason, _where(tr, b, function)),)
-        except RecursionError:
-            breaks = (Break("recursion", "Python's recursion limit was reached", _where(tr, None, function)),)
-        except Exception as error:
-            if _is_ours(error):
-                raise
-            reason = f"{type(error).__name__}: {error}"
-            breaks = (Break("user-exception", reason, _where(tr, error, function)),)
-    return _finish(tr, rebuilder, graph, breaks, result, function, signature, skip)
+    whatever can't be captured: then the frame runs in eager Python, or with ``options.resume`` only the instruction does."""
+    return capture_from(FunctionStart(fn), args, kwargs, options or CaptureOptions())
 
 
-def _python_function(fn: Callable[..., Any]) -> tuple[FunctionType, int]:
-    """The function, and how many leading parameters are bound already."""
-    if isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType):
-        return fn.__func__, 1
-    if not isinstance(fn, FunctionType):
-        raise TypeError(f"only Python functions and methods can be captured, not {type(fn).__name__}")
-    return fn, 0
+def capture_from(start: Start, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions) -> Captured:
+    """The same from any start. A capture that breaks is done again up to the instruction that broke."""
+    attempt = _Attempt(start, options)
+    attempt.follow(args, kwargs)
+    if attempt.graph is None and options.resume and is_resumable(start.function.__code__):
+        stopped = _stopped(attempt, args, kwargs)
+        if stopped is not None:
+            return stopped.finish()
+    return attempt.finish()
 
 
-def _trace(
-    tr: Tracer,
-    rebuilder: Rebuilder,
-    function: FunctionType,
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    parameters: Sequence[str],
-) -> tuple[str, Graph]:
-    _guard_modes(tr)
-    clash = set(parameters) & set(HELPERS)
-    if clash:
-        raise GraphBreak("unsupported-value", f"a parameter named {clash.pop()}, which guards use themselves")
-    value = tr.from_callable(function)
-    assert isinstance(value, FunctionValue)
-    frame = Frame(function.__code__, function.__globals__, _arguments(tr, function, fn, args, kwargs), function.__qualname__)
-    for name, cell in zip(function.__code__.co_freevars, value.closure, strict=True):
-        frame.slots[name] = cell
-    if function.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        raise GraphBreak("generator", f"{function.__qualname__} is a generator or a coroutine")
-    returned = run(tr, frame)
-    if tr.grad_enabled != tr.root_grad_enabled:
-        raise GraphBreak("grad-mode", "the gradient mode is another at the end of the function")
-    return _outputs(tr, rebuilder, returned, function)
+def _stopped(broken: _Attempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Attempt | None:
+    """A capture that ends before the instruction that broke, or earlier, where something was made that can't be carried over
+    the break. None: the frame can't be left here."""
+    stop = broken.leave_at
+    while stop is not None:
+        attempt = _Attempt(broken.start, broken.options)
+        attempt.breaks, attempt.callee_broke = broken.breaks, broken.callee_broke and stop == broken.leave_at
+        attempt.follow(args, kwargs, stop)
+        if attempt.place is not None:
+            return attempt
+        earlier = attempt.leave_at
+        stop = earlier if earlier is not None and earlier < stop else None
+    return None
 
 
-def _outputs(tr: Tracer, rebuilder: Rebuilder, returned: Value, function: FunctionType) -> tuple[str, Graph]:
-    result = rebuilder.result(returned)
-    return result, tr.builder.finish(identifier(function.__name__), [t.fake for t in rebuilder.outputs], tr.env.hints)
+class _Attempt:
+    """One run of the symbolic interpreter, to the end of the function or up to an instruction."""
+
+    def __init__(self, start: Start, options: CaptureOptions) -> None:
+        self.start, self.options = start, options
+        self.tr = Tracer(options, start.taken)
+        self.tr.resumed = start.resumed
+        self.rebuilder = Rebuilder(self.tr)
+        self.frame: Frame | None = None
+        self.graph: Graph | None = None
+        self.result = ""
+        self.place: Place | None = None
+        self.breaks: tuple[Break, ...] = ()
+        self.callee_broke = False
+        self.leave_at: int | None = None  # the instruction, by count, at which the frame may be left
+
+    def follow(self, args: Sequence[Any], kwargs: Mapping[str, Any], stop: int | None = None) -> None:
+        """Run; afterwards there is a graph, or there are breaks."""
+        tr = self.tr
+        with tr.env.active(), tracing(tr.builder):
+            try:
+                _guard_modes(tr)
+                self.frame = self.start.frame(tr, args, kwargs)
+                if run_outermost(tr, self.frame, stop):
+                    self._returned(self.frame)
+                else:
+                    self._stopped(self.frame)
+            except GraphBreak as b:
+                self._broke(b, b.kind, b.reason)
+            except RecursionError as error:
+                self._broke(error, "recursion", "Python's recursion limit was reached")
+            except Exception as error:
+                if _is_ours(error):
+                    raise
+                self._broke(error, "user-exception", f"{type(error).__name__}: {error}")
+
+    def _broke(self, error: Exception, kind: str, reason: str) -> None:
+        self.graph = self.place = None
+        if not self.breaks:
+            self.breaks = (Break(kind, reason, self._where(error)),)
+        failure = self.tr.failure
+        if isinstance(error, NotRebuildable):
+            birth = self.tr.births.get(id(error.value))
+            self.leave_at = None if birth is None else birth[1]
+        elif self.frame is not None and self.frame.result is None and failure is not None and failure.error is error:
+            self.callee_broke = failure.depth > 1
+            trivial = self.frame.current.op in TRIVIAL and kind != "forced"
+            self.leave_at = None if trivial else self.frame.count
+
+    def _where(self, error: Exception) -> Location:
+        """The user's line where an error came up."""
+        failure, code = self.tr.failure, self.start.function.__code__
+        if failure is not None and failure.error is error:
+            return failure.location
+        if self.frame is not None and self.frame.at:
+            return self.frame.location
+        return Location(code.co_filename, code.co_firstlineno, code.co_name)
+
+    # --- how it ends ---
+
+    def _returned(self, frame: Frame) -> None:
+        assert frame.result is not None
+        if self.tr.grad_enabled != self.tr.root_grad_enabled and not self.options.resume:
+            raise GraphBreak("grad-mode", "the gradient mode is another at the end of the function")
+        self._finish_graph(self.rebuilder.result(frame.result))
+
+    def _stopped(self, frame: Frame) -> None:
+        """Carry the frame's variables and operand stack over the break."""
+        code = frame.code
+        order = {name: i for i, name in enumerate((*code.co_varnames, *code.co_cellvars))}
+        variables = sorted((n for n in frame.slots if n in order and n not in code.co_freevars), key=order.__getitem__)
+        stack = list.copy(frame.stack)
+        values = [*(frame.slots[n] for n in variables), *(v for v in stack if v is not NULL)]
+        place = Place(
+            code,
+            frame.at,
+            tuple(Slot(n, isinstance(frame.slots[n], Cell)) for n in variables),
+            tuple(v is not NULL for v in stack),
+        )
+        if frame.instructions[frame.at].op not in TRIVIAL:
+            try:
+                outcomes(place)
+            except NotResumableError as error:
+                raise GraphBreak("unsupported-instruction", str(error)) from error
+        state = self.rebuilder.state(values, self._compiled_callee(frame) if self.callee_broke else {})
+        self._finish_graph(state)
+        self.place = place
+
+    def _compiled_callee(self, frame: Frame) -> dict[int, str]:
+        """A callee that broke is called through a compiled wrapper of its own: by id of its Value."""
+        compile_callee, ins = self.options.compile_callee, frame.instructions[frame.at]
+        if compile_callee is None or ins.op not in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
+            return {}
+        below = {"CALL": ins.arg, "CALL_KW": ins.arg + 1 if ins.op == "CALL_KW" else 0}.get(ins.op, 1 + bool(ins.arg))
+        pair = frame.stack[len(frame.stack) - below - 2 : len(frame.stack) - below]
+        fn = next(v for v in pair if v is not NULL)
+        text = self.rebuilder.compiled(fn, compile_callee)
+        return {} if text is None else {id(fn): text}
+
+    def _finish_graph(self, result: str) -> None:
+        tr = self.tr
+        self.result = result
+        self.graph = tr.builder.finish(self.start.name, [t.fake for t in self.rebuilder.outputs], tr.env.hints)
+
+    def finish(self) -> Captured:
+        """The product."""
+        return _finish(self)
 
 
 def _guard_modes(tr: Tracer) -> None:
@@ -195,36 +287,6 @@ def _guard_modes(tr: Tracer) -> None:
     tr.guards.state_check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode")
     dtype = tr.guards.hold(torch.get_default_dtype(), str(torch.get_default_dtype()).removeprefix("torch."))
     tr.guards.state_check(f"_default_dtype() is {dtype.name}", f"the default dtype is {dtype.value}")
-
-
-def _arguments(
-    tr: Tracer, function: FunctionType, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Parameters by name, not looked at yet. Raises TypeError as the call itself would."""
-    bound = inspect.signature(fn, follow_wrapped=False).bind(*args, **kwargs)
-    given = set(bound.arguments)
-    bound.apply_defaults()
-    slots: dict[str, Any] = {name: Lazy(value, Local(name)) for name, value in bound.arguments.items()}
-    if isinstance(fn, MethodType):
-        receiver = function.__code__.co_varnames[0]
-        slots[receiver] = Lazy(fn.__self__, tr.guards.hold(fn.__self__, receiver))
-    if function.__defaults__ and set(bound.arguments) - given:
-        _guard_defaults(tr, function)
-    return slots
-
-
-def _guard_defaults(tr: Tracer, function: FunctionType) -> None:
-    held: Held = tr.guards.hold(function, function.__name__)
-    defaults = tr.guards.hold(function.__defaults__, "defaults")
-    tr.guards.check(f"{Attr(held, '__defaults__').text} is {defaults.name}", "the function's own defaults")
-
-
-def _where(tr: Tracer, error: BaseException | None, function: FunctionType) -> Location:
-    """The user's line where an error came up."""
-    if tr.failure is not None and (error is None or tr.failure[0] is error):
-        return tr.failure[1]
-    code = function.__code__
-    return Location(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _is_ours(error: Exception) -> bool:
@@ -238,31 +300,26 @@ def _is_ours(error: Exception) -> bool:
     return isinstance(error, (AttributeError, NameError)) and culprit is not None and module.startswith("tinycompile.")
 
 
-def _finish(
-    tr: Tracer,
-    rebuilder: Rebuilder,
-    graph: Graph | None,
-    breaks: tuple[Break, ...],
-    result: str,
-    function: FunctionType,
-    signature: str,
-    skip: int,
-) -> Captured:
+def _finish(attempt: _Attempt) -> Captured:
+    tr, start, graph = attempt.tr, attempt.start, attempt.graph
+    signature, function = start.signature, start.function
     python, call = "", ""
     if graph is not None:
-        python, call = rebuilder.function(identifier(function.__name__), signature, result, graph)
+        python, call = attempt.rebuilder.function(start.name, signature, attempt.result, graph)
+        if attempt.place is not None:
+            python = f"{python}    # then {_described(attempt.place)}\n"
 
     def compile_guards() -> CompiledGuards:
         for relation in tr.env.relations:
             tr.guards.late_check(str(relation), f"sizes: {relation}")
-        made = tr.guards.compile(signature, function, skip)
+        made = tr.guards.compile(signature, start.like, start.skip)
         _rename(made.guard, function)
         return made
 
     guards = compile_guards()
 
     def bind(graph_fn: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-        made = define(python, identifier(function.__name__), {**tr.guards.held, call: graph_fn}, function, skip)
+        made = define(python, start.name, {**tr.guards.held, call: graph_fn}, start.like, start.skip)
         _rename(made, function)
         return made
 
@@ -272,7 +329,7 @@ def _finish(
         guard_source=guards.source,
         guards=guards.labels,
         python=python,
-        breaks=breaks,
+        breaks=attempt.breaks,
         size_hints=dict(tr.env.hints),
         example_inputs=tuple(i.value.torch() if i.ours else i.value for i in tr.inputs),
         inputs_require_grad=tuple(bool(getattr(i.value, "requires_grad", False)) for i in tr.inputs),
@@ -281,11 +338,19 @@ def _finish(
         constants_seen=tr.constants_seen,
         code=function.__code__,
         env=tr.env,
+        place=attempt.place,
+        calls_graph=bool(attempt.rebuilder.outputs),
+        redo_on_error=tr.op_in_try,
         _guards=guards,
         _bind=bind,
         _recompile=compile_guards,
         _relations=len(tr.env.relations),
     )
+
+
+def _described(place: Place) -> str:
+    ins = place.instruction
+    return f"line {ins.line}, {ins.op}" + (f" {ins.arg}" if isinstance(ins.arg, (int, str)) else "")
 
 
 def _rename(fn: Callable[..., Any], like: FunctionType) -> None:

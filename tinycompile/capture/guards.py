@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -25,13 +25,24 @@ from tinycompile.ir.builder import UniqueNames, identifier
 
 # What reading a changed object can raise; such a guard fails, it doesn't crash.
 READ_ERRORS = (AttributeError, KeyError, IndexError, TypeError, NameError, ValueError)
+
+
+def is_empty(cell: CellType) -> bool:
+    """Whether a closure's variable is unbound."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
 # Python's own functions under names that no parameter bears.
 HELPERS: dict[str, Any] = {
     "_type": type, "_str": str, "_map": map, "_all": all, "_any": any, "_tuple": tuple, "_list": list, "_len": len,
     "_is": operator.is_, "_getitem": operator.getitem, "_contains": operator.contains,
     "_reduce": reduce, "_or": operator.or_, "_data_ptr": torch.Tensor.data_ptr, "_READ_ERRORS": READ_ERRORS,
     "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
-    "_ordinary_mode": torch_private.ordinary_mode,
+    "_ordinary_mode": torch_private.ordinary_mode, "_is_empty": is_empty,
 }  # fmt: skip
 _FEW = 3  # so many entries are cheaper as single expressions
 
@@ -161,8 +172,8 @@ class GuardSet:
 
     # --- compiling ---
 
-    def compile(self, signature: str, like: FunctionType, skip: int = 0) -> CompiledGuards:
-        """The guard function. ``signature``: the parameters of ``like`` as text, without the first ``skip``."""
+    def compile(self, signature: str, like: FunctionType | None, skip: int = 0) -> CompiledGuards:
+        """The guard function. ``signature``: its parameters as text; ``like`` has these after the first ``skip``."""
         space = {**HELPERS, **self.held}
         checks = [  # making these may hold more objects
             *self.state.values(),
@@ -269,10 +280,12 @@ def is_aligned(t: torch.Tensor) -> bool:
     return t.data_ptr() % 16 == 0
 
 
-def define(source: str, name: str, space: dict[str, Any], like: FunctionType, skip: int = 0) -> Callable[..., Any]:
-    """Run ``source`` in ``space`` and return the function ``name``, with the defaults of ``like``."""
+def define(source: str, name: str, space: dict[str, Any], like: FunctionType | None, skip: int = 0) -> Callable[..., Any]:
+    """Run ``source`` in ``space`` and return the function ``name``, with the defaults of ``like`` if there is one."""
     exec(compile(source, f"<tinycompile {name}>", "exec"), space)
     fn: FunctionType = space[name]
+    if like is None:
+        return fn
     fn.__defaults__ = like.__defaults__ if fn.__code__.co_argcount + skip == like.__code__.co_argcount else None
     fn.__kwdefaults__ = None if like.__kwdefaults__ is None else dict(like.__kwdefaults__)
     return fn

@@ -1,26 +1,37 @@
-"""From the function's result back to Python source: call the graph, then rebuild containers around what it returns."""
+"""From Values back to Python source: call the graph, then rebuild what is made of its results: the function's result, or
+the variables and the operand stack of a frame that is left at a break."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
+import torch
+
 from tinycompile.base.expr import symbols
-from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.breaks import NotRebuildable
+from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import Source
-from tinycompile.capture.tracer import Tracer
-from tinycompile.capture.values.base import Value
+from tinycompile.capture.tracer import CodeConstant, Tracer
+from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.constant import Const
-from tinycompile.capture.values.function import BuiltinValue, FunctionValue, PartialValue
-from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import ClassValue, PyModuleValue
+from tinycompile.capture.values.context import GradMode, NullContext, entered_grad_mode
+from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, FunctionValue, PartialValue
+from tinycompile.capture.values.mapping import DictValue, DictView
+from tinycompile.capture.values.module import ModuleCall, ModuleValue
+from tinycompile.capture.values.object import ClassValue, ObjectValue, PyModuleValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, SetValue, SliceValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.capture.wrap import is_trusted
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.eager.tensor import from_torch
-from tinycompile.ir.builder import size_sources
+from tinycompile.ir.builder import identifier, size_sources
 from tinycompile.ir.graph import Graph
 
 _LITERALS = (bool, int, str, bytes, type(None), type(Ellipsis))
@@ -38,33 +49,87 @@ class Rebuilder:
         self._keep: list[Value] = []  # ids stay valid
         self._uses: dict[int, int] = defaultdict(int)
 
-    def result(self, value: Value) -> str:
+    def result(self, value: Value | Lazy) -> str:
         """An expression for the whole result."""
         self._count(value)
-        return self.expr(value)
+        text = self.expr(value)
+        self._set_modes()
+        return text
 
-    def _count(self, value: Value) -> None:
-        """How often each mutable container occurs: one that occurs twice must be one object."""
+    def state(self, values: Sequence[Value | Lazy], replaced: Mapping[int, str]) -> str:
+        """An expression for a tuple of these. ``replaced``: expressions for some, by id."""
+        self._names.update(replaced)
+        for value in values:
+            self._count(value)
+        items = [self.expr(value) for value in values]
+        self._set_modes()
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+    def compiled(self, fn: Value, compile_callee: Callable[[FunctionType], Callable[..., Any]]) -> str | None:
+        """A callable as a compiled one; None where it is not a Python function of the user's."""
+        if isinstance(fn, MethodOf) and isinstance(fn.receiver, ObjectValue):
+            fn = fn.receiver.get_attr(self.tr, fn.name)
+        if isinstance(fn, ModuleValue):
+            return self._compiled_module(fn, compile_callee)
+        if isinstance(fn, BoundFunction):
+            text = self.compiled(fn.fn, compile_callee)
+            return None if text is None else f"{self.held(MethodType, 'MethodType')}({text}, {self.expr(fn.receiver)})"
+        if not isinstance(fn, FunctionValue) or fn.fn is None or is_trusted(fn.fn.__module__) or fn.fn.__dict__:
+            return None
+        return self.held(compile_callee(fn.fn), f"compiled_{fn.fn.__name__}")
+
+    def _compiled_module(self, fn: ModuleValue, compile_callee: Callable[[FunctionType], Callable[..., Any]]) -> str | None:
+        cls = type(fn.obj)
+        plain = cls.__call__ is torch.nn.Module.__call__ and "forward" not in fn.obj.__dict__
+        if not plain or not isinstance(cls.forward, FunctionType) or is_trusted(cls.forward.__module__):
+            return None
+        return self.held(ModuleCall(fn.obj, compile_callee(cls.forward)), f"compiled_{cls.__name__}")
+
+    def _set_modes(self) -> None:
+        """What the code so far changed of torch's own state."""
+        if self.tr.grad_enabled != self.tr.root_grad_enabled:
+            self.statements.append(f"{self.held(torch.set_grad_enabled, 'set_grad_enabled')}({self.tr.grad_enabled})")
+
+    def _count(self, value: Value | Lazy) -> None:
+        """How often each object that was made inside occurs: one that occurs twice must be one object."""
+        if isinstance(value, Lazy):
+            return
         self._uses[id(value)] += 1
         self._keep.append(value)
-        if self._uses[id(value)] == 1 and value.source is None:
+        if self._uses[id(value)] == 1 and value.source is None and id(value) not in self._names:
             for part in self._parts(value):
                 self._count(part)
 
-    def _parts(self, value: Value) -> list[Value]:
+    def _parts(self, value: Value) -> Sequence[Value | Lazy]:
         if isinstance(value, SequenceValue):
             return value.values(self.tr)
         if isinstance(value, DictValue):
             return [v for _, v in value.pairs(self.tr)]
+        if isinstance(value, SetValue):
+            return [*value.items.values()]
+        if isinstance(value, Cell):
+            return [] if value.content is None else [value.content]
+        if isinstance(value, FunctionValue) and value.fn is None:
+            return [*value.defaults, *value.kwdefaults.values(), *value.closure]
+        if isinstance(value, PartialValue):
+            return [value.fn, *value.args, *value.kwargs.values()]
+        if isinstance(value, BoundFunction):
+            return [value.fn, value.receiver]
+        if isinstance(value, (MethodOf, SuperValue)):
+            return [value.receiver]
         return []
 
-    def expr(self, value: Value) -> str:
+    def expr(self, value: Value | Lazy) -> str:
         """An expression for a value; what occurs more than once gets a name."""
+        if isinstance(value, Lazy):
+            return value.source.text
         name = self._names.get(id(value))
         if name is not None:
             return name
+        if value.source is None and isinstance(value, Cell):
+            return self._cell(value)
         text = self._fresh(value)
-        shared = isinstance(value, (ListValue, DictValue, SetValue)) or (isinstance(value, TupleValue) and value.items)
+        shared = isinstance(value, _OBJECTS) or (isinstance(value, TupleValue) and value.items)
         if self._uses[id(value)] > 1 and shared and value.source is None:
             name = self._names[id(value)] = self.tr.guards.names.take("shared")
             self.statements.append(f"{name} = {text}")
@@ -81,26 +146,14 @@ class Rebuilder:
             return str(value.dim)
         if value.source is not None:
             return value.source.text
-        if isinstance(value, SequenceValue):
-            return self._sequence(value)
-        if isinstance(value, DictValue):
-            return self._dict(value)
-        if isinstance(value, SetValue):
-            items = ", ".join(self.expr(v) for v in value.items.values())
-            return (
-                f"{self.held(value.cls, value.cls.__name__)}([{items}])"
-                if value.cls is frozenset or not items
-                else f"{{{items}}}"
-            )
-        if isinstance(value, SliceValue):
-            return f"{self.held(slice, 'slice')}({', '.join(self.expr(p) for p in value.parts)})"
-        if isinstance(value, (ClassValue, BuiltinValue, PyModuleValue)) or (
-            isinstance(value, FunctionValue) and value.fn is not None
-        ):
+        if isinstance(value, (ClassValue, BuiltinValue, PyModuleValue)):
             return self.held(value.key(self.tr), "constant")
-        if isinstance(value, PartialValue):
-            raise GraphBreak("reconstruct", "a functools.partial that was made inside")
-        raise GraphBreak("reconstruct", value.describe())
+        for kind, rule in _REBUILD.items():
+            if isinstance(value, kind):
+                return rule(self, value)
+        raise NotRebuildable(value, value.describe())
+
+    # --- containers ---
 
     def held(self, obj: Any, hint: str) -> str:
         """The name of an object that the rebuilt code keeps."""
@@ -142,6 +195,74 @@ class Rebuilder:
             return f"{cls}({factory}, {{{items}}})"
         return f"{cls}({{{items}}})"
 
+    def _set(self, value: SetValue) -> str:
+        items = ", ".join(self.expr(v) for v in value.items.values())
+        if value.cls is frozenset or not items:
+            return f"{self.held(value.cls, value.cls.__name__)}([{items}])"
+        return f"{{{items}}}"
+
+    def _slice(self, value: SliceValue) -> str:
+        return f"{self.held(slice, 'slice')}({', '.join(self.expr(p) for p in value.parts)})"
+
+    def _view(self, value: DictView) -> str:
+        return f"{self.expr(value.of)}.{value.what}()"
+
+    # --- functions ---
+
+    def _cell(self, value: Cell) -> str:
+        """A cell gets a name first and its content after: a function in it may refer to it."""
+        name = self._names[id(value)] = self.tr.guards.names.take("cell")
+        self.statements.append(f"{name} = {self.held(CellType, 'CellType')}()")
+        if value.content is not None:
+            self.statements.append(f"{name}.cell_contents = {self.expr(value.content)}")
+        return name
+
+    def _function(self, value: FunctionValue) -> str:
+        if value.fn is not None:
+            return self.held(value.fn, "constant")
+        name = self._names[id(value)] = self.tr.guards.names.take(identifier(value.code.co_name))
+        closure = self._tuple([self.expr(c) for c in value.closure]) if value.closure else "None"
+        defaults = self._tuple([self.expr(d) for d in value.defaults]) if value.defaults else "None"
+        code, space = self.held(value.code, "code"), self.held(value.globals, "globals")
+        made = f"{self.held(FunctionType, 'FunctionType')}({code}, {space}, {value.code.co_name!r}, {defaults}, {closure})"
+        self.statements.append(f"{name} = {made}")
+        if value.kwdefaults:
+            pairs = ", ".join(f"{k!r}: {self.expr(v)}" for k, v in value.kwdefaults.items())
+            self.statements.append(f"{name}.__kwdefaults__ = {{{pairs}}}")
+        if value.annotations is not None:
+            self.statements.append(f"{name}.__annotations__ = {self._annotations(value.annotations)}")
+        return name
+
+    def _annotations(self, value: Value) -> str:
+        """A dict, or (as code makes it) a tuple of names and values in turn."""
+        if not isinstance(value, TupleValue):
+            return self.expr(value)
+        flat = [self.expr(v) for v in value.values(self.tr)]
+        return f"{{{', '.join(f'{k}: {v}' for k, v in zip(flat[::2], flat[1::2], strict=True))}}}"
+
+    def _partial(self, value: PartialValue) -> str:
+        args = [self.expr(a) for a in (value.fn, *value.args)] + [f"{k}={self.expr(v)}" for k, v in value.kwargs.items()]
+        return f"{self.held(functools.partial, 'partial')}({', '.join(args)})"
+
+    def _bound(self, value: BoundFunction) -> str:
+        return f"{self.held(MethodType, 'MethodType')}({self.expr(value.fn)}, {self.expr(value.receiver)})"
+
+    def _method(self, value: MethodOf) -> str:
+        return f"({self.expr(value.receiver)}).{value.name}"
+
+    def _super(self, value: SuperValue) -> str:
+        return f"{self.held(super, 'super')}({self.expr(value.cls)}, {self.expr(value.receiver)})"
+
+    def _grad_mode(self, value: GradMode) -> str:
+        return f"{self.held(entered_grad_mode, 'entered_grad_mode')}({value.mode}, {value.now}, {value.before})"
+
+    def _null_context(self, value: NullContext) -> str:
+        return f"{self.held(contextlib.nullcontext, 'nullcontext')}({self.expr(value.value)})"
+
+    @staticmethod
+    def _tuple(items: Sequence[str]) -> str:
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
     # --- the whole function ---
 
     def function(self, name: str, signature: str, result: str, graph: Graph) -> tuple[str, str]:
@@ -168,3 +289,23 @@ class Rebuilder:
         at = next(i for i, n in enumerate(graph.placeholders) if n.name == placeholder)
         source = self.tr.inputs[at].source
         return source.text if dim is None else f"{source.text}.size({dim})"
+
+
+# Objects with an identity: where one occurs twice, it is one object.
+_OBJECTS = (ListValue, DictValue, SetValue, FunctionValue, PartialValue, BoundFunction, MethodOf, GradMode, NullContext)
+_REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
+    SequenceValue: Rebuilder._sequence,
+    DictValue: Rebuilder._dict,
+    SetValue: Rebuilder._set,
+    SliceValue: Rebuilder._slice,
+    DictView: Rebuilder._view,
+    Cell: Rebuilder._cell,
+    FunctionValue: Rebuilder._function,
+    PartialValue: Rebuilder._partial,
+    BoundFunction: Rebuilder._bound,
+    MethodOf: Rebuilder._method,
+    SuperValue: Rebuilder._super,
+    GradMode: Rebuilder._grad_mode,
+    NullContext: Rebuilder._null_context,
+    CodeConstant: lambda self, value: self.held(value.code, "code"),
+}

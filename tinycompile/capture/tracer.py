@@ -49,6 +49,15 @@ class Input:
     ours: bool = False
 
 
+@dataclass(frozen=True)
+class Failure:
+    """The error that ended a capture, the user's line, and how many calls deep it came up."""
+
+    error: BaseException
+    location: Location
+    depth: int
+
+
 class CodeConstant(Value):
     """A code object on the stack, just before MAKE_FUNCTION."""
 
@@ -73,7 +82,11 @@ class Tracer:
         self.constants_seen: dict[str, Any] = {}  # by source text
         self.shapes_seen: dict[str, tuple[int, ...]] = {}
         self.grad_enabled = self.root_grad_enabled = torch.is_grad_enabled()
-        self.failure: tuple[BaseException, Location] | None = None
+        self.failure: Failure | None = None
+        self.op_in_try = False  # whether a tensor op was recorded inside a try block of the user's
+        self.resumed = False  # whether this capture begins behind a break
+        self.births: dict[int, tuple[Value, int]] = {}  # by id: iterators, and which instruction of the outermost frame made it
+        self.functions: dict[int, FunctionValue] = {}  # by id of a function that came with the call
         self._by_source: dict[str, Value] = {}
         self._globals: dict[tuple[int, str], Value] = {}
         self.cells: dict[int, Cell] = {}  # by id of a closure cell
@@ -319,7 +332,9 @@ class Tracer:
     def about_to_record(self) -> None:
         """Before each node: where it comes from, and whether it may be there."""
         if any(f.in_try_block for f in self.frames):
-            raise GraphBreak("try-block", "a tensor op in a try block")
+            if not self.options.resume:
+                raise GraphBreak("try-block", "a tensor op in a try block")
+            self.op_in_try = True
         self.builder.location = self.location()
 
     def name_after(self, value: Value, name: str) -> None:
@@ -372,5 +387,10 @@ class Tracer:
 
     def note_failure(self, error: BaseException) -> None:
         """Remember where an error came up first."""
-        if self.failure is None or self.failure[0] is not error:
-            self.failure = error, self.location()
+        if self.failure is None or self.failure.error is not error:
+            self.failure = Failure(error, self.location(), len(self.frames))
+
+    def note_birth(self, value: Any, count: int) -> None:
+        """The outermost frame's instruction ``count`` left this on top of the stack."""
+        if isinstance(value, IteratorValue):
+            self.births.setdefault(id(value), (value, count))

@@ -31,6 +31,7 @@ from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cel
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ClassValue, ObjectValue, PyModuleValue
+from tinycompile.capture.values.opaque import Opaque
 from tinycompile.capture.values.sequence import ListValue, SetValue, SliceValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.eager.tensor import Tensor as OurTensor
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 BUILTIN_TYPES = (
     BuiltinFunctionType,
-    CellType,
     MethodDescriptorType,
     WrapperDescriptorType,
     MethodWrapperType,
@@ -80,7 +80,16 @@ def is_trusted(module_name: str | None) -> bool:
 
 
 def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
-    """The Value of an object from outside, guarded."""
+    """The Value of an object from outside, guarded. Where breaks can be resumed, one that can't be modelled is Opaque."""
+    if not tr.options.resume:
+        return _wrap(tr, obj, source)
+    try:
+        return _wrap(tr, obj, source)
+    except GraphBreak as why:
+        return Opaque(source, why)
+
+
+def _wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     if is_constant_object(obj):
         return _constant(tr, obj, source)
     if isinstance(obj, (torch.Tensor, OurTensor)):
@@ -148,6 +157,9 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
 
 
 def _constant(tr: Tracer, obj: Any, source: Source) -> Value:
+    if tr.resumed and not isinstance(source, (Held, HeldItem)) and tr.options.unstable(source.text, obj):
+        tr.constants_seen[source.text] = obj
+        raise GraphBreak("data-dependent", f"{source.label} is a number that differs from call to call")
     if type(obj) is int and isinstance(source, (Local, Item, Attr)) and tr.is_dynamic_int(source.text, obj):
         return _symbolic_int(tr, obj, source)
     if isinstance(source, Held):
@@ -293,15 +305,60 @@ def _default(tr: Tracer, obj: Any, source: Source, trusted: bool) -> Value | Laz
 
 def _cell(tr: Tracer, cell: CellType, name: str) -> Cell:
     """One Cell a closure cell, so that functions share it."""
+    return tr.cells.get(id(cell)) or cell_from(tr, cell, tr.guards.hold(cell, f"cell_{name}", name))
+
+
+def cell_from(tr: Tracer, cell: CellType, where: Source) -> Cell:
+    """The Cell of a cell that is found at ``where``."""
     found = tr.cells.get(id(cell))
-    if found is None:
-        where = tr.guards.hold(cell, f"cell_{name}", name)
-        try:
-            content: Lazy | None = Lazy(cell.cell_contents, Attr(where, "cell_contents"))
-        except ValueError:  # an empty cell
-            content = None
-        found = tr.cells[id(cell)] = Cell(content, where)
+    if found is not None:
+        _guard_one_object(tr, found, where)
+        return found
+    try:
+        content: Lazy | None = Lazy(cell.cell_contents, Attr(where, "cell_contents"))
+    except ValueError:
+        content = None
+        tr.guards.check(f"_is_empty({where.text})", f"{where.label} is not bound")
+    found = tr.cells[id(cell)] = Cell(content, where)
     return found
+
+
+def _guard_one_object(tr: Tracer, found: Value, where: Source) -> None:
+    """Two ways lead to one object."""
+    if found.source is not None and found.source != where:
+        tr.guards.check(f"{where.text} is {found.source.text}", f"{where.label} is {found.source.label}")
+
+
+def _passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
+    """A function that comes with the call: what counts is its code and its variables, for it may be made anew each time."""
+    if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or fn.__dict__:
+        return pinned(tr, fn, source)
+    found = tr.functions.get(id(fn))
+    if found is not None:
+        _guard_one_object(tr, found, source)
+        return found
+    text, hold = source.text, tr.guards.hold
+    tr.guards.check(
+        f"_type({text}) is {hold(FunctionType, 'function_').name} and {text}.__code__ is {hold(fn.__code__, 'code').name}"
+        f" and {text}.__globals__ is {hold(fn.__globals__, 'globals').name} and not {text}.__dict__",
+        f"{source.label} is a function with the code of {fn.__qualname__}",
+    )
+    made = tr.functions[id(fn)] = FunctionValue(fn.__code__, fn.__globals__, (), None, source)
+    made.name = fn.__qualname__
+    made.closure = tuple(
+        cell_from(tr, cell, Item(Attr(source, "__closure__"), i)) for i, cell in enumerate(fn.__closure__ or ())
+    )
+    _passed_defaults(tr, made, fn, source)
+    return made
+
+
+def _passed_defaults(tr: Tracer, made: FunctionValue, fn: FunctionType, source: Source) -> None:
+    listed, named = Attr(source, "__defaults__"), Attr(source, "__kwdefaults__")
+    count, keys = len(fn.__defaults__ or ()), tuple(fn.__kwdefaults__ or ())
+    tr.guards.check(f"_len({listed.text} or ()) == {count}", f"{source.label} has {count} defaults")
+    tr.guards.check(f"_tuple({named.text} or ()) == {keys!r}", f"{source.label} has keyword defaults {keys!r}")
+    made.defaults = [Lazy(o, Item(listed, i)) for i, o in enumerate(fn.__defaults__ or ())]
+    made.kwdefaults = {k: Lazy(o, Item(named, k)) for k, o in (fn.__kwdefaults__ or {}).items()}
 
 
 def _bound_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
@@ -340,7 +397,8 @@ _RULES: dict[type, Any] = {
     set: _set,
     frozenset: _set,
     slice: _slice,
-    FunctionType: pinned,
+    FunctionType: _passed_function,
+    CellType: cell_from,
     ModuleType: pinned,
     functools.partial: pinned,
     MethodType: _bound_method,

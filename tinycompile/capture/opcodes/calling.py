@@ -60,8 +60,10 @@ def set_function_attribute(tr: Tracer, frame: Frame, ins: Instruction) -> None:
         fn.defaults = value.values(tr)
     elif ins.arg == 2:
         fn.kwdefaults = {k.constant(tr): v for k, v in value.pairs(tr)}
+    elif ins.arg == 4:
+        fn.annotations = value
     elif ins.arg == 8:
-        fn.closure = tuple(value.items)
+        fn.closure = tuple(value.values(tr))
     frame.stack.append(fn)
 
 

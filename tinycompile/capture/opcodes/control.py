@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION
 from tinycompile.capture.values.constant import NONE
+from tinycompile.capture.values.iterator import IteratorValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.bytecode import Instruction
@@ -70,7 +71,10 @@ def get_iter(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def for_iter(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """The next value, or out of the loop."""
-    value = frame.stack[-1].next()
+    iterator = frame.stack[-1]
+    if not isinstance(iterator, IteratorValue):
+        raise GraphBreak("iterator", iterator.describe())
+    value = iterator.next()
     if value is None:
         frame.stack.pop()
         jump(tr, frame, ins)
@@ -116,7 +120,7 @@ def end_send(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def return_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``return``."""
-    frame.result = frame.stack.pop()
+    frame.result = frame.take()
 
 
 # --- with, raise ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.opcodes.stack import NULL
+from tinycompile.capture.opcodes.stack import NULL, LazyStack, callable_slots
 from tinycompile.capture.values.base import Lazy, MethodOf
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.object import ObjectValue
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def load_fast(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Push a local variable, or its cell."""
     value = frame.slots.get(ins.arg)
-    if isinstance(value, Lazy):
+    if isinstance(value, Lazy) and not isinstance(frame.stack, LazyStack):
         value = frame.slots[ins.arg] = tr.force(value)
     if value is None:
         raise UnboundLocalError(f"cannot access local variable '{ins.arg}' where it is not associated with a value")
@@ -37,7 +37,7 @@ def load_fast_and_clear(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def store_fast(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Assign a local variable."""
-    value = frame.stack.pop()
+    value = frame.take()
     if value is NULL:
         frame.slots.pop(ins.arg, None)
         return
@@ -112,7 +112,7 @@ def load_method(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``x.name`` that is called next; a module's or an object's method keeps its receiver."""
     receiver = frame.stack.pop()
     own = receiver.source is not None and isinstance(receiver, ObjectValue)
-    frame.stack += [NULL, MethodOf(receiver, ins.arg) if own else receiver.get_attr(tr, ins.arg)]
+    frame.stack += callable_slots(MethodOf(receiver, ins.arg) if own else receiver.get_attr(tr, ins.arg))
 
 
 def store_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:
@@ -131,7 +131,7 @@ def load_super_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     name, method, _ = ins.arg
     _, cls, receiver = frame.pop(3)
     found = tr.super_attribute(cls, receiver, name)
-    frame.stack += [NULL, found] if method else [found]
+    frame.stack += callable_slots(found) if method else [found]
 
 
 # --- items ---

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from tinycompile.capture.bytecode import VERSION
+from tinycompile.capture.values.base import Lazy
 from tinycompile.capture.values.constant import NONE
 
 if TYPE_CHECKING:
@@ -14,20 +17,48 @@ if TYPE_CHECKING:
 NULL: Any = type("Null", (), {"__repr__": lambda self: "NULL"})()  # CPython's null pointer on the stack
 
 
+class LazyStack(list[Any]):
+    """The operand stack of a frame that may be left and entered again: what nobody looks at is not guarded."""
+
+    __slots__ = ("tr",)
+
+    def __init__(self, tr: Tracer, items: Iterable[Any] = ()) -> None:
+        super().__init__(items)
+        self.tr = tr
+
+    def pop(self, index: SupportsIndex = -1) -> Any:
+        """Take an entry, looked at."""
+        value = super().pop(index)
+        return self.tr.force(value) if type(value) is Lazy else value
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        if type(found) is Lazy:
+            found = self.tr.force(found)
+        elif isinstance(at, slice):
+            found = [self.tr.force(v) if type(v) is Lazy else v for v in found]
+        return found
+
+
+def callable_slots(fn: Any) -> list[Any]:
+    """A callable in the two slots below its arguments, in the version's order."""
+    return [fn, NULL] if VERSION >= (3, 13) else [NULL, fn]
+
+
 def pop_top(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Drop the top."""
-    frame.stack.pop()
+    frame.take()
 
 
 def copy(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Push the n-th from the top again."""
-    frame.stack.append(frame.stack[-ins.arg])
+    frame.stack.append(list.__getitem__(frame.stack, -ins.arg))
 
 
 def swap(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Exchange the top with the n-th."""
-    stack = frame.stack
-    stack[-1], stack[-ins.arg] = stack[-ins.arg], stack[-1]
+    stack, raw = frame.stack, list.__getitem__
+    stack[-1], stack[-ins.arg] = raw(stack, -ins.arg), raw(stack, -1)
 
 
 def push_null(tr: Tracer, frame: Frame, ins: Instruction) -> None:

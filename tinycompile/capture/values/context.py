@@ -46,6 +46,17 @@ class GradMode(Value):
         raise GraphBreak("grad-mode", f"method {name!r} of a gradient mode")
 
 
+def entered_grad_mode(mode: bool, now: bool, before: bool) -> Any:
+    """The real object of a gradient mode that was entered under capture; its exit goes back to ``before``."""
+    if now:
+        made = object.__new__(torch.set_grad_enabled)
+        made.mode = mode
+    else:
+        made = torch.enable_grad() if mode else torch.no_grad()  # type: ignore[assignment]
+    made.prev = before
+    return made
+
+
 class NullContext(Value):
     """``contextlib.nullcontext(value)``."""
 

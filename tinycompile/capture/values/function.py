@@ -43,7 +43,7 @@ class Cell(Value):
 class FunctionValue(Value):
     """A Python function: one from outside (``fn`` is it), or one that the program made."""
 
-    __slots__ = ("closure", "code", "defaults", "fn", "globals", "kwdefaults", "name")
+    __slots__ = ("annotations", "closure", "code", "defaults", "fn", "globals", "kwdefaults", "name")
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class FunctionValue(Value):
         self.code, self.globals, self.closure, self.fn = code, globals_, tuple(closure), fn
         self.defaults: Sequence[Value | Lazy] = ()
         self.kwdefaults: dict[str, Value | Lazy] = {}
+        self.annotations: Value | None = None
         self.name = code.co_qualname
 
     def python_type(self, tr: Tracer) -> type:

@@ -167,6 +167,21 @@ class ModuleValue(ObjectValue):
         return list(found.values())
 
 
+class ModuleCall:
+    """A call of a module whose ``forward`` is compiled on its own; the module's own way where it has hooks."""
+
+    __slots__ = ("forward", "module")
+
+    def __init__(self, module: torch.nn.Module, forward: Any) -> None:
+        self.module, self.forward = module, forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        own, everywhere = self.module.__dict__, vars(torch.nn.modules.module)
+        if any(own[name] for name in _HOOKS) or any(everywhere[name] for name in _GLOBAL_HOOKS) or "forward" in own:
+            return self.module(*args, **kwargs)
+        return self.forward(self.module, *args, **kwargs)
+
+
 def _named(state: str) -> Any:
     return lambda m, tr, recurse: [TupleValue(pair) for pair in m._members(tr, state, recurse)]
 
