@@ -67,16 +67,17 @@ def bound(op: Op, sample: Sample) -> tuple[Any, ...]:
     return tuple(fixed)
 
 
-def as_seen(op: Op, vjp: Vjp, args: tuple[Any, ...], results: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def as_seen(op: Op, vjp: Vjp, needs: Any, args: tuple[Any, ...], results: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """What a formula may look at: values of what it saves, metadata of the rest."""
 
     def metas(value: Any) -> Any:
         return meta_of(value) if isinstance(value, Tensor) else tuple(map(metas, value)) if isinstance(value, tuple) else value
 
-    seen = [v if a.name in vjp.saves else metas(v) for a, v in zip(op.schema.args, args, strict=True)]
+    reads = vjp.reads(op.schema, needs)
+    seen = [v if a.name in reads else metas(v) for a, v in zip(op.schema.args, args, strict=True)]
     names = ["result"] if len(results) == 1 else [f"result{i}" for i in range(len(results))]
     return tuple(seen), tuple(
-        r if n in vjp.saves or "result" in vjp.saves else metas(r) for n, r in zip(names, results, strict=True)
+        r if n in reads or "result" in reads else metas(r) for n, r in zip(names, results, strict=True)
     )
 
 
@@ -121,7 +122,7 @@ def test_formula(op: Op, sample: Sample) -> None:
             assert "invalid gradient" in str(error)
             pytest.skip("torch cannot differentiate the sample")
     assert op.vjp is not None
-    args_seen, results_seen = as_seen(op, op.vjp, ours(args), ours(results))
+    args_seen, results_seen = as_seen(op, op.vjp, needs_of(args), ours(args), ours(results))
     grads = tuple(None if s is None else from_torch(s) for s in seeds)
     mine = op.vjp.fn(grads, args_seen, results_seen, needs_of(args))
     assert len(mine) == len(args)

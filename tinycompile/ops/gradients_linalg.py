@@ -17,19 +17,19 @@ def _turned(x: Any) -> Any:
     return ops.transpose(x, -2, -1)
 
 
-@vjp("mm", "self", "mat2")
+@vjp("mm", "self?mat2", "mat2?self")
 def _mm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (a, b) = grads, args
     return ops.mm(g, _turned(b)) if needs[0] else None, ops.mm(_turned(a), g) if needs[1] else None
 
 
-@vjp("bmm", "self", "mat2")
+@vjp("bmm", "self?mat2", "mat2?self")
 def _bmm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (a, b) = grads, args
     return ops.bmm(g, _turned(b)) if needs[0] else None, ops.bmm(_turned(a), g) if needs[1] else None
 
 
-@vjp("matmul", "self", "other")
+@vjp("matmul", "self?other", "other?self")
 def _matmul(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     """Vectors count as a row (left) or a column (right); broadcast batches are summed."""
     (g,), (x, y) = grads, args
@@ -37,22 +37,24 @@ def _matmul(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
         g = ops.unsqueeze(g, -1 if len(y.shape) == 1 else -2)
     if len(y.shape) == 1:
         g = ops.unsqueeze(g, -1)
-    rows = ops.unsqueeze(x, 0) if len(x.shape) == 1 else x
-    cols = ops.unsqueeze(y, 1) if len(y.shape) == 1 else y
     first = second = None
     if needs[0]:
-        first = ops.reshape(_matrix_sum(ops.matmul(g, _turned(cols)), rows), tuple(x.shape))
+        cols = ops.unsqueeze(y, 1) if len(y.shape) == 1 else y
+        first = _matrix_sum(ops.matmul(g, _turned(cols)), x)
     if needs[1]:
+        rows = ops.unsqueeze(x, 0) if len(x.shape) == 1 else x
         if len(y.shape) <= 2 and len(rows.shape) > 2:  # one product over all rows, not a batch of them to be summed
-            second = ops.mm(_turned(_flat(rows)), _flat(g))
+            second = ops.reshape(ops.mm(_turned(_flat(rows)), _flat(g)), tuple(y.shape))
         else:
-            second = _matrix_sum(ops.matmul(_turned(rows), g), cols)
-        second = ops.reshape(second, tuple(y.shape))
+            second = _matrix_sum(ops.matmul(_turned(rows), g), y)
     return first, second
 
 
 def _matrix_sum(g: Any, like: Any) -> Any:
-    return sum_to(g, like)
+    """Broadcast batches summed, and a vector's dim of 1 taken away."""
+    if len(like.shape) > 1:
+        return sum_to(g, like)
+    return ops.reshape(ops.sum(g, tuple(range(len(g.shape) - 2))) if len(g.shape) > 2 else g, tuple(like.shape))
 
 
 def _flat(x: Any) -> Any:
@@ -60,15 +62,15 @@ def _flat(x: Any) -> Any:
     return x if len(x.shape) == 2 else ops.reshape(x, (-1, x.shape[-1]))
 
 
-@vjp("linear", "self", "weight")
+@vjp("linear", "self?weight", "weight?self")
 def _linear(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, weight, bias) = grads, args
     first = second = third = None
     vector = len(weight.shape) == 1
     if vector:
-        g, weight = ops.unsqueeze(g, -1), ops.unsqueeze(weight, 0)
+        g = ops.unsqueeze(g, -1)
     if needs[0]:
-        first = ops.matmul(g, weight)
+        first = ops.matmul(g, ops.unsqueeze(weight, 0) if vector else weight)
     if needs[1]:
         second = ops.mm(_turned(_flat(g)), _flat(x))
         second = ops.reshape(second, (x.shape[-1],)) if vector else second
@@ -85,17 +87,17 @@ def _product_of(product: Any, grads: Args, args: Args, needs: Args) -> Gradients
     return first, left, times(product(_turned(a), g), alpha) if needs[2] else None, None, None
 
 
-@vjp("addmm", "mat1", "mat2")
+@vjp("addmm", "mat1?mat2", "mat2?mat1")
 def _addmm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return _product_of(ops.mm, grads, args, needs)
 
 
-@vjp("baddbmm", "batch1", "batch2")
+@vjp("baddbmm", "batch1?batch2", "batch2?batch1")
 def _baddbmm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return _product_of(ops.bmm, grads, args, needs)
 
 
-@vjp("outer", "self", "vec2")
+@vjp("outer", "self?vec2", "vec2?self")
 def _outer(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, y) = grads, args
     first = cast(ops.sum(ops.mul(g, y), (1,)), x.dtype) if needs[0] else None

@@ -30,13 +30,13 @@ def _centered(g: Any, normal: Any, scale: Any, dims: Sequence[int], with_mean: b
     return ops.mul(rest, scale)
 
 
-@vjp("layer_norm", "self", "weight")
+@vjp("layer_norm", "self?self", "self?weight", "weight?self")
 def _layer_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, shape, weight, bias, eps = args
-    wide, g = widen(x), widen(grads[0])
-    dims = tuple(range(-len(shape), 0))
+    g, dims = widen(grads[0]), tuple(range(-len(shape), 0))
     first = second = None
     if needs[0] or needs[2]:
+        wide = widen(x)
         var, mean = ops.var_mean(wide, dims, correction=0, keepdim=True)
         scale = ops.rsqrt(ops.add(var, eps))
         normal = ops.mul(ops.sub(wide, mean), scale)
@@ -45,7 +45,7 @@ def _layer_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradient
     return first, None, second, sum_to(g, bias) if needs[3] else None, None
 
 
-@vjp("rms_norm", "self", "weight")
+@vjp("rms_norm", "self", "weight?self")
 def _rms_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, shape, weight, eps = args
     wide, g = widen(x), widen(grads[0])
@@ -57,7 +57,7 @@ def _rms_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return first, None, sum_to(ops.mul(g, normal), weight) if needs[2] else None, None
 
 
-@vjp("group_norm", "self", "weight")
+@vjp("group_norm", "self", "weight?self")
 def _group_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, groups, weight, bias, eps = args
     size = tuple(x.shape)

@@ -27,17 +27,17 @@ def _sub(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return sum_to(g, x) if needs[0] else None, sum_to(ops.neg(times(g, alpha)), other) if needs[1] else None, None
 
 
-@vjp("mul", "self", "other")
+@vjp("mul", "self?other", "other?self")
 def _mul(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, other) = grads, args
     return sum_to(ops.mul(g, other), x) if needs[0] else None, sum_to(ops.mul(g, x), other) if needs[1] else None
 
 
 several_inputs(
-    "div", ("self", "other"), lambda g, x, y: ops.div(g, y), lambda g, x, y: ops.div(ops.mul(ops.neg(g), ops.div(x, y)), y)
+    "div", ("self?other", "other"), lambda g, x, y: ops.div(g, y), lambda g, x, y: ops.div(ops.mul(ops.neg(g), ops.div(x, y)), y)
 )
-several_inputs("remainder", ("self", "other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.floor_divide(x, y)))
-several_inputs("fmod", ("self", "other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.div_trunc(x, y)))
+several_inputs("remainder", ("self?other", "other?other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.floor_divide(x, y)))
+several_inputs("fmod", ("self?other", "other?other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.div_trunc(x, y)))
 for _name in ("floor_divide", "div_trunc", "sign", "floor", "ceil", "trunc", "round"):
     constant_op(_name)
 
@@ -210,19 +210,19 @@ def _pow(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 
 
 several_inputs(
-    "lerp", ("self", "end", "weight"),
+    "lerp", ("self?weight", "end?weight", "weight"),
     lambda g, x, end, w: ops.mul(g, 1 - w),
     lambda g, x, end, w: ops.mul(g, w),
     lambda g, x, end, w: ops.mul(g, ops.sub(end, x)),
 )  # fmt: skip
 several_inputs(
-    "addcmul", ("tensor1", "tensor2"),
+    "addcmul", ("tensor1?tensor2", "tensor2?tensor1"),
     lambda g, x, a, b, value: g,
     lambda g, x, a, b, value: times(ops.mul(g, b), value),
     lambda g, x, a, b, value: times(ops.mul(g, a), value),
 )  # fmt: skip
 several_inputs(
-    "addcdiv", ("tensor1", "tensor2"),
+    "addcdiv", ("tensor1?tensor2", "tensor2"),
     lambda g, x, a, b, value: g,
     lambda g, x, a, b, value: times(ops.div(g, b), value),
     lambda g, x, a, b, value: times(ops.div(ops.mul(ops.neg(g), a), ops.square(b)), value),
