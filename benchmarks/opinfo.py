@@ -1,0 +1,236 @@
+"""``python -m benchmarks.opinfo``: torch's op database through the compiler, every sample compared with eager.
+
+Each entry and dtype is one line of JSON in the results file, so a run that was stopped goes on where it was. A child process
+does the work: an entry that kills it is a failure like any other, and the next child goes on behind it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tinycompile
+from benchmarks.opinfo_backends import BACKENDS
+from benchmarks.opinfo_judge import Call, DifferenceError, compare, run
+from tinycompile.base.config import config
+from tinycompile.base.errors import GraphBreakError
+
+DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int8", "uint8", "bool")
+SECONDS = 60  # for one sample
+_UNWRITTEN = ("empty", "new_empty")  # results are memory as it was found
+
+
+@dataclass
+class Outcome:
+    """All samples of an entry and dtype. ``fused``: no library call was left; ``extern``: some; ``failed``: by kind, with the
+    first message of each. ``externs``: which library calls. ``status``: ``done``, or what ended it early."""
+
+    entry: str
+    dtype: str
+    samples: int = 0
+    fused: int = 0
+    extern: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+    messages: dict[str, str] = field(default_factory=dict)
+    externs: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    status: str = "done"
+
+    def fail(self, kind: str, message: str) -> None:
+        """Count one failed sample."""
+        self.failed[kind] = self.failed.get(kind, 0) + 1
+        self.messages.setdefault(kind, message[:600])
+
+
+# --- one entry -----------------------------------------------------------------------------------------------------------
+
+
+def entries(pattern: str = "") -> list[Any]:
+    """The database's entries whose full name matches."""
+    from torch.testing._internal import common_methods_invocations as database
+
+    database.wrapper_set_seed = _call  # ``run`` sets the seed
+    return [e for e in database.op_db if re.search(pattern, e.formatted_name)]
+
+
+def _call(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
+
+
+def calls(entry: Any, device: str, dtype: torch.dtype, limit: int | None) -> list[Call]:
+    """The entry's samples."""
+    torch.manual_seed(0)
+    samples = entry.sample_inputs(device, dtype, requires_grad=False)
+    return [Call((s.input, *s.args), dict(s.kwargs)) for s in itertools.islice(samples, limit)]
+
+
+def check_entry(entry: Any, device: str, dtype: torch.dtype, backend: str, limit: int | None) -> Outcome:
+    """Compile and compare every sample: first all are captured, then built at once, then run."""
+    outcome = Outcome(entry.formatted_name, str(dtype).removeprefix("torch."))
+    start = time.perf_counter()
+    the_backend = BACKENDS[backend]()
+    op = entry.get_op()
+    values = not entry.name.startswith(_UNWRITTEN)
+    prepared: list[tuple[int, Call, Any, bool]] = []
+    for i, call in enumerate(calls(entry, device, dtype, limit)):
+        outcome.samples += 1
+        with _guarded(outcome, i):
+            want = run(op, theirs := call.copy(), i)
+            before = len(the_backend.externs)
+            compiled = _compiled(op, the_backend)
+            if not isinstance(want, Exception):
+                compiled.explain(*call.args, **call.kwargs)
+            prepared.append((i, call, (want, theirs, compiled), len(the_backend.externs) > before))
+    try:
+        the_backend.finish()
+    except Exception as error:  # noqa: BLE001  # reported as a failure of the entry
+        outcome.fail("build", str(error))
+        prepared = []
+    for i, call, (want, theirs, compiled), extern in prepared:
+        with _guarded(outcome, i):
+            got = run(compiled, mine := call.copy(), i)
+            compare(got, want, mine, theirs, lambda c=call, i=i: run(op, c.wide(), i), values)  # type: ignore[misc]
+            if extern:
+                outcome.extern += 1
+            else:
+                outcome.fused += 1
+    outcome.externs = sorted(set(the_backend.externs))
+    outcome.seconds = round(time.perf_counter() - start, 2)
+    return outcome
+
+
+def _compiled(op: Callable[..., Any], backend: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return op(*args, **kwargs)
+
+    return tinycompile.compile(call, backend=backend, fullgraph=True, dynamic=False)
+
+
+@contextlib.contextmanager
+def _guarded(outcome: Outcome, sample: int) -> Iterator[None]:
+    """Whatever a sample raises is counted; one that takes too long is stopped."""
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    except DifferenceError as difference:
+        outcome.fail(difference.kind, f"sample {sample}: {difference.message}")
+    except GraphBreakError as error:
+        found = re.search(r"\[([\w-]+)\]", str(error))
+        outcome.fail(f"break {found[1] if found else ''}".strip(), f"sample {sample}: {error}")
+    except Exception as error:  # noqa: BLE001  # the point of the exercise
+        outcome.fail(f"internal {type(error).__name__}", f"sample {sample}: {error}")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+# --- the run -------------------------------------------------------------------------------------------------------------
+
+
+def work(options: argparse.Namespace) -> None:
+    """The child: every entry and dtype that the results file lacks; a line before each one and a line after."""
+    warnings.simplefilter("ignore")
+    signal.signal(signal.SIGALRM, _too_long)
+    config.on_error, config.disk_cache = "raise", False
+    known = {(o.entry, o.dtype) for o in read(options.out)}
+    with options.out.open("a", encoding="utf-8") as out:
+        for entry in entries(options.entries):
+            for name in options.dtypes:
+                dtype = getattr(torch, name)
+                if (entry.formatted_name, name) in known or dtype not in entry.supported_dtypes(options.device):
+                    continue
+                _write(out, Outcome(entry.formatted_name, name, status="crashed"))
+                try:
+                    outcome = check_entry(entry, options.device, dtype, options.backend, options.samples)
+                except Exception as error:  # noqa: BLE001  # the database's own fault: samples that can't be made
+                    outcome = Outcome(entry.formatted_name, name, status=f"no samples: {type(error).__name__}: {error}"[:300])
+                _write(out, outcome)
+
+
+def _too_long(signal_number: int, frame: Any) -> None:
+    raise TimeoutError(f"more than {SECONDS} s")
+
+
+def _write(out: Any, outcome: Outcome) -> None:
+    out.write(json.dumps(asdict(outcome)) + "\n")
+    out.flush()
+
+
+def read(path: Path) -> list[Outcome]:
+    """The results so far; the last line of an entry and dtype counts."""
+    if not path.exists():
+        return []
+    lines = [Outcome(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    return list({(o.entry, o.dtype): o for o in lines}.values())
+
+
+def summary(outcomes: Sequence[Outcome], details: bool) -> str:
+    """Samples by dtype, failures by kind, and one line for each entry that failed."""
+    rows = [
+        f"{'dtype':10} {'entries':>8} {'all fused':>10} {'right':>8} {'samples':>8} {'fused':>8} {'extern':>8} {'failed':>8}"
+    ]
+    for dtype in dict.fromkeys(o.dtype for o in outcomes):
+        of = [o for o in outcomes if o.dtype == dtype]
+        right = [o for o in of if o.status == "done" and not o.failed]
+        whole = [o for o in right if not o.extern and o.samples]
+        failed = sum(sum(o.failed.values()) for o in of)
+        numbers = (sum(o.samples for o in of), sum(o.fused for o in of), sum(o.extern for o in of), failed)
+        rows.append(f"{dtype:10} {len(of):8} {len(whole):10} {len(right):8} " + " ".join(f"{n:8}" for n in numbers))
+    kinds = Counter({k: 0 for o in outcomes for k in o.failed})
+    for o in outcomes:
+        kinds.update(o.failed)
+    rows += ["", *(f"{n:6} {kind}" for kind, n in kinds.most_common())]
+    rows += [f"{o.entry} {o.dtype}: {o.status}" for o in outcomes if o.status != "done"]
+    if details:
+        rows += [f"{o.entry} {o.dtype}: {n} {k}: {o.messages[k]}" for o in outcomes for k, n in o.failed.items()]
+    return "\n".join(rows)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="python -m benchmarks.opinfo", description=__doc__)
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    p.add_argument("--entries", default="", metavar="REGEX", help="only entries whose name matches")
+    p.add_argument("--dtypes", type=lambda text: text.split(","), default=list(DTYPES), help="comma-separated (default: all)")
+    p.add_argument("--samples", type=int, metavar="N", help="at most N samples an entry and dtype (default: all)")
+    p.add_argument("--backend", choices=list(BACKENDS), default="cpp")
+    p.add_argument("--out", type=Path, help="the results file (default: benchmarks/out/opinfo_BACKEND.jsonl)")
+    p.add_argument("--details", action="store_true", help="print a line for each failure")
+    p.add_argument("--table-only", action="store_true", help="print what the results file holds, run nothing")
+    p.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    return p
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what is missing and print the table; 0 if nothing failed."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    options = parser().parse_args(given)
+    options.out = options.out or Path("benchmarks/out") / f"opinfo_{options.backend}.jsonl"
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    if options.child:
+        work(options)
+        return 0
+    command = [sys.executable, "-m", "benchmarks.opinfo", *given, "--child"]
+    while not options.table_only and subprocess.run(command, check=False).returncode < 0:
+        print(f"{read(options.out)[-1].entry} killed the process; going on behind it", file=sys.stderr)
+    outcomes = read(options.out)
+    print(summary(outcomes, options.details))
+    return 0 if all(o.status == "done" and not o.failed for o in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

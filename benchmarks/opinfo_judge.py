@@ -1,0 +1,207 @@
+"""Compares a compiled call with eager's on the same arguments: value (float64 judges), metadata, aliasing, exceptions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+class DifferenceError(Exception):
+    """What differs: ``kind`` is one word for tables, the message says the rest."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind, self.message = kind, message
+
+
+@dataclass
+class Call:
+    """One sample: the function's arguments. :meth:`copy` keeps strides and shared storages."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def copy(self) -> Call:
+        return copy.deepcopy(self)
+
+    def wide(self) -> Call:
+        """The same values in double precision."""
+        return Call(_widened(self.args), _widened(self.kwargs))
+
+
+def run(fn: Callable[..., Any], call: Call, seed: int) -> Any:
+    """The result, or the exception that was raised."""
+    torch.manual_seed(seed)
+    try:
+        return fn(*call.args, **call.kwargs)
+    except Exception as error:  # noqa: BLE001  # an exception is a result here
+        return error
+
+
+def compare(got: Any, want: Any, mine: Call, theirs: Call, exact: Callable[[], Any], values: bool = True) -> None:
+    """Raise DifferenceError unless ``got`` (computed from ``mine``) is as good as ``want`` (from ``theirs``).
+
+    ``exact`` computes the double-precision result; it is asked only where a result is not bit-equal. ``values=False``: the op's
+    result is memory that nobody has written."""
+    if isinstance(want, Exception) or isinstance(got, Exception):
+        if type(got) is not type(want):
+            raise DifferenceError("exception", f"{_shown(got)}, eager {_shown(want)}")
+        return
+    _structure(got, want, "result")
+    ours, eagers = list(_leaves(got)), list(_leaves(want))
+    _same_aliases(ours, eagers, list(_leaves((mine.args, mine.kwargs))), list(_leaves((theirs.args, theirs.kwargs))))
+    judge: list[Any] | None = None
+    for i, (g, w) in enumerate(zip(ours, eagers, strict=True)):
+        if isinstance(w, torch.Tensor):
+            _same_metadata(g, w, i)
+            if not values or _bit_equal(g, w):
+                continue
+            if not (w.is_floating_point() or w.is_complex()):
+                raise DifferenceError("value", f"result {i}: {_first_difference(g, w)}")
+            judge = judge if judge is not None else list(_leaves(exact()))
+            _close(g, w, judge[i] if i < len(judge) else None, i)
+        elif values and not (g == w or (g != g and w != w)):
+            raise DifferenceError("value", f"result {i}: {g!r}, eager {w!r}")
+    for i, (g, w) in enumerate(zip(_leaves((mine.args, mine.kwargs)), _leaves((theirs.args, theirs.kwargs)), strict=True)):
+        if isinstance(w, torch.Tensor) and not _bit_equal(g, w):
+            raise DifferenceError("mutation", f"argument {i} differs after the call")
+
+
+# --- structure and metadata ----------------------------------------------------------------------------------------------
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for v in value.values():
+            yield from _leaves(v)
+    elif isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        for v in value:
+            yield from _leaves(v)
+    else:
+        yield value
+
+
+def _structure(got: Any, want: Any, where: str) -> None:
+    if type(got) is not type(want):
+        raise DifferenceError("class", f"{where}: {type(got).__name__}, eager {type(want).__name__}")
+    if isinstance(want, (tuple, list)):
+        if len(got) != len(want):
+            raise DifferenceError("class", f"{where}: {len(got)} items, eager {len(want)}")
+        for i, (g, w) in enumerate(zip(got, want, strict=True)):
+            _structure(g, w, f"{where}[{i}]")
+
+
+def _same_metadata(got: torch.Tensor, want: torch.Tensor, at: int) -> None:
+    for what in ("shape", "dtype", "device", "layout"):
+        if getattr(got, what) != getattr(want, what):
+            raise DifferenceError(what, f"result {at}: {getattr(got, what)}, eager {getattr(want, what)}")
+    if want.layout is torch.strided and got.stride() != want.stride():
+        raise DifferenceError("stride", f"result {at} of shape {tuple(want.shape)}: {got.stride()}, eager {want.stride()}")
+    for what in ("requires_grad", "is_conj", "is_neg"):
+        g, w = getattr(got, what), getattr(want, what)
+        if (g() if callable(g) else g) != (w() if callable(w) else w):
+            raise DifferenceError(what, f"result {at}")
+
+
+def _same_aliases(got: Sequence[Any], want: Sequence[Any], mine: Sequence[Any], theirs: Sequence[Any]) -> None:
+    """Each result shares memory with the same argument (or earlier result) at the same offset, or with none."""
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        ours, eagers = _partner(g, [*mine, *got[:i]]), _partner(w, [*theirs, *want[:i]])
+        if ours != eagers:
+            raise DifferenceError("alias", f"result {i}: {_partner_text(ours)}, eager {_partner_text(eagers)}")
+
+
+def _partner(x: Any, others: Sequence[Any]) -> tuple[int, int, bool] | None:
+    if not _has_memory(x):
+        return next(((i, 0, True) for i, o in enumerate(others) if isinstance(x, torch.Tensor) and o is x), None)
+    start = x.untyped_storage().data_ptr()
+    for i, o in enumerate(others):
+        if _has_memory(o) and o.untyped_storage().data_ptr() == start:
+            return i, x.storage_offset() - o.storage_offset(), any(p is x for p in others)
+    return None
+
+
+def _has_memory(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.layout is torch.strided and x.numel() > 0
+
+
+def _partner_text(partner: tuple[int, int, bool] | None) -> str:
+    return "fresh" if partner is None else f"tensor {partner[0]}{' itself' if partner[2] else f' at {partner[1]}'}"
+
+
+# --- values --------------------------------------------------------------------------------------------------------------
+
+
+def _bit_equal(got: torch.Tensor, want: torch.Tensor) -> bool:
+    if got.layout is not torch.strided or got.is_quantized:
+        return bool(torch.equal(got.to_dense(), want.to_dense()))
+    same = (got == want) | ((got != got) & (want != want))
+    if want.is_floating_point():
+        same &= torch.signbit(got) == torch.signbit(want) | want.isnan()
+    return bool(same.all())
+
+
+def _first_difference(got: torch.Tensor, want: torch.Tensor) -> str:
+    at = (got != want).nonzero()
+    where = tuple(at[0].tolist())
+    return f"{len(at)} of {want.numel()} differ, first at {where}: {got[where].item()}, eager {want[where].item()}"
+
+
+def _close(got: torch.Tensor, want: torch.Tensor, exact: Any, at: int) -> None:
+    """Normwise: maximum and RMS of the error at most twice eager's plus an ulp; NaN, infinity and signed zero as eager's."""
+    if got.is_complex():
+        got, want = torch.view_as_real(got.resolve_conj()), torch.view_as_real(want.resolve_conj())
+        exact = torch.view_as_real(exact.resolve_conj()) if isinstance(exact, torch.Tensor) and exact.is_complex() else None
+    if not isinstance(exact, torch.Tensor) or exact.shape != want.shape:
+        exact = want
+    special = ~(want.isfinite() & got.isfinite())
+    if not torch.equal(got[special].nan_to_num(7.0), want[special].nan_to_num(7.0)):
+        raise DifferenceError("value", f"result {at}: NaN or infinity: {_first_difference(got, want)}")
+    zero = (got == 0) & (want == 0)
+    if not torch.equal(torch.signbit(got[zero]), torch.signbit(want[zero])):
+        raise DifferenceError("value", f"result {at}: the sign of zero")
+    g, w, e = (x.double()[~special] for x in (got, want, exact))
+    keep = e.isfinite()
+    g, w, e = g[keep], w[keep], e[keep]
+    if not g.numel():
+        return
+    info = torch.finfo(want.dtype)
+    for norm in (_largest, _rms):
+        ours, allowed = norm(g - e), 2 * norm(w - e) + info.eps * max(_largest(e), info.tiny)
+        if not ours <= allowed:
+            raise DifferenceError(
+                "value", f"result {at}: error {ours:.3g}, allowed {allowed:.3g} ({_first_difference(got, want)})"
+            )
+
+
+def _largest(x: torch.Tensor) -> float:
+    return x.abs().max().item()
+
+
+def _rms(x: torch.Tensor) -> float:
+    return x.square().mean().sqrt().item()
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(_WIDE.get(value.dtype, value.dtype))
+    if isinstance(value, torch.dtype):
+        return _WIDE.get(value, value)
+    if isinstance(value, dict):
+        return {k: _widened(v) for k, v in value.items()}
+    return type(value)(_widened(v) for v in value) if type(value) in (tuple, list) else value
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__}: {str(value)[:300]}" if isinstance(value, Exception) else type(value).__name__
