@@ -7,12 +7,14 @@ forward again and is itself differentiable. (Saved activations taken as constant
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from tinycompile.aot.partition import Split
+from tinycompile.base import torch_private
 from tinycompile.base.errors import InternalError
 from tinycompile.base.expr import Expr
 from tinycompile.ir.graph import Ref
@@ -40,50 +42,64 @@ def attach(
     count, positions = split.outputs, wiring.positions
     saved_inputs, saved_results = _places(split.saved)
     kept = {i for kind, i in split.saved if kind == "input"}
-    checked = sorted(split.reread - kept)  # save_for_backward checks the others
+    checked = [i for i in sorted(split.reread - kept) if split.forward.placeholders[i].meta is not None]
+    rereads_all = len(split.reread) == len(split.forward.placeholders)
+    routes = [(1 + i, at, split.reached[at]) for at, i in enumerate(split.gradients)]
+    nothing = [None] * (1 + len(split.forward.placeholders))
 
     class CompiledFunction(torch.autograd.Function):
-        """One node of torch's graph for the whole compiled function."""
+        """One node of torch's graph for the whole compiled function. ``made`` takes the outputs that it does not return."""
 
         @staticmethod
-        def forward(ctx: Any, made: list[Any], *inputs: Any) -> tuple[Any, ...]:
+        def forward(ctx: Any, made: list[Any] | None, *inputs: Any) -> tuple[Any, ...]:
             results = forward(*inputs)
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(*[inputs[i] for i in saved_inputs], *[results[i] for i in saved_results])
-            ctx.inputs = inputs if len(split.reread) == len(inputs) else wiring.reread(inputs)
-            ctx.versions = [inputs[i]._version for i in checked if isinstance(inputs[i], torch.Tensor)]
+            ctx.inputs = inputs if rereads_all else wiring.reread(inputs)
+            ctx.versions = [inputs[i]._version for i in checked]  # save_for_backward checks the others
             if wiring.keeps_results:
                 ctx.numbers = [(inputs if kind == "input" else results)[i] for kind, i in split.sizes]
                 ctx.random = [results[i] for i in split.random]
-            ctx.layouts = wiring.layouts or [wiring.layout(i, results[i]) for i in split.tangents]
-            made.extend(results[:count])
+            if not wiring.layouts:
+                ctx.layouts = [wiring.layout(i, results[i]) for i in split.tangents]
             if wiring.constants:
                 ctx.mark_non_differentiable(*[results[i] for i in wiring.constants])
+            if made is None:
+                return results[:count]
+            made.extend(results[:count])
             return tuple([results[i] for i in positions])
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
-            grads = [given[at] if at is not None else None for at in wiring.tangent_positions]
-            tangents = [_laid_out(g, layout) for g, layout in zip(grads, ctx.layouts, strict=True)]
             saved = ctx.saved_tensors
+            layouts = wiring.layouts or ctx.layouts
+            grads = [None if at is None else given[at] for at in wiring.tangent_positions]
+            tangents = [
+                g if g is not None and g.stride() == layout[1] and not g.data_ptr() & 15 else _laid_out(g, layout)
+                for g, layout in zip(grads, layouts, strict=True)
+            ]
             if torch.is_grad_enabled():
                 _check_versions([ctx.inputs[i] for i in checked], ctx.versions)
                 random = ctx.random if wiring.keeps_results else ()
                 found = second(tuple([t.requires_grad for t in tangents]))(*ctx.inputs, *random, *tangents)
+            elif wiring.keeps_results:
+                found = backward(*ctx.numbers, *saved, *tangents)
             else:
-                numbers = ctx.numbers if wiring.keeps_results else ()
-                found = backward(*numbers, *saved, *tangents)
-            result: list[Any] = [None] * (1 + len(ctx.inputs))
-            undefined = {i for i, g in enumerate(grads) if g is None}
-            for i, grad, reached in zip(split.gradients, found, split.reached, strict=True):
-                if not undefined or not reached <= undefined:
-                    result[1 + i] = grad
+                found = backward(*saved, *tangents)
+            result: list[Any] = nothing.copy()
+            undefined = {i for i, g in enumerate(grads) if g is None} if any(g is None for g in grads) else None
+            for to, at, reached in routes:
+                if undefined is None or not reached <= undefined:
+                    result[to] = found[at]
             return tuple(result)
+
+    apply = torch_private.function_apply(CompiledFunction)
+    if positions == list(range(count)):
+        return functools.partial(apply, None)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
         made: list[Any] = []
-        returned = CompiledFunction.apply(made, *inputs)
-        for at, tensor in zip(positions, returned, strict=True):
+        for at, tensor in zip(positions, apply(made, *inputs), strict=True):
             made[at] = tensor
         for later, first in wiring.repeats:
             made[later] = made[first]
@@ -155,10 +171,9 @@ def _laid_out(grad: torch.Tensor | None, layout: tuple[Any, ...]) -> torch.Tenso
     return torch.empty_strided(shape, strides, dtype=dtype, device=device).copy_(grad)
 
 
-def _check_versions(inputs: Sequence[Any], versions: Sequence[int]) -> None:
+def _check_versions(inputs: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
     """Raise torch's error for an input that was edited since the forward."""
-    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-    for x, version in zip(tensors, versions, strict=True):
+    for x, version in zip(inputs, versions, strict=True):
         if x._version != version:
             raise RuntimeError(_EDITED.format(kind=x.type(), shape=list(x.shape), now=x._version, then=version))
 

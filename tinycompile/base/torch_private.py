@@ -115,6 +115,20 @@ def storage_id(storage: torch.UntypedStorage) -> int:
     return storage.data_ptr() if found is None else found
 
 
+# --- autograd nodes ----------------------------------------------------------------------------------------------------------
+
+
+_FunctionBase: Any = getattr(torch._C, "_FunctionBase", None)
+
+
+def function_apply(cls: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """``cls.apply`` without the Python in front of it, which looks for functorch transforms: for callers that have guards."""
+    if _FunctionBase is None or not issubclass(cls, _FunctionBase):
+        return cls.apply
+    apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply
+    return apply
+
+
 # --- many tensors at once ----------------------------------------------------------------------------------------------------
 
 _TensorGuards = _find("_dynamo.guards.TensorGuards")
@@ -166,5 +180,6 @@ def in_use() -> dict[str, bool]:
         "_cuda_getCurrentRawStream": raw_stream is not _raw_stream_public,
         "_dispatch_keys": _dispatch_keys is not None,
         "_StaticCudaLauncher": static_launcher is not None,
+        "_FunctionBase": _FunctionBase is not None,
         "modes": None not in (_any_autocast, _function_modes, _dispatch_modes),
     }
