@@ -20,7 +20,7 @@ from tinycompile.aot.joint import Joint, UntreatableError, differentiate
 from tinycompile.aot.partition import Split, partition
 from tinycompile.aot.replay import attach_replay, pull_back
 from tinycompile.aot.requires_grad import outputs_require_grad
-from tinycompile.aot.second import gradient_graph
+from tinycompile.aot.second import draws_differentiably, gradient_graph
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.logs import log
@@ -119,9 +119,9 @@ def _second(
     graph: Graph, wanted: Sequence[bool], joint: Joint, derived: Graph, split: Split, drawn: int, compile_one: CompileFn
 ) -> Callable[[tuple[bool, ...]], Fn]:
     """The differentiable backward by which tangents require grad, compiled when it is first asked for."""
+    if draws_differentiably(joint) or (joint.opaque and any(is_random(n) for n in graph.nodes)):
+        return functools.partial(_refuse, graph.name)
     if joint.opaque:
-        if any(is_random(n) for n in graph.nodes):
-            return functools.partial(_refuse, graph.name)
         return lambda flags: functools.partial(_replayed_gradients, graph, split)
 
     @functools.cache

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tinycompile
 
@@ -138,6 +140,87 @@ def test_a_backend_that_takes_the_captured_graph_replays() -> None:
     f(x).backward()
     torch.testing.assert_close(x.grad, torch.cos(x.detach()))
     assert len(seen) == 1
+
+
+def test_complex_values_inside_are_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+    def fn(x):
+        return torch.view_as_real(torch.fft.fft(x * 2)).square().sum()
+
+    f = tinycompile.compile(fn)
+    x = torch.randn(4, requires_grad=True)
+    with tinycompile.config.patch(log={"graph"}):
+        (got,) = torch.autograd.grad(f(x), x)
+    (want,) = torch.autograd.grad(fn(x), x)
+    torch.testing.assert_close(got, want)
+    assert "the backward replays the graph, for" in capsys.readouterr().err or f.breaks
+
+
+def dropped(x):
+    return F.dropout(torch.sin(x), 0.4) * x
+
+
+def test_dropout_draws_eagers_numbers_once() -> None:
+    f = tinycompile.compile(dropped, fullgraph=True)
+    x = torch.randn(40, requires_grad=True)
+    found = []
+    for g in (f, dropped):
+        torch.manual_seed(5)
+        y = g(x)
+        (first,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        found.append((y.detach(), first.detach(), second, torch.rand(1)))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def random_mask(x):
+    return torch.where(torch.rand_like(x) < 0.5, x * x, 0.0)
+
+
+def test_random_numbers_are_not_drawn_again_by_the_backward() -> None:
+    f = tinycompile.compile(random_mask, fullgraph=True)
+    x = torch.randn(40, requires_grad=True)
+    y = f(x)
+    (first,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+    torch.testing.assert_close(first.detach(), torch.where(y == 0, 0.0, 2 * x).detach())
+    (second,) = torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close(second, torch.where(y == 0, 0.0, 2.0))
+
+
+def test_budget_gives_the_same_gradients() -> None:
+    def fn(x, w):
+        for _ in range(4):
+            x = torch.tanh(x @ w)
+        return x
+
+    x, w = torch.randn(5, 5, requires_grad=True), torch.randn(5, 5, requires_grad=True)
+    want = torch.autograd.grad(fn(x, w).sum(), (x, w))
+    for budget in (1.0, 0.5, 0.0):
+        f = tinycompile.compile(fn, options={"activation_memory_budget": budget})
+        got = torch.autograd.grad(f(x, w).sum(), (x, w))
+        for g, e in zip(got, want, strict=True):
+            torch.testing.assert_close(g, e)
+
+
+def test_both_halves_come_from_disk(tmp_path: Path) -> None:
+    with tinycompile.config.patch(cache_dir=str(tmp_path / "cache")):
+        for from_disk in (0, 1):
+            f = tinycompile.compile(lambda x: torch.softmax(x, -1).square().sum())
+            x = torch.randn(3, 4, requires_grad=True)
+            f(x).backward()
+            assert f.cache_info()["from_disk"] == from_disk
+            assert f.source("cpp") and f.source("plan")
+
+
+def test_artifacts(tmp_path: Path) -> None:
+    with tinycompile.config.patch(dump_dir=str(tmp_path)):
+        f = tinycompile.compile(lambda x: torch.exp(x).sum())
+        report = f.explain(torch.randn(3, requires_grad=True))
+    names = {p.name for p in tmp_path.rglob("*.*")}
+    assert {"2_joint.py", "2_forward.py", "2_backward.py", "5_plan.py", "5_plan_backward.py"} <= names
+    assert "aot" in dict(report.times)
+    assert len(report.kernels) == 2
+    assert "tangent" in f.source("backward") and "tangent" not in f.source("forward")
 
 
 def test_options() -> None:

@@ -16,9 +16,11 @@ from tinycompile.aot.cut import INFINITE, FlowNetwork
 from tinycompile.aot.joint import Joint, UntreatableError, differentiate
 from tinycompile.aot.partition import Split, partition, verify_split
 from tinycompile.aot.requires_grad import outputs_require_grad
+from tinycompile.base.device import Device
 from tinycompile.base.errors import VerifyError
+from tinycompile.base.meta import TensorMeta
 from tinycompile.capture.frame import capture
-from tinycompile.ir.graph import Graph
+from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ir.interpreter import run_graph
 from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.passes.pipeline import optimize
@@ -152,12 +154,15 @@ def test_detach_cuts() -> None:
     assert targets(joint.graph).count("mul") == 2
 
 
-def test_complex_values_are_untreatable() -> None:
-    captured = capture(lambda x: torch.fft.fft(x).real, (leaf(4),), {})
-    if captured.graph is None:
-        pytest.skip("capture does not take it")
-    with pytest.raises(UntreatableError, match="complex"):
-        differentiate(captured.graph, (True,), (True,))
+def test_complex_values_and_writes_are_untreatable() -> None:
+    meta = TensorMeta.contiguous((4,), torch.float32, Device("cpu"))
+    x = Node("x", "placeholder", "", meta=meta)
+    spectrum = Node("y", "extern", "torch.fft.fft", (Ref("x"),), meta=replace(meta, dtype=torch.complex64))
+    write = Node("y", "extern", "torch.Tensor.exp_", (Ref("x"),), meta=meta)
+    output = Node("output", "output", "", ((Ref("y"),),))
+    for node, why in ((spectrum, "complex"), (write, "writes")):
+        with pytest.raises(UntreatableError, match=why):
+            differentiate(Graph("f", (x, node, output)), (True,), (True,))
 
 
 def test_verify_split_notices_a_missing_input() -> None:

@@ -103,3 +103,18 @@ def test_storage_id() -> None:
     t = torch.ones(2, 3)
     assert private.storage_id(t.untyped_storage()) == private.storage_id(t.t()[1:].untyped_storage())
     assert private.storage_id(t.untyped_storage()) != private.storage_id(torch.ones(2, 3).untyped_storage())
+
+
+def test_function_apply_is_apply() -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            return g * 2
+
+    x = torch.ones(3, requires_grad=True)
+    private.function_apply(Double)(x).sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), 2.0))

@@ -28,7 +28,12 @@ def _requires(node: Node, live: dict[str, bool]) -> bool:
     if node.kind == "call" and node.target in CUT:
         return False
     reached = any(live[r.name] for r in refs((node.args, node.kwargs)))
-    return reached and (not isinstance(node.meta, TensorMeta) or node.meta.dtype.is_floating_point)
+    return reached and (not isinstance(node.meta, TensorMeta) or has_gradient(node.meta))
+
+
+def has_gradient(meta: TensorMeta) -> bool:
+    """Whether the dtype is one that gradients have."""
+    return meta.dtype.is_floating_point or meta.dtype.is_complex
 
 
 def refs(value: Any) -> Iterator[Ref]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tinycompile.aot import opaque
-from tinycompile.aot.requires_grad import CUT
+from tinycompile.aot.requires_grad import CUT, has_gradient
 from tinycompile.base import shapes
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim
@@ -197,7 +197,7 @@ def _differentiable(metas: Any) -> bool:
     """Whether some result has a dtype that gradients have."""
     if isinstance(metas, tuple):
         return any(_differentiable(m) for m in metas)
-    return isinstance(metas, TensorMeta) and (metas.dtype.is_floating_point or metas.dtype.is_complex)
+    return isinstance(metas, TensorMeta) and has_gradient(metas)
 
 
 def dense(meta: TensorMeta) -> TensorMeta:
