@@ -171,6 +171,16 @@ def _public_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     return check
 
 
+# --- torch's backward --------------------------------------------------------------------------------------------------------
+
+_keep_graph = _find("_autograd._get_current_graph_task_keep_graph")
+
+
+def keeps_graph() -> bool:
+    """Inside torch's backward: whether it was asked to retain the graph. The public way can't tell, and says yes."""
+    return True if _keep_graph is None else bool(_keep_graph())
+
+
 def in_use() -> dict[str, bool]:
     """Which private ways this build of torch offers."""
     return {
@@ -181,5 +191,6 @@ def in_use() -> dict[str, bool]:
         "_dispatch_keys": _dispatch_keys is not None,
         "_StaticCudaLauncher": static_launcher is not None,
         "_FunctionBase": _FunctionBase is not None,
+        "_get_current_graph_task_keep_graph": _keep_graph is not None,
         "modes": None not in (_any_autocast, _function_modes, _dispatch_modes),
     }

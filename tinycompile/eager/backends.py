@@ -15,11 +15,13 @@ import tinycompile.ops  # noqa: F401  fills OPS and defines every op
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
+from tinycompile.eager.tape import note_view
 from tinycompile.eager.tensor import Tensor, from_meta, meta_of_torch, unwrap, view_of, wrap
 from tinycompile.ops.record import OPS, Decompose, Op, View
 
 # Ops whose result is a view when strides or dtypes allow it, else a copy: torch decides.
 _MAY_COPY = frozenset({"reshape", "flatten", "contiguous", "to", "view_as"})
+_SEVERAL_VIEWS = frozenset({"split", "split_with_sizes", "chunk", "unbind"})
 # Ops that need the data of a meta tensor when they name another device; factories don't.
 _COPIES_DATA = frozenset({"to", "to_device", "copy_"})
 # Ops that torch lets have tensors on several devices: copies, and indices on the CPU.
@@ -54,16 +56,27 @@ def named_results(op: Op, items: Sequence[Any]) -> Any:
     return kind(items) if kind is not None and named else tuple(items)
 
 
+def _view(op: Op, of: Tensor, meta: Any, rest: tuple[Any, ...]) -> Tensor:
+    """A view, which knows its base: but for detach, whose point is to know nothing."""
+    view = view_of(of, meta)
+    if op.name != "detach":
+        note_view(view, of, op.name, rest)
+    return view
+
+
 def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     """CPU and CUDA. Called with torch tensors alone it returns torch tensors."""
     op = OPS[op_name]
     if op_name in _ALIASES and isinstance(args[0], Tensor):
-        return args[0] if is_same(op) else view_of(args[0], op.meta(args[0].meta, *args[1:]))  # type: ignore[arg-type]
+        return args[0] if is_same(op) else _view(op, args[0], op.meta(args[0].meta, *args[1:]), args[1:])
     inputs = dispatcher.tensors_in(args)
     result = op.eager(*[a.raw() if type(a) is Tensor else unwrap(a) for a in args])
     if inputs and not any(isinstance(t, Tensor) for t in inputs):
         return result
     wrapped = wrap(result, inputs)
+    if op_name in _SEVERAL_VIEWS and isinstance(args[0], Tensor):
+        for piece in wrapped:
+            note_view(piece, args[0], op_name, args[1:], several=True)
     return named_results(op, wrapped) if type(wrapped) is tuple else wrapped
 
 
@@ -74,7 +87,7 @@ def run_meta(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return args[0]
     metas = op.meta(*(meta_of(a) for a in args))
     if op_name in _ALIASES and isinstance(args[0], Tensor):
-        return view_of(args[0], metas)  # type: ignore[arg-type]
+        return _view(op, args[0], metas, args[1:])
     if isinstance(metas, TensorMeta):
         if metas.device.type == "meta":
             return from_meta(metas)

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +23,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet, backend_key
 from tinycompile.eager.backends import is_same, meta_of, named_results
+from tinycompile.eager.probe import is_unreliable, probe
 from tinycompile.eager.tensor import Tensor
 from tinycompile.ops.record import OPS, BoundCall, Metas, Op
 
@@ -153,13 +155,13 @@ _NAMESPACES = (torch, torch.nn.functional, torch.Tensor, torch.linalg, torch.fft
 
 @functools.cache
 def _paths() -> dict[Any, str]:
-    """Public dotted name of each torch function; the first namespace that has it names it."""
+    """Dotted name of each torch function; the first namespace that has it names it, a public name first."""
     found: dict[Any, str] = {}
     for owner in _NAMESPACES:
         prefix = "torch.Tensor" if owner is torch.Tensor else owner.__name__
-        for name in dir(owner):
+        for name in sorted(dir(owner), key=lambda n: n.startswith("_")):
             fn = getattr(owner, name)
-            if callable(fn) and (not name.startswith("_") or owner is torch.Tensor):
+            if callable(fn) and (not name.startswith("_") or owner is torch.Tensor or isinstance(fn, BuiltinFunctionType)):
                 with contextlib.suppress(TypeError):  # unhashable: no function
                     found.setdefault(fn, f"{prefix}.{name}")
     return found
@@ -167,6 +169,8 @@ def _paths() -> dict[Any, str]:
 
 def path_of(fn: Callable[..., Any]) -> str:
     """A dotted path by which a torch function can be found again: ``torch.fft.rfft``, ``torch.Tensor.sort``."""
+    if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return f"torch.ops.{fn}"  # torch.ops.aten.topk, torch.ops.aten.topk.default
     known = _paths().get(fn)
     return known or f"{getattr(fn, '__module__', None) or 'torch'}.{getattr(fn, '__qualname__', fn)}"
 
@@ -174,13 +178,21 @@ def path_of(fn: Callable[..., Any]) -> str:
 def fake_extern_meta(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The results' metadata of a torch function that has no record, by running it on torch's meta tensors.
 
-    TensorMeta for each tensor result, in tuples as ``fn`` returns them; other results are as they are. Symbolic sizes count
-    with their hints. Strides are those of torch's meta kernels, which for some library ops differ from the real ones: check
-    at run time. Raises what ``fn`` raises, NotImplementedError where torch has no meta kernel."""
+    TensorMeta for each tensor result, in tuples (or named tuples) as ``fn`` returns them; other results are as they are.
+    Symbolic sizes count with their hints. Where torch's meta kernels are wrong in strides, or missing, ``fn`` itself runs on
+    stand-ins for the arguments (see ``eager/probe.py``). Raises what ``fn`` raises, NotImplementedError where both ways fail."""
     device = _result_device(args, kwargs)
     given = {k: "meta" if k == "device" and v is not None else _to_torch_meta(v) for k, v in kwargs.items()}
-    with torch.no_grad():
-        result = fn(*(_to_torch_meta(a) for a in args), **given)
+    try:
+        with torch.no_grad(), torch.device("meta"):
+            result = fn(*(_to_torch_meta(a) for a in args), **given)
+    except NotImplementedError:
+        result = probe(fn, args, kwargs)
+        if result is None:
+            raise
+    else:
+        if is_unreliable(path_of(fn)):
+            result = probe(fn, args, kwargs) or result
     return _from_torch_meta(result, device)
 
 
@@ -221,5 +233,6 @@ def _from_torch_meta(value: Any, device: Device) -> Any:
     if isinstance(value, torch.Tensor):
         return TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, int(value.storage_offset()))
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        return tuple(_from_torch_meta(v, device) for v in value)
+        items = [_from_torch_meta(v, device) for v in value]
+        return type(value)(items) if type(value).__module__ == "torch.return_types" else tuple(items)
     return value

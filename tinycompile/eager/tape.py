@@ -47,8 +47,8 @@ class HookHandle:
 
     __slots__ = ("_hooks", "_key")
 
-    def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
-        self._hooks, self._key = weakref.ref(_Hooks.of(hooks)), next(_serial)
+    def __init__(self, hooks: Hooks, hook: Any) -> None:
+        self._hooks, self._key = weakref.ref(hooks), next(_serial)
         hooks[self._key] = hook
 
     def remove(self) -> None:
@@ -64,29 +64,45 @@ class HookHandle:
         self.remove()
 
 
-class _Hooks(dict[int, Any]):
+class Hooks(dict[int, Any]):
     """Hooks in the order in which they were added; a class of its own because a plain dict can't be referenced weakly."""
 
     __slots__ = ("__weakref__",)
 
-    @staticmethod
-    def of(hooks: Any) -> _Hooks:
-        assert isinstance(hooks, _Hooks)
-        return hooks
+    def replace(self, grad: Any) -> Any:
+        """The gradient after all hooks; those that retain it see it last."""
+        for hook in sorted(self.values(), key=lambda h: isinstance(h, Retain)):
+            replaced = hook(grad)
+            grad = grad if replaced is None else replaced
+        return grad
+
+
+class Retain:
+    """The hook of ``retain_grad()``."""
+
+    __slots__ = ("_meta",)
+
+    def __init__(self, meta: AutogradMeta) -> None:
+        self._meta = weakref.ref(meta)
+
+    def __call__(self, grad: Any) -> None:
+        meta = self._meta()
+        if meta is not None:
+            meta.grad = grad if meta.grad is None else ops.add(meta.grad, grad)
 
 
 class AutogradMeta:
     """What the tape knows of one tensor. ``generation`` counts the in-place writes that gave it (as the base of views) a new
     history: views made before look their own history up again."""
 
-    __slots__ = ("accumulator", "generation", "grad", "grad_fn", "hooks", "index", "post_hooks", "retained")
+    __slots__ = ("__weakref__", "accumulator", "generation", "grad", "grad_fn", "hooks", "index", "post_hooks", "retained")
 
     def __init__(self, grad_fn: Node | None = None, index: int = 0, generation: int = 0) -> None:
         self.grad: Tensor | None = None
         self.grad_fn, self.index, self.generation = grad_fn, index, generation
         self.accumulator: weakref.ref[AccumulateGrad] | None = None
-        self.hooks: _Hooks | None = None  # of a leaf; hooks of other tensors are on their node
-        self.post_hooks: _Hooks | None = None
+        self.hooks: Hooks | None = None  # of a leaf; hooks of other tensors are on their node
+        self.post_hooks: Hooks | None = None
         self.retained = False
 
 
@@ -112,8 +128,8 @@ class Node:
     def __init__(self, edges: Sequence[Edge | None], metas: Sequence[TensorMeta]) -> None:
         self.edges, self.metas = tuple(edges), tuple(metas)
         self.serial = float(next(_serial))
-        self.pre_hooks: dict[int, _Hooks] | None = None
-        self.post_hooks: _Hooks | None = None
+        self.pre_hooks: dict[int, Hooks] | None = None
+        self.post_hooks: Hooks | None = None
         self.location: list[str] | None = traceback.format_stack()[:-2] if torch.is_anomaly_enabled() else None
 
     def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
@@ -132,22 +148,19 @@ class Node:
     def register_hook(self, hook: Callable[[tuple[Any, ...], tuple[Any, ...]], Any]) -> HookHandle:
         """``hook(grad_inputs, grad_outputs)`` after the node ran; a result replaces the input gradients."""
         if self.post_hooks is None:
-            self.post_hooks = _Hooks()
+            self.post_hooks = Hooks()
         return HookHandle(self.post_hooks, hook)
 
-    def hooks_of(self, index: int) -> _Hooks:
+    def hooks_of(self, index: int) -> Hooks:
         """Hooks on the gradient of one result."""
         if self.pre_hooks is None:
             self.pre_hooks = {}
-        return self.pre_hooks.setdefault(index, _Hooks())
+        return self.pre_hooks.setdefault(index, Hooks())
 
     def before(self, index: int, grad: Any) -> Any:
         """The gradient of a result after its hooks."""
         hooks = self.pre_hooks.get(index) if self.pre_hooks else None
-        for hook in list(hooks.values()) if hooks else ():
-            replaced = hook(grad)
-            grad = grad if replaced is None else replaced
-        return grad
+        return grad if hooks is None else hooks.replace(grad)
 
     def __repr__(self) -> str:
         return f"<{self.name()} at {id(self):#x}>"
@@ -167,10 +180,7 @@ class AccumulateGrad(Node):
     def before(self, index: int, grad: Any) -> Any:
         """The leaf's own hooks."""
         hooks = tape_of(self.variable).hooks
-        for hook in list(hooks.values()) if hooks else ():
-            replaced = hook(grad)
-            grad = grad if replaced is None else replaced
-        return grad
+        return grad if hooks is None else hooks.replace(grad)
 
     def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
         """Add, then call the post-accumulate hooks."""
@@ -286,9 +296,7 @@ class OpNode(Node):
         super().__init__(edges, ())
         self.op, self.needs = op, tuple(needs)
         self.saves = op.vjp.reads(op.schema, needs)
-        self.args = tuple(
-            _saved(a, argument.name in self.saves) for argument, a in zip(op.schema.args, args, strict=True)
-        )
+        self.args = tuple(_saved(a, argument.name in self.saves) for argument, a in zip(op.schema.args, args, strict=True))
         self.results: tuple[Any, ...] = ()
         self.freed = False
 
@@ -386,7 +394,9 @@ def require_grad(tensor: Tensor) -> Tensor:
     """Make a leaf of a tensor that is on no tape."""
     if not tensor.dtype.is_floating_point:
         if tensor.dtype.is_complex:
-            raise NotImplementedError("tinycompile's tape does not differentiate complex tensors; torch's does: use torch tensors")
+            raise NotImplementedError(
+                "tinycompile's tape does not differentiate complex tensors; torch's does: use torch tensors"
+            )
         raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
     tensor._autograd = AutogradMeta()
     tensor.keys |= AUTOGRAD
@@ -418,3 +428,26 @@ def edges_of(args: Sequence[Any], edge_of: Callable[[Any], Edge | None]) -> tupl
         else:
             needs.append(None)
     return tuple(needs), edges
+
+
+# --- views -------------------------------------------------------------------------------------------------------------------
+
+
+def note_view(view: Tensor, of: Tensor, op_name: str, rest: tuple[Any, ...], several: bool = False) -> None:
+    """Remember how ``view`` comes from its base, so that a write to either reaches the gradients of the other."""
+    info = of._view
+    base, chain, origin = (of, (), "") if info is None else (info.base, info.chain, info.origin)
+    if not origin:
+        origin = "several" if several else "" if torch.is_grad_enabled() else "no_grad"
+    view._view = ViewInfo(base, (*chain, (op_name, rest)), generation_of(base), origin)
+    views = base._views
+    if views is None:
+        views = base._views = []
+    views.append(weakref.ref(view))
+    if not len(views) & 63:
+        base._views = [r for r in views if r() is not None]
+
+
+def generation_of(base: Tensor) -> int:
+    """How often the base got a new history by a write."""
+    return 0 if base._autograd is None else tape_of(base).generation

@@ -7,7 +7,7 @@ It is no subclass of ``torch.Tensor``. A view is made by stride arithmetic alone
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,6 +17,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import Shape
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet, backend_key
+from tinycompile.eager.differentiable import DifferentiableMethods
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.methods import TensorMethods
 from tinycompile.eager.storage import Storage
@@ -35,13 +36,15 @@ def _device(device: torch.device) -> tuple[Device, int]:
     return known
 
 
-class Tensor(TensorMethods):
+class Tensor(DifferentiableMethods, TensorMethods):
     """A strided view of a :class:`Storage`. Make one with a factory, :func:`from_torch` or an op."""
 
     __slots__ = ("__weakref__", "_autograd", "_base", "_handle", "_meta", "_storage", "_view", "_views", "device", "keys")
 
     device: Device
     keys: int
+    tape: ClassVar[Any] = None
+    """What is done where our tape follows a tensor; set by ``autograd.py``, which stands above this file."""
 
     def __init__(self, storage: Storage, meta: TensorMeta) -> None:
         """A tensor of ``meta`` on ``storage``. Raises RuntimeError when it would reach beyond the end."""
@@ -139,11 +142,6 @@ class Tensor(TensorMethods):
         return self.meta.numel * self.dtype.itemsize
 
     @property
-    def requires_grad(self) -> bool:
-        """Whether our tape follows it, or torch's."""
-        return bool(self.keys & _AUTOGRAD) or self.on_torchs_tape
-
-    @property
     def on_torchs_tape(self) -> bool:
         """Whether torch's own autograd follows it: it was made of a torch tensor that requires grad."""
         owner = self._handle if self._handle is not None else self._base
@@ -204,7 +202,7 @@ class Tensor(TensorMethods):
         return self.raw() if not self.keys & _AUTOGRAD else self._bridged()
 
     def _bridged(self) -> torch.Tensor:
-        return self.raw()
+        return self.tape.bridge(self)
 
     def raw(self) -> torch.Tensor:
         """The torch tensor on the same memory, always the same object. Our tape doesn't see what is done with it."""
@@ -224,11 +222,15 @@ class Tensor(TensorMethods):
         for other in dispatcher.tensors_in((args, tuple(kwargs.values()))):
             if isinstance(other, Tensor) and type(other)._extern.__func__ is not cls._extern.__func__:  # type: ignore[attr-defined]
                 return type(other)._extern(fn, args, kwargs)
+        if cls.tape is not None and cls.tape.follows(args, kwargs):
+            return cls.tape.call(fn, args, kwargs)
         return run_on_handles(fn, args, kwargs)
 
     @classmethod
     def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """``add_`` and ``out=``: torch's own function writes, with torch's checks."""
+        if cls.tape is not None and cls.tape.follows(args, kwargs, bound.out):
+            return cls.tape.write(bound, fn, args, kwargs)
         return cls._extern(fn, args, kwargs)
 
     # --- indexing
@@ -239,6 +241,9 @@ class Tensor(TensorMethods):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write in place, as torch does."""
+        if self.tape is not None and self.tape.follows((self, value), {}):
+            self.tape.write_item(self, index, value)
+            return
         self._extern(torch.Tensor.__setitem__, (self, index, value), {})
 
     # --- other libraries

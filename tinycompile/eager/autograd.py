@@ -1,0 +1,340 @@
+"""Differentiation of our tensors: ``backward``, ``grad``, hooks, and the bridge to torch's tape.
+
+The modes are torch's own (``no_grad``, ``enable_grad``, ``set_grad_enabled``, ``inference_mode``, ``detect_anomaly``), so that
+either spelling holds for both kinds of tensors.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.base.torch_private import keeps_graph
+from tinycompile.eager import inplace
+from tinycompile.eager.engine import Backward
+from tinycompile.eager.recording import call_torch, edge_of, is_tracked
+from tinycompile.eager.tape import (
+    AUTOGRAD,
+    Edge,
+    HookHandle,
+    Hooks,
+    Retain,
+    require_grad,
+    saved_hooks,
+    tape_of,
+)
+from tinycompile.eager.tensor import Tensor, from_torch, same_memory
+from tinycompile.eager.tensor import version_of as _version_of
+from tinycompile.ops.calls import ops
+
+no_grad = torch.no_grad
+enable_grad = torch.enable_grad
+set_grad_enabled = torch.set_grad_enabled
+is_grad_enabled = torch.is_grad_enabled
+inference_mode = torch.inference_mode
+detect_anomaly = torch.autograd.detect_anomaly
+set_detect_anomaly = torch.autograd.set_detect_anomaly
+
+
+# --- backward and grad -------------------------------------------------------------------------------------------------------
+
+
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Add the gradients of ``tensors`` to the ``grad`` of every leaf they came from, or of ``inputs`` alone.
+
+    ``grad_tensors``: one a tensor, of its shape; None for a scalar. Raises RuntimeError as torch does."""
+    outputs = _listed(tensors)
+    targets = None if inputs is None else _listed(inputs)
+    if targets is not None and not targets:
+        raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
+    found = _run(outputs, grad_tensors, retain_graph, create_graph, targets)
+    for target, grad in zip(targets or (), found, strict=True):
+        if grad is None:
+            continue
+        if isinstance(target, torch.Tensor):
+            target.grad = grad if target.grad is None else target.grad + grad
+        else:
+            _add_to(target, grad, create_graph)
+
+
+def _add_to(target: Tensor, grad: Any, create_graph: bool) -> None:
+    edge = edge_of(target)
+    assert edge is not None
+    if tape_of(target).grad_fn is None:
+        edge.node.run((grad,), create_graph, True)
+    else:
+        Retain(tape_of(target))(grad)
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Any, ...]:
+    """The gradients of ``outputs`` for ``inputs``, which are not added to anything.
+
+    An input that the outputs do not depend on is an error unless ``allow_unused`` (then its gradient is None, or zeros with
+    ``materialize_grads``)."""
+    targets = _listed(inputs)
+    if not targets:
+        raise ValueError("grad requires non-empty inputs.")
+    if materialize_grads and allow_unused is False:
+        raise ValueError(
+            "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
+        )
+    found = _run(_listed(outputs), grad_outputs, retain_graph, create_graph, targets)
+    if materialize_grads:
+        return tuple(ops.zeros_like(t) if g is None else g for t, g in zip(targets, found, strict=True))
+    if not allow_unused and any(g is None for g in found):
+        raise RuntimeError(
+            "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if this is the "
+            "desired behavior."
+        )
+    return tuple(found)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def _run(
+    outputs: Sequence[Any], seeds: Any, retain_graph: bool | None, create_graph: bool, targets: Sequence[Any] | None
+) -> list[Any]:
+    """One pass of our engine, then of torch's for what came out at torch tensors."""
+    given = [None] * len(outputs) if seeds is None else _listed(seeds)
+    if len(given) != len(outputs):
+        raise RuntimeError(f"got {len(outputs)} tensors and {len(given)} gradients")
+    roots, grads = [], []
+    for i, (output, seed) in enumerate(zip(outputs, given, strict=True)):
+        roots.append(_root(output, i))
+        grads.append(_seed(output, seed, i))
+    keep = create_graph if retain_graph is None else retain_graph
+    edges = None if targets is None else [_target(t) for t in targets]
+    ours = None if edges is None else [e for e in edges if isinstance(e, Edge)]
+    run = Backward(roots, grads, ours, keep, create_graph)
+    found = run.run()
+    theirs = _run_torch(run.outside, targets, keep, create_graph)
+    return [theirs.get(id(t)) if e is None else found.get(e) for t, e in zip(targets or (), edges or (), strict=True)]
+
+
+def _root(output: Any, i: int) -> Edge:
+    edge = edge_of(output)
+    if edge is None:
+        raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
+    return edge
+
+
+def _seed(output: Any, seed: Any, i: int) -> Any:
+    if seed is None:
+        if not all(size == 1 for size in output.shape):
+            raise RuntimeError("grad can be implicitly created only for scalar outputs")
+        return ops.full(tuple(output.shape), 1.0, dtype=output.dtype, device=output.device)
+    if tuple(seed.shape) != tuple(output.shape):
+        raise RuntimeError(
+            f"Mismatch in shape: grad_output[{i}] has a shape of {torch.Size(seed.shape)} and output[{i}] has a shape of "
+            f"{torch.Size(output.shape)}."
+        )
+    return seed if isinstance(seed, Tensor) else from_torch(seed)
+
+
+def _target(tensor: Any) -> Edge | None:
+    """Where a wanted gradient is found; None: on torch's side."""
+    if not tensor.requires_grad:
+        raise RuntimeError("One of the differentiated Tensors does not require grad")
+    return None if isinstance(tensor, torch.Tensor) or tensor._autograd is None else edge_of(tensor)
+
+
+def _run_torch(
+    outside: Sequence[tuple[torch.Tensor, Any]], targets: Sequence[Any] | None, keep: bool, create_graph: bool
+) -> dict[int, Any]:
+    if not outside:
+        return {}
+    tensors = [t for t, _ in outside]
+    grads = [g.torch() for _, g in outside]
+    if targets is None:
+        torch.autograd.backward(tensors, grads, retain_graph=keep, create_graph=create_graph)
+        return {}
+    wanted = [t for t in targets if isinstance(t, torch.Tensor) or t._autograd is None]
+    if not wanted:
+        return {}
+    raws = [t if isinstance(t, torch.Tensor) else t.raw() for t in wanted]
+    found = torch.autograd.grad(tensors, raws, grads, keep, create_graph, allow_unused=True)
+    return {id(t): g if g is None or isinstance(t, torch.Tensor) else from_torch(g) for t, g in zip(wanted, found, strict=True)}
+
+
+# --- what Tensor asks for ----------------------------------------------------------------------------------------------------
+
+
+class _Tape:
+    """``Tensor.tape``: see ``differentiable.py`` for what each is."""
+
+    write = staticmethod(inplace.write)
+    write_item = staticmethod(inplace.write_item)
+    backward = staticmethod(backward)
+    version_of = staticmethod(_version_of)
+
+    @staticmethod
+    def follows(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any = None) -> bool:
+        """Whether the call must be recorded."""
+        return torch.is_grad_enabled() and is_tracked((*args, *kwargs.values(), out))
+
+    @staticmethod
+    def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A torch function without a record; ``sort_`` and the like write."""
+        name = getattr(fn, "__name__", "")
+        if name.endswith("_") and not name.endswith("__") and isinstance(args[0], Tensor):
+            return inplace.call(fn, args, kwargs)
+        return call_torch(fn, args, kwargs)
+
+    @staticmethod
+    def require(tensor: Tensor, value: bool) -> Tensor:
+        meta = tensor._autograd
+        if meta is not None and meta.grad_fn is not None:
+            if not value:
+                raise RuntimeError(
+                    "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a "
+                    "subgraph that doesn't require differentiation use var_no_grad = var.detach()."
+                )
+        elif value and meta is None:
+            require_grad(tensor)
+        elif not value and meta is not None:
+            tensor._autograd, tensor.keys = None, tensor.keys & ~AUTOGRAD
+        return tensor
+
+    @staticmethod
+    def grad_fn(tensor: Tensor) -> Any:
+        if not tensor.keys & AUTOGRAD:
+            return tensor._read("grad_fn")
+        edge = edge_of(tensor)
+        return None if edge is None or tape_of(tensor).grad_fn is None else edge.node
+
+    @staticmethod
+    def grad_of(tensor: Tensor) -> Any:
+        meta = tape_of(tensor)
+        if meta.grad is None and meta.grad_fn is not None and not meta.retained:
+            warnings.warn(
+                "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
+                "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf Tensor, "
+                "use .retain_grad() on the non-leaf Tensor.",
+                UserWarning,
+                stacklevel=3,
+            )
+        return meta.grad
+
+    @staticmethod
+    def set_grad(tensor: Tensor, value: Any) -> None:
+        if value is not None and (tuple(value.shape) != tuple(tensor.shape) or value.dtype != tensor.dtype):
+            raise RuntimeError(
+                f"assigned grad has data of a different size or type: {list(value.shape)} {value.dtype} for "
+                f"{list(tensor.shape)} {tensor.dtype}"
+            )
+        if tensor._autograd is None:
+            tensor.raw().grad = value.raw() if isinstance(value, Tensor) else value
+        else:
+            tape_of(tensor).grad = from_torch(value) if isinstance(value, torch.Tensor) else value
+
+    @staticmethod
+    def register_hook(tensor: Tensor, hook: Callable[[Any], Any]) -> HookHandle:
+        if not tensor.keys & AUTOGRAD:
+            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+        edge, meta = edge_of(tensor), tape_of(tensor)
+        if meta.grad_fn is not None:
+            assert edge is not None
+            return HookHandle(edge.node.hooks_of(edge.index), hook)
+        if meta.hooks is None:
+            meta.hooks = Hooks()
+        return HookHandle(meta.hooks, hook)
+
+    @staticmethod
+    def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Any], None]) -> HookHandle:
+        if not tensor.keys & AUTOGRAD:
+            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+        meta = tape_of(tensor)
+        if meta.grad_fn is not None:
+            raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+        if meta.post_hooks is None:
+            meta.post_hooks = Hooks()
+        return HookHandle(meta.post_hooks, hook)
+
+    @staticmethod
+    def retain_grad(tensor: Tensor) -> None:
+        if not tensor.keys & AUTOGRAD:
+            raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        edge, meta = edge_of(tensor), tape_of(tensor)
+        meta = tape_of(tensor)
+        if meta.grad_fn is None or meta.retained:
+            return
+        assert edge is not None
+        meta.retained = True
+        HookHandle(edge.node.hooks_of(edge.index), Retain(meta))
+
+    @staticmethod
+    def detach_(tensor: Tensor) -> Tensor:
+        if tensor._view is not None and tensor.keys & AUTOGRAD:
+            raise RuntimeError("Can't detach views in-place. Use detach() instead.")
+        if tensor._autograd is None:
+            tensor.raw().detach_()
+        tensor._autograd, tensor.keys = None, tensor.keys & ~AUTOGRAD
+        return tensor
+
+    @staticmethod
+    def set_data(tensor: Tensor, value: Any) -> None:
+        other = value if isinstance(value, Tensor) else from_torch(value)
+        tensor._handle, tensor._meta, tensor._storage, tensor._base = other.raw().detach(), None, None, None
+        tensor._view = None
+
+    @staticmethod
+    def bridge(tensor: Tensor) -> torch.Tensor:
+        """The tensor on torch's tape: torch's backward goes on in ours."""
+        if not torch.is_grad_enabled():
+            return tensor.raw()
+        return _ToTorch.apply(torch.empty(0, requires_grad=True), same_memory(tensor, keep_history=True))  # type: ignore[no-any-return]
+
+
+class _ToTorch(torch.autograd.Function):
+    """A node of torch's tape whose backward is a pass over ours. ``anchor`` is what makes torch record it."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, tensor: Tensor) -> torch.Tensor:
+        ctx.edge = edge_of(tensor)
+        return tensor.raw().detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None]:
+        create_graph = torch.is_grad_enabled()
+        run = Backward([ctx.edge], [from_torch(grad)], None, keeps_graph(), create_graph)
+        run.run()
+        _run_torch(run.outside, None, keeps_graph(), create_graph)
+        return None, None
+
+
+Tensor.tape = _Tape
+
+
+# --- saved tensors -----------------------------------------------------------------------------------------------------------
+
+
+class saved_tensors_hooks:  # noqa: N801  torch's name
+    """Inside the ``with`` block what is saved for backward is ``pack(tensor)``, and ``unpack`` of that when it is read."""
+
+    def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
+        self.pair = pack, unpack
+
+    def __enter__(self) -> None:
+        saved_hooks.stack.append(self.pair)
+
+    def __exit__(self, *exc: object) -> None:
+        saved_hooks.stack.pop()

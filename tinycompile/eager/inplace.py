@@ -1,0 +1,197 @@
+"""Writes in place under the tape: ``add_``, ``copy_``, ``x[i] = y``. Their checks and wordings are torch's.
+
+The write itself is torch's on the shared memory, which counts versions. The history is that of the functional op: a tensor
+that is written to becomes its result; a base whose view is written to becomes the result of :class:`CopySlices`, and all its
+views look their history up anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.base.meta import TensorMeta
+from tinycompile.eager.indexing import basic_view, is_basic
+from tinycompile.eager.recording import call_torch, edge_of
+from tinycompile.eager.tape import (
+    AUTOGRAD,
+    AutogradMeta,
+    Edge,
+    Node,
+    OpNode,
+    ViewInfo,
+    edges_of,
+    generation_of,
+    tape_of,
+)
+from tinycompile.eager.tensor import Tensor, run_on_handles
+from tinycompile.ops.calls import ops
+from tinycompile.ops.gradients import differentiable_form
+from tinycompile.ops.record import OPS, BoundCall, Decompose, Extern
+
+
+def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run ``fn``, which writes into its first argument, and record it."""
+    name = getattr(fn, "__name__", bound.op.name)
+    if bound.out is not None:
+        raise RuntimeError(
+            f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments "
+            "requires grad."
+        )
+    target, op = bound.args[0], bound.op
+    if not isinstance(target, Tensor):
+        raise RuntimeError(f"{name}: our tape can't follow a write into a torch tensor; wrap it by from_torch first")
+    check_writable(target)
+    if op.vjp is not None:
+        needs, edges = edges_of(bound.args, edge_of)
+        node = OpNode(op, bound.args, needs, edges)  # saves what it reads as it is before the write
+        run_on_handles(fn, args, kwargs)
+        node.close((target,))
+        rebase(target, Edge(node, 0) if any(e is not None for e in edges) else None)
+        return target
+    form = differentiable_form(op)
+    result = NotImplemented if form is None else form(*bound.args)
+    if result is NotImplemented and isinstance(op.lowering, (Extern, Decompose)):
+        return call(fn, args, kwargs)
+    if result is NotImplemented:  # comparisons and the like: nothing to follow
+        run_on_handles(fn, args, kwargs)
+        rebase(target, None)
+        return target
+    return replace(target, result)
+
+
+def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A torch function without a record that writes into its first argument: torch differentiates it on a copy."""
+    check_writable(args[0])
+
+    def on_copy(first: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        copy = first.clone()
+        fn(copy, *rest, **named)
+        return copy
+
+    on_copy.__name__ = getattr(fn, "__name__", "write")
+    return replace(args[0], call_torch(on_copy, args, kwargs))
+
+
+def write_item(target: Tensor, index: Any, value: Any) -> None:
+    """``target[index] = value``."""
+    if is_basic(index):
+        view = basic_view(target, index)
+        if isinstance(value, (Tensor, torch.Tensor)):
+            while len(value.shape) > len(view.shape) and value.shape[0] == 1:
+                value = value[0]
+            view.copy_(value)
+        else:
+            view.fill_(value)
+        return
+    check_writable(target)
+
+    def on_copy(first: torch.Tensor, at: Any, new: Any) -> torch.Tensor:
+        copy = first.clone()
+        copy[at] = new
+        return copy
+
+    on_copy.__name__ = "index_put_"
+    replace(target, call_torch(on_copy, (target, index, value), {}))
+
+
+def replace(target: Tensor, result: Tensor) -> Tensor:
+    """Write a computed value into the memory; its history becomes the target's."""
+    with torch.no_grad():
+        target.raw().copy_(result.raw())
+    rebase(target, edge_of(result))
+    return target
+
+
+def check_writable(target: Tensor) -> None:
+    """torch's refusals: leaves, views of leaves, views that came in groups or under no_grad."""
+    info = target._view
+    if info is None:
+        if target._autograd is not None and tape_of(target).grad_fn is None:
+            raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+        return
+    if info.origin == "several":
+        made_by = target.grad_fn
+        raise RuntimeError(
+            f"Output {target.output_nr} of {made_by.name() if made_by is not None else info.chain[-1][0]} is a view and is being "
+            "modified inplace. This view is the output of a function that returns multiple views. Such functions do not allow the "
+            "output views to be modified inplace. You should replace the inplace operation by an out-of-place one."
+        )
+    if info.origin == "no_grad":
+        raise RuntimeError(
+            "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this use case is "
+            "ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the inplace either "
+            "both inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if you want the inplace "
+            "to be tracked)."
+        )
+    if info.base._autograd is not None and tape_of(info.base).grad_fn is None:
+        raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
+
+
+# --- new histories -----------------------------------------------------------------------------------------------------------
+
+
+def rebase(target: Tensor, edge: Edge | None) -> None:
+    """``target`` was written to: from now on it is what ``edge`` names (None: a constant)."""
+    info = target._view
+    if info is None:
+        _renew(target, edge)
+        return
+    before = edge_of(info.base)
+    if before is None and edge is None:
+        return
+    _renew(info.base, Edge(CopySlices(info, before, edge), 0))
+
+
+def _renew(base: Tensor, edge: Edge | None) -> None:
+    generation = generation_of(base) + 1
+    if edge is None:
+        if base._autograd is not None:
+            base._autograd, base.keys = None, base.keys & ~AUTOGRAD
+        return
+    base._autograd = AutogradMeta(edge.node, edge.index, generation)
+    base.keys |= AUTOGRAD
+    for reference in base._views or ():
+        view = reference()
+        if view is not None and not view._view.origin:
+            view.keys |= AUTOGRAD
+            if view._autograd is None:
+                view._autograd = AutogradMeta()  # its history is looked up when it is asked for
+
+
+class CopySlices(Node):
+    """A base after a write to a view of it: outside the view what it was before, inside what was written."""
+
+    __slots__ = ("base", "chain")
+    label = "CopySlices"
+
+    def __init__(self, info: ViewInfo, before: Edge | None, written: Edge | None) -> None:
+        super().__init__((before, written), (info.base.meta,))
+        self.base, self.chain = info.base.meta, info.chain
+
+    def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
+        """The gradient outside the view, and that of the view."""
+        part = grads[0]
+        for op_name, rest in self.chain:
+            part = getattr(ops, op_name)(part, *rest)
+        outside = None
+        if self.edges[0] is not None:
+            inside = self._spread(ops.full(tuple(part.shape), True, dtype=torch.bool, device=part.device))
+            outside = ops.where(inside, 0.0, grads[0])
+        return outside, part
+
+    def _spread(self, part: Any) -> Any:
+        """The view's elements at their places in the base."""
+        metas: list[TensorMeta] = [self.base]
+        for op_name, rest in self.chain:
+            found = OPS[op_name].meta(metas[-1], *rest)
+            assert isinstance(found, TensorMeta)
+            metas.append(found)
+        for (op_name, rest), of, made in zip(reversed(self.chain), metas[-2::-1], metas[:0:-1], strict=True):
+            vjp = OPS[op_name].vjp
+            assert vjp is not None
+            like = TensorMeta(of.shape, of.strides, part.dtype, of.device)
+            part = vjp.fn((part,), (like, *rest), (made,), (True, *(None for _ in rest)))[0]
+        return part

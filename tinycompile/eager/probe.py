@@ -1,0 +1,80 @@
+"""Metadata of torch functions by running them: for those whose meta kernels are missing, or wrong in strides.
+
+The arguments are stand-ins of the real sizes, strides and dtypes: identity matrices, on which decompositions and solvers work,
+ones for vectors, zeros for integers. What looks at the values to decide its result's size can't be told beforehand: refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tinycompile.base import shapes
+from tinycompile.base.device import Device
+from tinycompile.base.errors import DataDependentError
+from tinycompile.base.expr import Expr
+from tinycompile.base.meta import TensorMeta
+from tinycompile.eager.backends import meta_of
+from tinycompile.eager.tensor import Tensor
+
+_UNRELIABLE = ("torch.fft.", "torch.linalg.")  # whole namespaces
+_UNRELIABLE_NAMES = frozenset(("svd", "qr", "lu", "geqrf", "cholesky", "triangular_solve", "lu_solve", "pinverse", "stft", "istft"))
+_FROM_VALUES = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+
+
+def is_unreliable(path: str) -> bool:
+    """Whether torch's meta kernels for this function are known to give other strides than the real ones."""
+    return path.startswith(_UNRELIABLE) or path.rpartition(".")[2] in _UNRELIABLE_NAMES
+
+
+def probe(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of ``fn`` on stand-ins, or None when ``fn`` refuses them. Torch's generator is left as it was.
+
+    Raises DataDependentError for a function whose result's size depends on values."""
+    state = torch.get_rng_state()
+    try:
+        with torch.no_grad(), _Watch():
+            return fn(*(_stand_in(a) for a in args), **{k: _stand_in(v) for k, v in kwargs.items()})
+    except DataDependentError:
+        raise
+    except Exception:  # noqa: BLE001  # stand-ins that a function can't take tell nothing about it
+        return None
+    finally:
+        torch.set_rng_state(state)
+
+
+class _Watch(TorchDispatchMode):
+    """Refuses ops whose results' sizes, or Python values, come from tensors' values."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(tag in func.tags for tag in _FROM_VALUES):
+            raise DataDependentError(f"{func} looks at the values of a tensor")
+        return func(*args, **(kwargs or {}))
+
+
+def _stand_in(value: Any) -> Any:
+    if isinstance(value, (Tensor, torch.Tensor)):
+        value = meta_of(value)
+    if isinstance(value, TensorMeta):
+        return _tensor(value)
+    if isinstance(value, Expr):
+        return shapes.hint(value)
+    if isinstance(value, Device):
+        return value.torch()
+    if isinstance(value, (tuple, list)):
+        return type(value)(_stand_in(v) for v in value)
+    return value
+
+
+def _tensor(meta: TensorMeta) -> torch.Tensor:
+    shape, strides = [shapes.hint(s) for s in meta.shape], [shapes.hint(s) for s in meta.strides]
+    made = torch.empty_strided(shape, strides, dtype=meta.dtype, device=meta.device.torch())
+    if not (meta.dtype.is_floating_point or meta.dtype.is_complex):
+        return made.zero_()
+    if len(shape) < 2:
+        return made.fill_(1)
+    made.zero_().diagonal(dim1=-2, dim2=-1).fill_(1)
+    return made

@@ -1,0 +1,235 @@
+"""The Autograd key: what ops on tensors of the tape do, driven by the records.
+
+A record with a formula runs below and leaves a node; one without runs as the ops through which it is differentiated; what
+only torch can differentiate becomes a :class:`TorchCall`. Where torch tensors that require grad meet ours, the edge leads to
+torch's tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import Key, KeySet
+from tinycompile.eager.backends import named_results
+from tinycompile.eager.engine import TorchTape
+from tinycompile.eager.tape import (
+    AUTOGRAD,
+    FREED,
+    Edge,
+    Node,
+    OpNode,
+    accumulator,
+    edges_of,
+    generation_of,
+    metadata,
+    node_name,
+    set_history,
+)
+from tinycompile.eager.tensor import Tensor, from_torch, same_memory, unwrap, wrap
+from tinycompile.ops.gradients import differentiable_form
+from tinycompile.ops.record import OPS, Decompose, Extern, Op
+
+# Ops whose result is on no tape, whatever their inputs: they read metadata only, or cut the tape.
+CUT = frozenset({"detach", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"})
+
+
+# --- edges -------------------------------------------------------------------------------------------------------------------
+
+
+def edge_of(tensor: Any) -> Edge | None:
+    """Where the tensor's gradient goes; None: it has none."""
+    if isinstance(tensor, torch.Tensor):
+        return Edge(TorchTape(tensor, metadata(tensor)), 0) if tensor.requires_grad else None
+    if tensor._view is not None:
+        refresh(tensor)
+    meta = tensor._autograd
+    if meta is not None:
+        return Edge(meta.grad_fn, meta.index) if meta.grad_fn is not None else Edge(accumulator(tensor), 0)
+    return Edge(TorchTape(tensor.raw(), tensor.meta), 0) if tensor.on_torchs_tape else None
+
+
+def is_tracked(args: Sequence[Any]) -> bool:
+    """Whether our tape follows one of the tensors (or the base of one that is a view)."""
+    return any(isinstance(t, Tensor) and t.keys & AUTOGRAD for t in dispatcher.tensors_in(args))
+
+
+def refresh(view: Tensor) -> None:
+    """Give a view the history that its base has now, if the base was written to since."""
+    info = view._view
+    now = generation_of(info.base)
+    if now == info.generation or info.origin:
+        return
+    view._view = info._replace(generation=now)
+    edge, meta = edge_of(info.base), info.base.meta
+    if edge is None:
+        return
+    for op_name, rest in info.chain:  # formulas of views read metadata alone
+        op = OPS[op_name]
+        node = OpNode(op, (meta, *rest), (True, *(None for _ in rest)), (edge,))
+        meta = op.meta(meta, *rest)
+        node.metas = node.results = (meta,)
+        edge = Edge(node, 0)
+    set_history(view, *edge)
+
+
+# --- the kernel --------------------------------------------------------------------------------------------------------------
+
+
+def run_autograd(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
+    """The Autograd key's fallback."""
+    op = OPS[op_name]
+    if not torch.is_grad_enabled() or op_name in CUT:
+        return dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
+    if op.vjp is None:
+        form = differentiable_form(op)
+        result = NotImplemented if form is None else form(*args)
+        if result is not NotImplemented:
+            return named_results(op, result) if type(result) is tuple else result
+        if not isinstance(op.lowering, (Extern, Decompose)):
+            return dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
+        return call_torch(op.eager, args, {}, op_name)
+    result = dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
+    return record(op, args, result)
+
+
+def record(op: Op, args: Sequence[Any], result: Any) -> Any:
+    """Leave a node for a call that ran; gives the result back, on the tape."""
+    results = result if isinstance(result, tuple) else (result,)
+    if not any(r.dtype.is_floating_point for r in results) or any(r is a for r in results for a in args):
+        return result
+    needs, edges = edges_of(args, edge_of)
+    if any(e is not None for e in edges):
+        node = OpNode(op, args, needs, edges)
+        node.close(results)
+        for i, r in enumerate(results):
+            if r.dtype.is_floating_point:
+                set_history(r, node, i)
+    return result
+
+
+# --- calls that torch differentiates -----------------------------------------------------------------------------------------
+
+
+class TorchCall(Node):
+    """One call of a torch function, recorded by torch's own autograd on stand-ins for its tensors."""
+
+    __slots__ = ("call", "label", "outputs", "stand_ins")
+
+    def __init__(
+        self, label: str, edges: Sequence[Edge | None], stand_ins: Sequence[Any], outputs: Sequence[Any], call: Any
+    ) -> None:
+        super().__init__(edges, [metadata(o) for o in outputs])
+        self.label, self.stand_ins, self.outputs = label, tuple(stand_ins), tuple(outputs)
+        self.call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]] | None = call
+
+    def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
+        """torch.autograd.grad; for a differentiable result the call is made again, on torch's tape and ours."""
+        if self.call is None:
+            raise RuntimeError(FREED)
+        if create_graph:
+            found = self._again(grads)
+        else:
+            pairs = [(o, g.raw()) for o, g in zip(self.outputs, grads, strict=True) if g is not None]
+            targets = [s for s in self.stand_ins if s is not None]
+            found = iter(
+                torch.autograd.grad([o for o, _ in pairs], targets, [g for _, g in pairs], retain_graph=keep, allow_unused=True)
+            )
+        results = [None if s is None else _ours(next(found)) for s in self.stand_ins]
+        if not keep:
+            self.call, self.outputs, self.stand_ins = None, (), ()
+        return results
+
+    def _again(self, grads: Sequence[Any]) -> Any:
+        assert self.call is not None
+        fn, args, kwargs = self.call
+        inputs: list[torch.Tensor | None] = []
+        with torch.enable_grad():
+            given = _replaced((args, dict(kwargs)), lambda t: _note(inputs, t.torch() if isinstance(t, Tensor) else t))
+            made = [o for o in _torch_tensors(fn(*given[0], **given[1])) if o.requires_grad]
+            pairs = [(o, g.torch()) for o, g in zip(made, grads, strict=True) if g is not None]
+            targets = [t for t, s in zip(inputs, self.stand_ins, strict=True) if s is not None]
+            return iter(
+                torch.autograd.grad([o for o, _ in pairs], targets, [g for _, g in pairs], create_graph=True, allow_unused=True)
+            )
+
+
+def _ours(grad: torch.Tensor | None) -> Any:
+    return None if grad is None else from_torch(grad)
+
+
+def _note(inputs: list[Any], tensor: Any) -> Any:
+    inputs.append(tensor)
+    return tensor
+
+
+def _replaced(value: Any, fn: Callable[[Any], Any]) -> Any:
+    """Nested arguments with every tensor (ours and torch's) replaced, in order; our other objects as torch's."""
+    if isinstance(value, (Tensor, torch.Tensor)):
+        return fn(value)
+    if type(value) in (tuple, list):
+        return type(value)(_replaced(v, fn) for v in value)
+    if type(value) is dict:
+        return {k: _replaced(v, fn) for k, v in value.items()}
+    return unwrap(value)
+
+
+def _torch_tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [t for v in value for t in _torch_tensors(v)]
+    return []
+
+
+def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str = "") -> Any:
+    """Call a torch function on stand-ins that require grad; its results are on our tape where torch says they require grad."""
+    edges: list[Edge | None] = []
+    stand_ins: list[torch.Tensor | None] = []
+    originals: list[tuple[Any, Any]] = []
+
+    def stand_in(tensor: Any) -> torch.Tensor:
+        edge = edge_of(tensor)
+        raw = tensor.raw() if isinstance(tensor, Tensor) else tensor
+        if edge is not None:
+            raw = raw.detach().requires_grad_()
+        edges.append(edge)
+        stand_ins.append(raw if edge is not None else None)
+        originals.append((raw, tensor))
+        return raw
+
+    given = _replaced((tuple(args), dict(kwargs)), stand_in)
+    with torch.enable_grad():
+        result = fn(*given[0], **given[1])
+    outputs = [o for o in _torch_tensors(result) if o.requires_grad and not any(o is raw for raw, _ in originals)]
+    call = (fn, tuple(_kept(a) for a in args), {k: _kept(v) for k, v in kwargs.items()})
+    node = TorchCall(node_name(name or getattr(fn, "__name__", "torch").strip("_")), edges, stand_ins, outputs, call)
+    return _wrapped(result, originals, node)
+
+
+def _kept(value: Any) -> Any:
+    """Our tensors as they are on the tape now."""
+    if isinstance(value, Tensor):
+        return same_memory(value, keep_history=True)
+    return type(value)(_kept(v) for v in value) if type(value) in (tuple, list) else value
+
+
+def _wrapped(value: Any, originals: Sequence[tuple[Any, Any]], node: TorchCall) -> Any:
+    if isinstance(value, torch.Tensor):
+        for raw, tensor in originals:
+            if value is raw:
+                return tensor
+        for i, output in enumerate(node.outputs):
+            if value is output:
+                return set_history(from_torch(value.detach()), node, i)
+        return wrap(value)
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        items = [_wrapped(v, originals, node) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+dispatcher.fallback(Key.AUTOGRAD, run_autograd)
