@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from tinycompile.ir.graph_module import GraphModule
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.passes.pipeline import optimize
 from tinycompile.runtime import cpp_build
+from tinycompile.runtime.cuda_graphs import graphed
 
 CompileFn = Callable[[Graph, Sequence[Any], Artifacts], CompiledGraph]
 Backend = str | Callable[..., Any] | None
@@ -46,11 +48,15 @@ def list_backends() -> list[str]:
     return sorted(_REGISTERED)
 
 
-def lookup_backend(backend: Backend) -> CompileFn:
-    """The compile function of a backend: a name, a callable, or None (chosen per graph). Raises BackendError for unknown
-    names."""
-    if backend is None:
-        return _default
+def lookup_backend(backend: Backend, *, mode: str = "default") -> CompileFn:
+    """The compile function of a backend: a name, a callable, or None (chosen per graph). ``mode``: Triton's kernels time their
+    candidate configurations in ``max-autotune``, graphs on CUDA are recorded in ``reduce-overhead``. Raises BackendError for
+    unknown names."""
+    if backend in (None, "triton"):
+        compile_one = _default if backend is None else _triton
+        if mode == "max-autotune":
+            return functools.partial(compile_one, autotune=True)
+        return functools.partial(_recorded, compile_one) if mode == "reduce-overhead" else compile_one
     if callable(backend):
         return functools.partial(_call_user_backend, backend)
     if backend not in _REGISTERED:
@@ -77,10 +83,10 @@ def cuda_target(index: int) -> Target:
     return Target("triton", f"sm_{p.major}{p.minor}", p.multi_processor_count, p.L2_cache_size, shared)
 
 
-def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
+def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune: bool = False) -> CompiledGraph:
     device = graph_device(graph)
     if device is not None and device.type == "cuda":
-        return _triton(graph, inputs, artifacts)
+        return _triton(graph, inputs, artifacts, autotune)
     if device is not None and device.type == "cpu":
         if cpp_build.compiler() is not None:
             return _cpp(graph, inputs, artifacts)
@@ -90,13 +96,25 @@ def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> Compi
     return _eager(graph, inputs, artifacts)
 
 
-def _triton(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
+def _triton(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune: bool = False) -> CompiledGraph:
     device = graph_device(graph)
     if device is None or device.type not in ("cuda", "cpu"):
         log("kernels", f"{graph.name}: tensors on several devices or on none run op by op")
         return _eager(graph, inputs, artifacts)
     target = cuda_target(max(device.index, 0)) if device.type == "cuda" else H100
-    return compile_graph(graph, target, device, artifacts)
+    return compile_graph(graph, target, device, artifacts, autotune)
+
+
+def _recorded(compile_one: CompileFn, graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
+    """Through CUDA graphs, where they can be used. The halves of a training graph come without example inputs or with ones that
+    require grad: what a forward saves for its backward must outlive the next replay."""
+    compiled = compile_one(graph, inputs, artifacts)
+    if torch.is_grad_enabled() and (
+        len(inputs) < len(graph.placeholders) or any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    ):
+        log("kernels", f"{graph.name}: no CUDA graph: its inputs require grad")
+        return compiled
+    return replace(compiled, call=graphed(compiled.call, graph, compiled.device))
 
 
 def _cpp(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:

@@ -41,6 +41,7 @@ from tinycompile.ir.verify_loops import verify_loops
 from tinycompile.ir.verify_plan import verify_plan
 from tinycompile.lower.lowering import lower
 from tinycompile.passes.pipeline import optimize
+from tinycompile.runtime.autotune import Tuner
 from tinycompile.runtime.build import build
 from tinycompile.runtime.cache import DiskCache
 
@@ -68,20 +69,23 @@ class CompiledGraph:
     backward: CompiledGraph | None = None
 
 
-def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artifacts) -> CompiledGraph:
-    """Run every stage after capture, or load their result from the disk cache."""
+def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artifacts, autotune: bool = False) -> CompiledGraph:
+    """Run every stage after capture, or load their result from the disk cache. ``autotune``: time the candidate
+    configurations of each Triton kernel at its first call."""
     times: dict[str, float] = {}
+    autotune = (autotune or config.max_autotune) and target.language == "triton" and device.type == "cuda"
     disk = DiskCache(config.cache_dir) if config.disk_cache else None
     with _timed(times, "key"):
         printed = print_graph(graph)
-        parts = key_parts(printed, target, device)
+        parts = key_parts(printed, target, device) | ({"autotune": "yes"} if autotune else {})
         key = DiskCache.key(parts)
         entry = disk.get(key) if disk else None
+    tuner = Tuner(disk, tuning_parts(parts, device)) if autotune else None
     artifacts["1_graph.py"] = printed
     if entry is not None:
         with _timed(times, "load"):
             source = load_source(entry.text("source.json"))
-            call, _ = build(source, target, device, entry)
+            call, _ = build(source, target, device, entry, tuner)
         for name in sorted(entry.files):
             if name[0] in "456":
                 artifacts.lazy(name, functools.partial(entry.text, name))
@@ -91,7 +95,7 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
         log("cache", f"disk miss {key[:12]} for {graph.name}: {disk.why_missed(parts)}")
     the_plan, source = generate(graph, target, artifacts, times)
     with _timed(times, "build"):
-        call, binaries = build(source, target, device)
+        call, binaries = build(source, target, device, None, tuner)
     if disk:
         with _timed(times, "store"):
             texts = {name: artifacts[name] for name in artifacts if name[0] in "456"}
@@ -143,6 +147,12 @@ def key_parts(printed_graph: str, target: Target, device: Device) -> dict[str, s
         f"triton {_triton_version()}",
         "package": package_hash(),
     }
+
+
+def tuning_parts(parts: dict[str, str], device: Device) -> dict[str, str]:
+    """What the choice of a kernel's configuration depends on besides the kernel."""
+    card = torch.cuda.get_device_name(max(device.index, 0))
+    return {"tuned on": card, **{name: parts[name] for name in ("target", "versions", "package")}}
 
 
 @cache

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from tinycompile.base import torch_private
-from tinycompile.base.config import config
 from tinycompile.base.device import Device
 from tinycompile.base.errors import BackendError
 from tinycompile.base.target import Target
-from tinycompile.ir.source import Source
+from tinycompile.ir.source import KernelSource, Source
 from tinycompile.ops.record import OPS
 from tinycompile.runtime import cpp_build, interpreter_worker, triton_build, triton_restore
+from tinycompile.runtime.autotune import STEM, Tuned, Tuner, only
 from tinycompile.runtime.cache import Entry
 
 Call = Callable[..., tuple[Any, ...]]
@@ -27,18 +27,20 @@ Launcher = Callable[..., Any]
 LIBRARY = "kernels.so"
 
 
-def build(source: Source, target: Target, device: Device, entry: Entry | None = None) -> tuple[Call, dict[str, bytes]]:
+def build(
+    source: Source, target: Target, device: Device, entry: Entry | None = None, tuner: Tuner | None = None
+) -> tuple[Call, dict[str, bytes]]:
     """The callable, and the binaries made (by file name) for the disk cache.
 
-    ``entry``: a disk cache entry with the binaries of an earlier build of the same source. Raises BackendError when code
-    doesn't build.
+    ``entry``: a disk cache entry with the binaries of an earlier build of the same source. ``tuner``: kernels with several
+    configurations time them at their first call, unless it recalls a choice. Raises BackendError when code doesn't build.
     """
     if target.language == "cpp":
         launchers, binaries = _build_cpp(source, target, entry)
     elif device.type == "cpu":
         launchers, binaries = {k.name: interpreter_worker.interpreted(k) for k in source.kernels}, {}
     else:
-        launchers, binaries = _build_triton(source, max(device.index, 0), entry)
+        launchers, binaries = _build_triton(source, max(device.index, 0), entry, tuner)
     return link(source, device, launchers), binaries
 
 
@@ -53,6 +55,9 @@ def link(source: Source, device: Device, launchers: Mapping[str, Launcher]) -> C
         **launchers,
         **{name: resolve(kind, path) for name, kind, path in source.externs},
     }
+    for name, launcher in launchers.items():
+        if isinstance(launcher, Tuned):
+            launcher.settled = functools.partial(namespace.__setitem__, name)  # the wrapper then calls the winner itself
     exec(compile(source.wrapper, f"<tinycompile {source.name} wrapper>", "exec"), namespace)
     call: Call = namespace["call"]
     if device.type == "cuda" and torch.cuda.device_count() > 1:
@@ -87,14 +92,39 @@ def _build_cpp(source: Source, target: Target, entry: Entry | None) -> tuple[dic
     return {k.name: cpp_build.launcher(k, library) for k in source.kernels}, binaries
 
 
-def _build_triton(source: Source, index: int, entry: Entry | None) -> tuple[dict[str, Launcher], dict[str, bytes]]:
+def _build_triton(
+    source: Source, index: int, entry: Entry | None, tuner: Tuner | None
+) -> tuple[dict[str, Launcher], dict[str, bytes]]:
+    tuned = [k for k in source.kernels if tuner is not None and len(k.configs) > 1]
+    plain = [k for k in source.kernels if k not in tuned]
+    launchers = _tuned(tuned, index, tuner) if tuner is not None else {}
     if entry is not None:
-        return {k.name: triton_restore.restore(k, entry.folder, index, config.max_autotune) for k in source.kernels}, {}
-    built = triton_build.compile_kernels(source.kernels, index, autotune=config.max_autotune)
+        return launchers | {k.name: triton_restore.restore(k, entry.folder, k.name, index) for k in plain}, {}
     binaries: dict[str, bytes] = {}
-    for kernel, launcher in zip(source.kernels, built, strict=True):
-        binaries.update(triton_restore.binaries(kernel, launcher))
-    return {k.name: made for k, made in zip(source.kernels, built, strict=True)}, binaries
+    for kernel, launcher in zip(plain, triton_build.compile_kernels(plain, index), strict=True):
+        launchers[kernel.name] = launcher
+        binaries.update(triton_restore.binaries(kernel.name, launcher))
+    return launchers, binaries
+
+
+def _tuned(kernels: Sequence[KernelSource], index: int, tuner: Tuner) -> dict[str, Launcher]:
+    """The winners of earlier tunings, and launchers that will tune."""
+    launchers: dict[str, Launcher] = {}
+    open_ = []
+    for kernel in kernels:
+        choice = tuner.recall(kernel)
+        if choice is None:
+            open_.append(kernel)
+        else:
+            launchers[kernel.name] = triton_restore.restore(only(kernel, choice.config), choice.entry.folder, STEM, index)
+    candidates = triton_build.compile_candidates([(k, k.configs) for k in open_], index)
+    for kernel, found in zip(open_, candidates, strict=True):
+        launchers[kernel.name] = Tuned(kernel, found, functools.partial(_keep, tuner, kernel, found))
+    return launchers
+
+
+def _keep(tuner: Tuner, kernel: KernelSource, found: Sequence[Launcher], best: int, seconds: Sequence[float]) -> None:
+    tuner.keep(kernel, best, seconds, triton_restore.binaries(STEM, found[best]))
 
 
 def resolve(kind: str, target: str) -> Callable[..., Any]:

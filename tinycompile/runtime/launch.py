@@ -9,7 +9,7 @@ fails on the first call, Triton's own ``kernel[grid]``; both with a logged reaso
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -190,32 +190,3 @@ class _Guarded:
         grid = tuple(ex.evaluate(g, {**sizes, **constants}) for g in self.source.grid)
         if all(g > 0 for g in grid):
             self.kernel[(*grid, 1, 1)[:3]](*args, *constants.values(), stream=stream)
-
-
-def pick_config(source: KernelSource, launchers: Sequence[Launcher], repeats: int = 5) -> Launcher:
-    """A launcher that times all configurations on its first call and keeps the fastest.
-
-    Only for kernels without atomics or in-place updates: timing runs the kernel several times on the real arguments."""
-    chosen: list[Launcher] = []
-
-    def launch(stream: int, *args: Any) -> None:
-        if not chosen:
-            chosen.append(min(launchers, key=lambda fn: _time(fn, stream, args, repeats)))
-            log("kernels", f"{source.name}: configuration {launchers.index(chosen[0])} of {len(launchers)} is fastest")
-        chosen[0](stream, *args)
-
-    return launch
-
-
-def _time(fn: Launcher, stream: int, args: Sequence[Any], repeats: int) -> float:
-    """The least milliseconds of ``repeats`` launches."""
-    fn(stream, *args)
-    times = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        fn(stream, *args)
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return float(min(times))

@@ -1,4 +1,4 @@
-"""Compiling Triton kernels: for the GPU at hand (``compile_kernel``) and for any architecture without one (``compile_offline``).
+"""Compiling Triton kernels: for the GPU at hand (``compile_kernel``), and for any without one (``compile_offline``).
 
 A process that has run Triton's interpreter must not compile (interpreting patches ``triton.language`` for good): kernels are
 interpreted in a process of their own, see ``interpreter_worker``.
@@ -21,8 +21,9 @@ import torch
 
 from tinycompile.base.errors import BackendError
 from tinycompile.ir.source import Config, KernelSource
-from tinycompile.runtime.launch import make_launcher, pick_config
+from tinycompile.runtime.launch import make_launcher
 from tinycompile.runtime.modules import load_module
+from tinycompile.runtime.twins import TwinKey, twin_key
 
 # Triton's signature types by the name of torch's dtype.
 SIGNATURE = {
@@ -32,13 +33,15 @@ SIGNATURE = {
 }  # fmt: skip
 
 Launcher = Callable[..., Any]
-_hashing = threading.Lock()
+_hashing, _keeping = threading.Lock(), threading.Lock()
+MOST_KEPT = 512  # compiled kernels that a process keeps for twins to come
+_compiled: dict[tuple[TwinKey, Config, int], Any] = {}
 
 
 @dataclass(frozen=True)
 class Offline:
-    """A kernel compiled without a device. ``registers`` and ``spills`` (bytes of stack; libdevice's float64 sin, cos and tan keep a
-    table of 40 there) are per thread, ``shared`` is bytes per block."""
+    """A kernel compiled without a device. ``registers`` and ``spills`` (bytes of stack; libdevice's float64 sin, cos and tan
+    keep a table of 40 there) are per thread, ``shared`` is bytes per block."""
 
     ptx: str
     cubin: bytes
@@ -52,21 +55,38 @@ class Offline:
         return _tool("nvdisasm", self.cubin, "-c", "-plr")
 
 
-def compile_kernel(source: KernelSource, device_index: int, autotune: bool = False) -> Launcher:
-    """Compile for a CUDA device and load. The launcher is called as ``launcher(stream, *tensors_and_sizes)``.
+def compile_kernel(source: KernelSource, device_index: int) -> Launcher:
+    """Compile the first configuration for a CUDA device and load it. The launcher is called as
+    ``launcher(stream, *tensors_and_sizes)``. Raises BackendError."""
+    return compile_kernels([source], device_index)[0]
 
-    With ``autotune`` all configurations are compiled and the first call times them on its own arguments. Raises BackendError."""
+
+def compile_kernels(sources: Sequence[KernelSource], device_index: int) -> list[Launcher]:
+    """Compile several kernels, the first configuration of each. Raises BackendError."""
+    return [launchers[0] for launchers in compile_candidates([(s, s.configs[:1]) for s in sources], device_index)]
+
+
+def compile_candidates(wanted: Sequence[tuple[KernelSource, Sequence[Config]]], device_index: int) -> list[list[Launcher]]:
+    """A launcher for each configuration wanted of each kernel. Raises BackendError.
+
+    Compiling goes on threads (Triton leaves the interpreter lock while LLVM and ptxas work), once for kernels that differ in
+    names alone."""
     major, minor = torch.cuda.get_device_capability(device_index)
-    configs = source.configs if autotune else source.configs[:1]
-    compiled = _parallel(lambda c: _compile(source, c, major * 10 + minor), configs)
+    arch = major * 10 + minor
+    flat = [(source, config) for source, configs in wanted for config in configs]
+    keys = [(twin_key(source), config, arch) for source, config in flat]
+    with _keeping:
+        found = {key: _compiled[key] for key in keys if key in _compiled}
+    missing = {key: one for key, one in zip(keys, flat, strict=True) if key not in found}
+    made = _parallel(lambda one: _compile(*one, arch), list(missing.values()))
+    fresh = dict(zip(missing, made, strict=True))
+    found.update(fresh)
+    with _keeping:
+        _compiled.update(fresh)
+        while len(_compiled) > MOST_KEPT:
+            del _compiled[next(iter(_compiled))]
     with torch.cuda.device(device_index):
-        launchers = [make_launcher(source, c, k) for c, k in zip(configs, compiled, strict=True)]
-    return launchers[0] if len(launchers) == 1 else pick_config(source, launchers)
-
-
-def compile_kernels(sources: Sequence[KernelSource], device_index: int, autotune: bool = False) -> list[Launcher]:
-    """Compile several kernels on threads (Triton leaves the interpreter lock while LLVM and ptxas work)."""
-    return _parallel(lambda s: compile_kernel(s, device_index, autotune), sources)
+        return [[make_launcher(s, c, found[twin_key(s), c, arch]) for c in configs] for s, configs in wanted]
 
 
 def compile_offline(source: KernelSource, arch: int, config: Config | None = None) -> Offline:

@@ -17,22 +17,22 @@ from tinycompile.runtime.launch import make_launcher, static_launcher
 Launcher = Callable[..., Any]
 
 
-def binaries(source: KernelSource, launcher: Launcher) -> dict[str, bytes]:
-    """The files of one compiled kernel. None for an autotuned one: its choice is made at its first call, after this."""
+def binaries(stem: str, launcher: Launcher) -> dict[str, bytes]:
+    """The files of one compiled kernel, as ``stem.json`` and ``stem.cubin``."""
     kernel = getattr(launcher, "kernel", None) or getattr(getattr(launcher, "__self__", None), "kernel", None)
     if kernel is None:
         return {}
     metadata = next(Path(p) for name, p in kernel.metadata_group.items() if name.endswith(".json"))
-    return {f"{source.name}.json": metadata.read_bytes(), f"{source.name}.cubin": kernel.asm["cubin"]}
+    return {f"{stem}.json": metadata.read_bytes(), f"{stem}.cubin": kernel.asm["cubin"]}
 
 
-def restore(source: KernelSource, folder: Path, device_index: int, autotune: bool = False) -> Launcher:
+def restore(source: KernelSource, folder: Path, stem: str, device_index: int) -> Launcher:
     """The launcher of a kernel whose files lie in ``folder``; compiled again where they don't."""
-    group = {f"{source.name}.{kind}": str(folder / f"{source.name}.{kind}") for kind in ("json", "cubin")}
+    group = {f"{stem}.{kind}": str(folder / f"{stem}.{kind}") for kind in ("json", "cubin")}
     if not all(Path(p).exists() for p in group.values()):
-        return triton_build.compile_kernel(source, device_index, autotune)
+        return triton_build.compile_kernel(source, device_index)
     config = source.configs[0]
-    metadata = json.loads(Path(group[f"{source.name}.json"]).read_text())
+    metadata = json.loads(Path(group[f"{stem}.json"]).read_text())
     stored = SimpleNamespace(metadata=SimpleNamespace(**metadata), metadata_group=group)
     with torch.cuda.device(device_index):
         static = static_launcher(source, config, stored)

@@ -1,0 +1,62 @@
+"""Kernels that differ in names alone: the layers of a model give many of them, and one compile serves all.
+
+Two kernels are twins when their code is the same after local variables are numbered in order of appearance and docstrings and
+comments are gone, and their arguments have the same types. Grid and argument values may differ: the launcher has those.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+
+from tinycompile.ir.source import KernelSource
+
+TwinKey = tuple[str, str]
+
+
+def twin_key(source: KernelSource) -> TwinKey:
+    """Equal for twins."""
+    return canonical_text(source), signature(source)
+
+
+def signature(source: KernelSource) -> str:
+    """The types of the arguments, as the compiler sees them."""
+    return " ".join(f"{'*' if a.kind == 'pointer' else ''}{a.dtype}{'/16' if a.aligned else ''}" for a in source.args)
+
+
+def canonical_text(source: KernelSource) -> str:
+    """The kernel's module with names that don't matter numbered."""
+    return _canonical(source.text, source.name)
+
+
+@functools.lru_cache(maxsize=1024)
+def _canonical(text: str, name: str) -> str:
+    tree = ast.parse(text)
+    tree.body = [s for s in tree.body if not _is_text(s)]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            _number(node)
+            if node.name == name:
+                node.name = "kernel"
+    return ast.unparse(tree)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+    )
+
+
+def _number(function: ast.FunctionDef) -> None:
+    """Rename parameters (constants aside: configurations name those) and local variables in order of appearance."""
+    function.body = [s for s in function.body if not _is_text(s)]
+    parameters = [a for a in function.args.args if a.annotation is None]
+    names = [n for n in ast.walk(function) if isinstance(n, ast.Name)]
+    names.sort(key=lambda n: (n.lineno, n.col_offset))
+    stored = {n.id for n in names if isinstance(n.ctx, ast.Store)} | {a.arg for a in parameters}
+    numbers: dict[str, str] = {}
+    for a in parameters:
+        a.arg = numbers.setdefault(a.arg, f"_{len(numbers)}")
+    for n in names:
+        if n.id in stored:
+            n.id = numbers.setdefault(n.id, f"_{len(numbers)}")
