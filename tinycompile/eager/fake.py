@@ -192,7 +192,8 @@ def fake_extern_meta(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
             raise
     else:
         if is_unreliable(path_of(fn)):
-            result = probe(fn, args, kwargs) or result
+            real = probe(fn, args, kwargs)
+            result = result if real is None else real
     return _from_torch_meta(result, device)
 
 
