@@ -19,7 +19,8 @@ from tinycompile.ir.source import KernelSource, Source
 from tinycompile.runtime import triton_build
 
 if TYPE_CHECKING:
-    from tinycompile.api import CacheEntry, CompiledFunction
+    from tinycompile.api import CompiledFunction
+    from tinycompile.pieces import CacheEntry
 
 
 @functools.lru_cache(maxsize=64)

@@ -17,11 +17,11 @@ from tinycompile.base.expr import symbols
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import Source
-from tinycompile.capture.tracer import CodeConstant, Tracer
+from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.context import GradMode, NullContext, entered_grad_mode
-from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, FunctionValue, PartialValue
+from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.module import ModuleCall, ModuleValue
 from tinycompile.capture.values.object import ClassValue, ObjectValue, PyModuleValue

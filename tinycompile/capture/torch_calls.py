@@ -33,40 +33,12 @@ from tinycompile.ops.record import OPS, BoundCall
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
-# Functions that draw random numbers; with a record (dropout, rand) they are ops, without they break.
-RANDOM = frozenset(
-    {
-        "rand",
-        "randn",
-        "randint",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "randperm",
-        "bernoulli",
-        "multinomial",
-        "normal",
-        "poisson",
-        "binomial",
-        "dropout",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "alpha_dropout",
-        "feature_alpha_dropout",
-        "feature_dropout",
-        "rrelu",
-        "gumbel_softmax",
-        "fractional_max_pool2d",
-        "fractional_max_pool3d",
-        "manual_seed",
-        "seed",
-        "initial_seed",
-    }
-)
 # Results or effects that no graph node can have.
 _NOT_EXTERN = frozenset(
     {
+        "seed",
+        "initial_seed",
+        "manual_seed",
         "set_default_dtype",
         "set_default_device",
         "set_grad_enabled",
@@ -75,8 +47,6 @@ _NOT_EXTERN = frozenset(
         "from_numpy",
         "as_tensor",
         "compile",
-        "embedding_bag",
-        "instance_norm",
         "sparse_coo_tensor",
         "quantize_per_tensor",
         "use_deterministic_algorithms",
@@ -100,6 +70,7 @@ INLINED = frozenset(
         "_get_softmax_dim",
         "_verify_batch_size",
         "_verify_spatial_size",
+        "triplet_margin_with_distance_loss",
     }
 )
 
@@ -278,36 +249,36 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
         raise GraphBreak("unsupported-op", reason) from error
     if not _all_tensors(metas):
         raise GraphBreak("unsupported-op", f"{path} returns something other than tensors")
-    value = wrap_result(tr, tr.builder.extern(path, args, kwargs, metas), operands, alias=_may_alias(path))
+    structure = metas if isinstance(metas, TensorMeta) else tuple(metas)
+    value = wrap_result(tr, tr.builder.extern(path, args, kwargs, structure), operands, alias=_may_alias(path))
     if isinstance(value, TupleValue):
-        value.cls = _result_class(path, len(value.items))
+        value.cls = type(metas)
     return value
 
 
 @cache
 def _may_alias(path: str) -> bool:
     """Whether a torch function's result can share memory with its input, by ATen's schemas; True when there is none to tell."""
+    found = _schemas(path)
+    return not found or any(r.alias_info is not None for s in found for r in s.returns if not _writes(s))
+
+
+@cache
+def _schemas(path: str) -> tuple[Any, ...]:
+    """ATen's schemas of a torch function: all overloads but those that take ``out``; none for what is written in Python."""
     parts = path.removeprefix("torch.ops.aten.").split(".")
+    if path.startswith("torch.ops.") and len(parts) == 2:
+        return (getattr(getattr(torch.ops.aten, parts[0]), parts[1])._schema,)
     names = (parts[0], parts[-1], "_".join(parts[-2:]))
     packet = next((p for n in names if (p := getattr(torch.ops.aten, n, None)) is not None), None)
     if packet is None:
-        return True
-    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
-    return any(r.alias_info is not None for s in schemas if not s.name.endswith("_") for r in s.returns if not _writes(s))
+        return ()
+    every = (getattr(packet, overload)._schema for overload in packet.overloads())
+    return tuple(s for s in every if not s.name.endswith("_") and not any(a.is_out for a in s.arguments))
 
 
 def _writes(schema: Any) -> bool:
     return any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
-
-
-def _result_class(path: str, count: int) -> type:
-    """The class of a result of several tensors: ``torch.return_types.topk``, or a plain tuple."""
-    parts = path.split(".")
-    for name in (parts[-1], "_".join(parts[-2:])):
-        cls = getattr(torch.return_types, name, None)
-        if cls is not None and cls.n_fields == count:
-            return cls
-    return tuple
 
 
 def _check_extern(path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -318,20 +289,35 @@ def _check_extern(path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, 
         found = None
     if found is not fn:
         raise GraphBreak("unknown-function", path)
-    if name in RANDOM:
-        raise GraphBreak("random", path)
     if kwargs.get("out") is not None or kwargs.get("inplace") or (name.endswith("_") and not name.endswith("__")):
         raise GraphBreak("input-mutation", f"{path} writes to a tensor")
     if name.startswith("__i") and hasattr(torch.Tensor, name.replace("__i", "__", 1)):
         raise GraphBreak("input-mutation", f"{path} writes to a tensor")
-    if name in _NOT_EXTERN or (name == "batch_norm" and _flag(args, kwargs, 5, "training")):
+    if name in _NOT_EXTERN or kwargs.get("generator") is not None:
         raise GraphBreak("unsupported-op", path)
-    if name == "scaled_dot_product_attention" and _flag(args, kwargs, 4, "dropout_p"):
-        raise GraphBreak("random", f"{path} with dropout")
+    written = _WRITTEN.get(path)
+    if written is not None:
+        if all(_given(args, kwargs, at, word, default) for at, word, default in written):
+            raise GraphBreak("input-mutation", f"{path} writes to a tensor")
+    elif any(_writes(s) for s in _schemas(path)):
+        raise GraphBreak("input-mutation", f"{path} can write to a tensor")
 
 
-def _flag(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str) -> bool:
-    return bool(kwargs.get(name, args[at] if len(args) > at else False))
+# Functions that write to an argument if all of these are given: position, name, default.
+_WRITTEN: dict[str, tuple[tuple[int, str, Any], ...]] = {
+    "torch.nn.functional.batch_norm": ((1, "running_mean", None), (5, "training", False)),
+    "torch.batch_norm": ((3, "running_mean", None), (5, "training", False)),
+    "torch.native_batch_norm": ((3, "running_mean", None), (5, "training", False)),
+    "torch.nn.functional.instance_norm": ((1, "running_mean", None), (5, "use_input_stats", True)),
+    "torch.instance_norm": ((3, "running_mean", None), (5, "use_input_stats", True)),
+    "torch.nn.functional.embedding": ((3, "max_norm", None),),
+    "torch.nn.functional.embedding_bag": ((4, "max_norm", None),),
+}
+
+
+def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str, default: Any) -> bool:
+    value = kwargs.get(name, args[at] if len(args) > at else default)
+    return value is not None and value is not False
 
 
 def _specialise(inputs: Iterable[TensorValue]) -> None:

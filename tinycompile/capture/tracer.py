@@ -22,7 +22,7 @@ from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.constant import Const
-from tinycompile.capture.values.function import BoundFunction, Cell, FunctionValue
+from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import ClassValue, ObjectValue
@@ -56,16 +56,6 @@ class Failure:
     error: BaseException
     location: Location
     depth: int
-
-
-class CodeConstant(Value):
-    """A code object on the stack, just before MAKE_FUNCTION."""
-
-    __slots__ = ("code",)
-
-    def __init__(self, code: CodeType) -> None:
-        super().__init__()
-        self.code = code
 
 
 class Tracer:

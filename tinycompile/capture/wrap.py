@@ -8,6 +8,7 @@ from collections import OrderedDict
 from types import (
     BuiltinFunctionType,
     CellType,
+    CodeType,
     FunctionType,
     MethodDescriptorType,
     MethodType,
@@ -24,10 +25,10 @@ from tinycompile.capture import signature
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import is_aligned
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Local, Source
-from tinycompile.capture.values.base import Lazy, Value
+from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.constant import LITERALS, Const, is_constant_object
 from tinycompile.capture.values.context import GradMode
-from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, FunctionValue, PartialValue
+from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ClassValue, ObjectValue, PyModuleValue
@@ -352,6 +353,33 @@ def _passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
     return made
 
 
+def _code(tr: Tracer, code: CodeType, source: Source) -> Value:
+    """A constant of the function's own, on its way to MAKE_FUNCTION."""
+    pin(tr, code, source, "code")
+    return CodeConstant(code)
+
+
+def _builtin(tr: Tracer, fn: Any, source: Source) -> Value:
+    """A function in C, or a method of a built-in object: made anew whenever somebody asks for it."""
+    receiver = fn.__self__
+    if receiver is None or isinstance(receiver, (ModuleType, type)) or is_torch_object(receiver):
+        return pinned(tr, fn, source)
+    if isinstance(source, (Held, HeldItem)):
+        source = pin(tr, fn, source)
+    else:
+        kind = tr.guards.hold(BuiltinFunctionType, "builtin_").name
+        tr.guards.check(
+            f"_type({source.text}) is {kind} and {source.text}.__name__ == {fn.__name__!r}",
+            f"{source.label} is a method {fn.__name__!r}",
+        )
+    return MethodOf(tr.wrap(receiver, Attr(source, "__self__")), fn.__name__)
+
+
+def is_torch_object(obj: Any) -> bool:
+    """Whether an object is one of torch's internals (its functions in C are methods of these)."""
+    return type(obj).__module__.startswith("torch") and not isinstance(obj, (torch.Tensor, torch.Size))
+
+
 def _passed_defaults(tr: Tracer, made: FunctionValue, fn: FunctionType, source: Source) -> None:
     listed, named = Attr(source, "__defaults__"), Attr(source, "__kwdefaults__")
     count, keys = len(fn.__defaults__ or ()), tuple(fn.__kwdefaults__ or ())
@@ -398,7 +426,9 @@ _RULES: dict[type, Any] = {
     frozenset: _set,
     slice: _slice,
     FunctionType: _passed_function,
+    BuiltinFunctionType: _builtin,
     CellType: cell_from,
+    CodeType: _code,
     ModuleType: pinned,
     functools.partial: pinned,
     MethodType: _bound_method,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING
 
+import torch
+
 from tinycompile.capture.rules.registry import RULES, Args, Rule, rule
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, boolean
@@ -50,13 +52,14 @@ def _as_operators() -> None:
     RULES[operator.is_] = lambda tr, args, kwargs: boolean(tr.identical(*args))
     RULES[operator.is_not] = lambda tr, args, kwargs: boolean(not tr.identical(*args))
     RULES[operator.contains] = lambda tr, args, kwargs: boolean(args[0].contains(tr, args[1]))
-    RULES[operator.getitem] = lambda tr, args, kwargs: args[0].get_item(tr, args[1])
+    for fn in (operator.getitem, torch.Tensor.__getitem__):
+        RULES[fn] = lambda tr, args, kwargs: args[0].get_item(tr, args[1])
 
 
 _as_operators()
 
 
-@rule(operator.setitem)
+@rule(operator.setitem, torch.Tensor.__setitem__)
 def _setitem(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     args[0].set_item(tr, args[1], args[2])
     return NONE

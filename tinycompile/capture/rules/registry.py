@@ -50,7 +50,7 @@ def call(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     if owner is not None and args and owner not in torch.Tensor.__mro__[:-1]:  # list.append(x, y): an unbound method
         return args[0].call_method(tr, fn.__name__, args[1:], kwargs)
     receiver = getattr(fn, "__self__", None)
-    if owner is None and isinstance(receiver, (str, bytes, range, dict, list, tuple)):  # a bound C method from outside
+    if owner is None and isinstance(receiver, (str, bytes, range, tuple)):  # a bound C method from outside
         return tr.from_python(receiver).call_method(tr, fn.__name__, args, kwargs)
     if is_torch(fn):
         return torch_calls.call_torch(tr, fn, args, kwargs)

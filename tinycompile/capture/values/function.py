@@ -40,6 +40,16 @@ class Cell(Value):
         self.content = value
 
 
+class CodeConstant(Value):
+    """A code object on the stack, just before MAKE_FUNCTION."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: CodeType) -> None:
+        super().__init__()
+        self.code = code
+
+
 class FunctionValue(Value):
     """A Python function: one from outside (``fn`` is it), or one that the program made."""
 

@@ -1,0 +1,317 @@
+"""``Piece``: the compiled code of a function that starts at one place: at its beginning, or behind a graph break."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from tinycompile.backends import Backend, lookup_backend, takes_halves
+from tinycompile.base.artifacts import Artifacts
+from tinycompile.base.config import config
+from tinycompile.base.errors import BackendError, FallbackWarning, GraphBreakError, KernelError, RecompileLimitWarning
+from tinycompile.base.logs import log, warn_once
+from tinycompile.capture.frame import Captured, CaptureOptions, capture_from
+from tinycompile.capture.resume import Place
+from tinycompile.capture.start import FunctionStart, ResumeStart, Start
+from tinycompile.capture.trampoline import Stop
+from tinycompile.compiler import CompiledGraph
+from tinycompile.ir.effects import written
+from tinycompile.ir.graph import Graph
+from tinycompile.ir.graph_text import print_graph
+from tinycompile.training import compile_training
+
+MODES = ("default", "reduce-overhead", "max-autotune")
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the decorator was given, checked: see :func:`tinycompile.compile`.
+
+    ``resume``: at a graph break, only the instruction that broke runs eagerly; else the whole frame does. ``force``: break
+    before these instructions (code object, index) too; for tests."""
+
+    backend: Backend = None
+    mode: str = "default"
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    activation_memory_budget: float = 1.0
+    resume: bool = False
+    force: Callable[[CodeType, int], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}")
+        if not 0 <= self.activation_memory_budget <= 1:
+            raise ValueError(f"activation_memory_budget must be between 0 and 1, not {self.activation_memory_budget!r}")
+        lookup_backend(self.backend)  # an unknown name is an error where it was written, not at the first call
+
+
+@dataclass
+class CacheEntry:
+    """One specialisation of a piece. ``compiled`` is None where it runs eagerly; ``captured.breaks`` says why.
+
+    With a ``stop`` the code ends at a break: ``run`` returns the state there, from which ``drive`` goes on."""
+
+    guard: Callable[..., bool]
+    run: Callable[..., Any]
+    captured: Captured
+    compiled: CompiledGraph | None
+    artifacts: Artifacts
+    times: dict[str, float] = field(default_factory=dict)
+    stop: Stop | None = None
+
+
+class Piece:
+    """The specialisations of one piece of a function, found by their guards and compiled when none holds."""
+
+    __name__: str
+    options: Options
+
+    def __init__(self, name: str, options: Options, lock: threading.RLock) -> None:
+        self.__name__ = name
+        self.options = options
+        self.recompiles: list[str] = []
+        self._entries: tuple[CacheEntry, ...] = ()
+        self._eager = False
+        self._lock = lock
+
+    # -- what kinds of pieces differ in ----------------------------------------------------------------------------------
+
+    def start(self) -> Start:
+        """Where it begins."""
+        raise NotImplementedError
+
+    @property
+    def eagerly(self) -> Callable[..., Any]:
+        """Runs it, and all that follows, in plain Python."""
+        raise NotImplementedError
+
+    def stop_at(self, place: Place) -> Stop:
+        """What goes on from a break at ``place``."""
+        raise NotImplementedError
+
+    def callee(self, fn: FunctionType) -> Callable[..., Any]:
+        """The wrapper through which a function is called that broke when it was followed."""
+        raise NotImplementedError
+
+    # -- running ---------------------------------------------------------------------------------------------------------
+
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
+        """The entry whose guards hold, compiled if there is none."""
+        for entry in self._entries:
+            if entry.guard(*args, **kwargs):
+                return entry
+        return self._miss(args, kwargs)
+
+    def can_be_redone(self, entry: CacheEntry, error: Exception) -> bool:
+        """Whether compiled code failed, before any effect: a kernel that met a bad index, say, or a library function."""
+        if entry.compiled is None or callable(self.options.backend):
+            return isinstance(error, KernelError)
+        return isinstance(error, KernelError) or not any(written(n) for n in entry.compiled.graph.nodes)
+
+    def redo(self, entry: CacheEntry, failure: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run eagerly what failed compiled: torch raises its own error, at the user's line."""
+        log("kernels", f"{self.__name__}: {failure}; the call is redone eagerly")
+        result = self.eagerly(*args, **kwargs)
+        if not isinstance(failure, KernelError) and not entry.captured.redo_on_error:
+            if config.on_error == "raise":
+                raise failure
+            what = f"{type(failure).__name__}: {failure}"
+            warn_once(f"compiled {self.__name__} failed where eager does not ({what}); it was run eagerly")
+        return result
+
+    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
+        if self._eager:
+            return self._without_code()
+        with self._lock:
+            entry = next((e for e in self._entries if e.guard(*args, **kwargs)), None)  # another thread may have made it
+            if entry is None:
+                if len(self._entries) >= config.recompile_limit:
+                    return self._give_up(args, kwargs)
+                entry = self._compile(args, kwargs)
+        return entry
+
+    def _without_code(self) -> CacheEntry:
+        return replace(self._entries[0], run=self.eagerly, compiled=None, stop=None)
+
+    def _give_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
+        self._eager = True
+        reason = self._entries[0].captured.explain_failure(args, kwargs)
+        warnings.warn(
+            f"{self.__name__} was compiled {len(self._entries)} times (config.recompile_limit) and runs eagerly for other "
+            f"inputs from here on. The guard that failed last: {reason}",
+            RecompileLimitWarning,
+            stacklevel=5,
+        )
+        return self._without_code()
+
+    # -- compiling -------------------------------------------------------------------------------------------------------
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
+        if self._entries:
+            reason = self._entries[0].captured.explain_failure(args, kwargs)
+            self.recompiles.append(reason)
+            log("recompiles", f"{self.__name__}: {reason}")
+        start = time.perf_counter()
+        captured = capture_from(self.start(), args, kwargs, self._capture_options())
+        times = {"capture": time.perf_counter() - start}
+        entry = self._eager_entry(captured, times)
+        self._log_capture(captured)
+        if captured.graph is not None:
+            try:
+                with captured.env.active():  # what later stages decide about sizes is guarded too
+                    self._fill(entry, captured.graph, captured)
+                entry.captured = captured.guarded_by_later_stages()
+                entry.guard = entry.captured.guard
+                entry.artifacts["1_guards.py"] = entry.captured.guard_source
+            except BackendError:
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever went wrong in us must not reach the user's program
+                self._internal_error(entry, error)
+        elif self.options.fullgraph and not captured.user_exception:
+            raise GraphBreakError("\n".join(str(b) for b in captured.breaks))
+        if not captured.user_exception:
+            self._entries = (entry, *self._entries)
+        if config.dump_dir:
+            entry.artifacts.write(Path(config.dump_dir) / f"{next(_serial):03d}_{self.__name__}")
+        return entry
+
+    def _capture_options(self) -> CaptureOptions:
+        return CaptureOptions(
+            dynamic=self.options.dynamic,
+            earlier=tuple(e.captured for e in self._entries),
+            resume=self.options.resume and not self.options.fullgraph,
+            force=self.options.force,
+            compile_callee=self.callee,
+        )
+
+    def _eager_entry(self, captured: Captured, times: dict[str, float]) -> CacheEntry:
+        artifacts = Artifacts()
+        artifacts["0_bytecode.txt"] = captured.bytecode
+        artifacts["1_guards.py"] = captured.guard_source
+        artifacts["1_python.py"] = captured.python
+        return CacheEntry(captured.guard, self.eagerly, captured, None, artifacts, times)
+
+    def _fill(self, entry: CacheEntry, graph: Graph, captured: Captured) -> None:
+        stop = None if captured.place is None else self.stop_at(captured.place)
+        if stop is not None and not captured.calls_graph:
+            entry.run, entry.stop = captured.bind(_no_graph), stop
+            return
+        backend = lookup_backend(self.options.backend, mode=self.options.mode)
+        if any(captured.inputs_require_grad) and torch.is_grad_enabled():
+            compiled = compile_training(
+                graph,
+                captured.example_inputs,
+                captured.inputs_require_grad,
+                backend,
+                entry.artifacts,
+                budget=self.options.activation_memory_budget,
+                joint=takes_halves(self.options.backend),
+            )
+        else:
+            compiled = backend(graph, captured.example_inputs, entry.artifacts)
+        entry.compiled = compiled
+        entry.times.update(compiled.times)
+        entry.run, entry.stop = captured.bind(compiled.call), stop
+
+    def _internal_error(self, entry: CacheEntry, error: Exception) -> None:
+        if config.on_error == "raise":
+            raise error
+        folder = entry.artifacts.write(tempfile.mkdtemp(prefix="tinycompile-error-"))
+        warnings.warn(
+            f"tinycompile failed on {self.__name__} ({type(error).__name__}: {error}); it runs eagerly. Artifacts: {folder}",
+            FallbackWarning,
+            stacklevel=6,
+        )
+
+    def _log_capture(self, captured: Captured) -> None:
+        for b in captured.breaks:
+            log("breaks", str(b))
+        log("guards", captured.guard_source)
+        if captured.graph is not None:
+            log("graph", print_graph(captured.graph))
+
+
+def _no_graph() -> tuple[Any, ...]:
+    """Stands for a graph that the code before a break does not need."""
+    return ()
+
+
+class ResumedPiece(Piece):
+    """What follows a break in ``first``'s function."""
+
+    def __init__(self, first: FirstPiece, function: FunctionType, place: Place) -> None:
+        super().__init__(f"{first.__name__} at line {place.instruction.line}", first.options, first._lock)
+        self.first = first
+        self._start = ResumeStart(function, place)
+
+    def start(self) -> ResumeStart:
+        return self._start
+
+    @property
+    def eagerly(self) -> Callable[..., Any]:
+        return self._start.eager
+
+    def stop_at(self, place: Place) -> Stop:
+        return self.first.stop_at(place)
+
+    def callee(self, fn: FunctionType) -> Callable[..., Any]:
+        return self.first.callee(fn)
+
+
+class FirstPiece(Piece):
+    """The beginning of a function. It owns the pieces behind breaks."""
+
+    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+        super().__init__(fn.__name__, options, threading.RLock())
+        self.original = fn
+        self.resumed: dict[Place, ResumedPiece] = {}
+        self._stops: dict[Place, Stop] = {}
+        self._callees: dict[FunctionType, Callable[..., Any]] = {}
+
+    def start(self) -> FunctionStart:
+        return FunctionStart(self.original)
+
+    @property
+    def eagerly(self) -> Callable[..., Any]:
+        return self.original
+
+    def stop_at(self, place: Place) -> Stop:
+        found = self._stops.get(place)
+        if found is None:
+            function = self.start().function
+            found = self._stops[place] = Stop(function, place, self._piece_at)
+        return found
+
+    def _piece_at(self, place: Place) -> ResumedPiece:
+        found = self.resumed.get(place)
+        if found is None:
+            found = self.resumed[place] = ResumedPiece(self, self.start().function, place)
+        return found
+
+    def callee(self, fn: FunctionType) -> Callable[..., Any]:
+        if fn is self.original:
+            return self  # type: ignore[return-value]  # which kinds that people call define __call__
+        found = self._callees.get(fn)
+        if found is None:
+            found = self._callees[fn] = type(self)(fn, self.options)  # type: ignore[assignment]
+        return found
+
+    def reset(self) -> None:
+        """Forget every specialisation."""
+        with self._lock:
+            self._entries, self._eager = (), False
+            self.recompiles.clear()
+            for forgotten in (self.resumed, self._stops, self._callees):
+                forgotten.clear()
