@@ -18,7 +18,7 @@ from tinycompile.ops.record import OPS, Op, Sample, Vjp
 pytestmark = pytest.mark.pure
 
 _RANDOM = {"native_dropout"}  # values that random numbers decide
-_JUDGES = {"floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor")}  # where torch's own op has no derivative
+JUDGES = {"floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor")}  # where torch's own op has no derivative
 
 
 def doubles(value: Any) -> Any:
@@ -67,7 +67,9 @@ def bound(op: Op, sample: Sample) -> tuple[Any, ...]:
     return tuple(fixed)
 
 
-def as_seen(op: Op, vjp: Vjp, needs: Any, args: tuple[Any, ...], results: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def as_seen(
+    op: Op, vjp: Vjp, needs: Any, args: tuple[Any, ...], results: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """What a formula may look at: values of what it saves, metadata of the rest."""
 
     def metas(value: Any) -> Any:
@@ -76,9 +78,7 @@ def as_seen(op: Op, vjp: Vjp, needs: Any, args: tuple[Any, ...], results: tuple[
     reads = vjp.reads(op.schema, needs)
     seen = [v if a.name in reads else metas(v) for a, v in zip(op.schema.args, args, strict=True)]
     names = ["result"] if len(results) == 1 else [f"result{i}" for i in range(len(results))]
-    return tuple(seen), tuple(
-        r if n in reads or "result" in reads else metas(r) for n, r in zip(names, results, strict=True)
-    )
+    return tuple(seen), tuple(r if n in reads or "result" in reads else metas(r) for n, r in zip(names, results, strict=True))
 
 
 def cases() -> list[Any]:
@@ -106,7 +106,7 @@ def test_formula(op: Op, sample: Sample) -> None:
         warnings.simplefilter("ignore")
         args = differentiable(doubles(bound(op, sample)))
         try:
-            results = _JUDGES.get(op.name, op.eager)(*args)
+            results = JUDGES.get(op.name, op.eager)(*args)
         except Exception:
             pytest.skip("the sample is an error")
         several = isinstance(results, tuple)

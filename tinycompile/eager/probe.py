@@ -21,7 +21,9 @@ from tinycompile.eager.backends import meta_of
 from tinycompile.eager.tensor import Tensor
 
 _UNRELIABLE = ("torch.fft.", "torch.linalg.")  # whole namespaces
-_UNRELIABLE_NAMES = frozenset(("svd", "qr", "lu", "geqrf", "cholesky", "triangular_solve", "lu_solve", "pinverse", "stft", "istft"))
+_UNRELIABLE_NAMES = frozenset(
+    ("svd", "qr", "lu", "geqrf", "cholesky", "triangular_solve", "lu_solve", "pinverse", "stft", "istft")
+)
 _FROM_VALUES = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
 

@@ -81,8 +81,8 @@ def refresh(view: Tensor) -> None:
 
 def run_autograd(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     """The Autograd key's fallback."""
-    op = OPS[op_name]
-    if not torch.is_grad_enabled() or op_name in CUT:
+    op = OPS.get(op_name)
+    if op is None or op_name in CUT or not torch.is_grad_enabled():
         return dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
     if op.vjp is None:
         form = differentiable_form(op)

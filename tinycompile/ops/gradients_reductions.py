@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops, widen
 from tinycompile.ops.gradients import Gradients, count_of, dims_of, kept, positions, sum_to, vjp, zeros
@@ -70,12 +72,12 @@ def _cumsum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 
 @vjp("cumprod", "self", "result")
 def _cumprod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    """Before the first zero of a row it is (sum of g y from here on) / x. At the first zero it is the same sum with that zero
-    taken for a one; after it, zero. (The second derivative at a zero is not covered.)"""
     x, dim, _dtype = args
     if not len(x.shape):
         return cast(grads[0], x.dtype), None, None
     g, wide, y = widen(grads[0]), widen(x), widen(results[0])
+    if torch.is_grad_enabled() and getattr(x, "requires_grad", False):
+        return cast(_cumprod_by_pairs(g, wide, dim), x.dtype), None, None
     zero = ops.eq(x, 0)
     seen = ops.cumsum(ops.to(zero, y.dtype), dim)
     first = ops.logical_and(zero, ops.eq(seen, 1))
@@ -83,6 +85,18 @@ def _cumprod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     without = ops.cumprod(ops.where(first, 1.0, wide), dim)
     at = _reversed_sum(ops.where(ops.ge(seen, 1), ops.mul(g, without), 0.0), dim)
     return cast(ops.where(ops.eq(seen, 0), before, ops.where(first, at, 0.0)), x.dtype), None, None
+
+
+def _cumprod_by_pairs(g: Any, x: Any, dim: int) -> Any:
+    """At k the sum over i >= k of g_i times the product of all up to i but k. It takes n^2 memory, and is for where it is
+    differentiated again: the linear form above (before the first zero of a row, (sum of g y from here on) / x; at that zero the
+    sum with it taken for a one; after it zero) is right in value alone."""
+    n, rank = x.shape[dim], len(x.shape) + 1
+    rows, cols = (positions(n, rank, d, x.device) for d in (-2, -1))
+    line, of_line = (ops.unsqueeze(ops.transpose(v, dim, -1), -2) for v in (x, g))
+    products = ops.cumprod(ops.where(ops.eq(rows, cols), 1.0, line), -1)
+    total = ops.sum(ops.where(ops.ge(cols, rows), ops.mul(products, of_line), 0.0), (-1,))
+    return ops.transpose(total, dim, -1)
 
 
 # -------------------------------------------------------------------------------------------------------------- extremes
