@@ -61,7 +61,7 @@ def run_compile(workloads: Sequence[Workload], settings: Settings) -> Results:
         discoveries = [task for task in tasks if task.kind == "discover"]
         rest = [task for task in tasks if task.kind != "discover"]
         for batch in (discoveries, rest):  # the second needs what the first found
-            ahead = 3 if (os.cpu_count() or 1) >= 8 and batch is rest else 1
+            ahead = max(1, min(7, (os.cpu_count() or 1) // 2 - 1)) if batch is rest else 1
             running: list[tuple[Task, subprocess.Popen[str]]] = []
             waiting = list(batch)
             while waiting or running:
