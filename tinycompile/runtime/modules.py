@@ -9,9 +9,12 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import threading
 from types import ModuleType
 
 from tinycompile.base.errors import BackendError
+
+_loading = threading.Lock()
 
 
 @functools.cache
@@ -27,9 +30,14 @@ def _remove(path: str, pid: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-@functools.lru_cache(maxsize=4096)
 def load_module(text: str, name: str) -> ModuleType:
-    """Import ``text`` as a module. Raises BackendError when it is not valid Python."""
+    """Import ``text`` as a module, once; threads may ask at once. Raises BackendError when it is not valid Python."""
+    with _loading:
+        return _load(text, name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _load(text: str, name: str) -> ModuleType:
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = os.path.join(_folder(), f"{name}_{key}.py")
     with open(path, "w") as f:
