@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.artifacts import Artifacts
+from tinycompile.base.config import config
 from tinycompile.base.device import Device
 from tinycompile.base.errors import BackendError
 from tinycompile.base.logs import log, warn_once
@@ -85,14 +86,20 @@ def cuda_target(index: int) -> Target:
 
 def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune: bool = False) -> CompiledGraph:
     device = graph_device(graph)
-    if device is not None and device.type == "cuda":
-        return _triton(graph, inputs, artifacts, autotune)
-    if device is not None and device.type == "cpu":
-        if cpp_build.compiler() is not None:
-            return _cpp(graph, inputs, artifacts)
-        warn_once(
-            "no C++ compiler (g++ or clang++) was found: CPU graphs run op by op. `python -m tinycompile doctor` says more."
-        )
+    try:
+        if device is not None and device.type == "cuda":
+            return _triton(graph, inputs, artifacts, autotune)
+        if device is not None and device.type == "cpu":
+            if cpp_build.compiler() is not None:
+                return _cpp(graph, inputs, artifacts)
+            warn_once(
+                "no C++ compiler (g++ or clang++) was found: CPU graphs run op by op. `python -m tinycompile doctor` says more."
+            )
+    except BackendError as error:  # a compiler that is there and does not work, say
+        if config.on_error == "raise":
+            raise
+        log("kernels", f"{graph.name}: {error}")
+        warn_once("a kernel could not be built: its graph runs op by op. TINYCOMPILE_LOG=kernels shows the compiler's words.")
     return _eager(graph, inputs, artifacts)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,3 +137,24 @@ def test_the_square_of_a_bool_is_an_integer() -> None:
     got = tinycompile.compile(lambda x: torch.square(x))(x)
     assert got.dtype == torch.int64
     assert got.tolist() == [1, 0]
+
+
+def test_a_compiler_that_fails_is_worked_around_with_one_warning(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, tinycompile\n"
+        "for n in (2.0, 3.0):\n"
+        "    f = tinycompile.compile(lambda x: x * n)\n"
+        "    assert torch.equal(f(torch.ones(3)), torch.full((3,), n))\n"
+        "print('right')\n"
+    )
+    env = {
+        **os.environ,
+        "TINYCOMPILE_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "CXX": "/bin/false",
+    }
+    env.pop("TINYCOMPILE_ON_ERROR", None)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, timeout=300, check=False)
+    assert done.stdout == "right\n", done.stderr
+    assert done.stderr.count("Warning") == 1
