@@ -70,8 +70,9 @@ def run_outermost(tr: Tracer, frame: Frame, stop: int | None) -> bool:
                 return False
             ins = instructions[frame.at]
             frame.at += 1
-            if force is not None and (frame.count or not entered) and stop is None and force(frame.code, frame.at - 1):
-                raise GraphBreak("forced", ins.op)
+            if force is not None and stop is None and (frame.count or not entered) and ins.op != "SET_FUNCTION_ATTRIBUTE":
+                if force(frame.code, frame.at - 1):  # (half a function can't be carried over)
+                    raise GraphBreak("forced", ins.op)
             handler = HANDLERS.get(ins.op)
             if handler is None:
                 raise GraphBreak("unsupported-instruction", ins.op)

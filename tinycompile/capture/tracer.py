@@ -78,6 +78,7 @@ class Tracer:
         self.births: dict[int, tuple[Value, int]] = {}  # by id: iterators, and which instruction of the outermost frame made it
         self.functions: dict[int, FunctionValue] = {}  # by id of a function that came with the call
         self._by_source: dict[str, Value] = {}
+        self._by_id: dict[int, tuple[Any, Value]] = {}  # objects from outside that may change, kept alive
         self._globals: dict[tuple[int, str], Value] = {}
         self.cells: dict[int, Cell] = {}  # by id of a closure cell
         self._class_dicts: dict[type, Held] = {}
@@ -91,8 +92,20 @@ class Tracer:
         text = source.text
         found = self._by_source.get(text)
         if found is None:
-            found = self._by_source[text] = wrap.wrap(self, obj, source)
+            found = self._by_source[text] = self._wrap_once(obj, source)
         return found
+
+    def _wrap_once(self, obj: Any, source: Source) -> Value:
+        """An object that changes has one Value, however many ways lead to it."""
+        if not wrap.has_identity(obj):
+            return wrap.wrap(self, obj, source)
+        known = self._by_id.get(id(obj))
+        if known is None:
+            made = wrap.wrap(self, obj, source)
+            self._by_id[id(obj)] = obj, made
+            return made
+        wrap.guard_one_object(self, known[1], source)
+        return known[1]
 
     def force(self, lazy: Lazy | Value) -> Value:
         """The Value of a lazy entry."""

@@ -109,6 +109,19 @@ def _wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     return _object(tr, obj, source)
 
 
+def has_identity(obj: Any) -> bool:
+    """Whether it matters that two names are one object: it can change, and Values are not shared in another way."""
+    kind = type(obj)
+    return kind in _CONTAINERS or not (
+        is_constant_object(obj)
+        or kind in _RULES
+        or isinstance(obj, (torch.Tensor, OurTensor, torch.nn.Module, tuple, type, *BUILTIN_TYPES))
+    )
+
+
+_CONTAINERS = (list, dict, set, OrderedDict)
+
+
 def pin(tr: Tracer, obj: Any, source: Source, hint: str | None = None) -> Held:
     """Guard that the source still gives this very object, and hold it."""
     if isinstance(source, Held):
@@ -313,7 +326,7 @@ def cell_from(tr: Tracer, cell: CellType, where: Source) -> Cell:
     """The Cell of a cell that is found at ``where``."""
     found = tr.cells.get(id(cell))
     if found is not None:
-        _guard_one_object(tr, found, where)
+        guard_one_object(tr, found, where)
         return found
     try:
         content: Lazy | None = Lazy(cell.cell_contents, Attr(where, "cell_contents"))
@@ -324,7 +337,7 @@ def cell_from(tr: Tracer, cell: CellType, where: Source) -> Cell:
     return found
 
 
-def _guard_one_object(tr: Tracer, found: Value, where: Source) -> None:
+def guard_one_object(tr: Tracer, found: Value, where: Source) -> None:
     """Two ways lead to one object."""
     if found.source is not None and found.source != where:
         tr.guards.check(f"{where.text} is {found.source.text}", f"{where.label} is {found.source.label}")
@@ -336,7 +349,7 @@ def _passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
         return pinned(tr, fn, source)
     found = tr.functions.get(id(fn))
     if found is not None:
-        _guard_one_object(tr, found, source)
+        guard_one_object(tr, found, source)
         return found
     text, hold = source.text, tr.guards.hold
     tr.guards.check(
@@ -351,6 +364,17 @@ def _passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
     )
     _passed_defaults(tr, made, fn, source)
     return made
+
+
+def _passed_partial(tr: Tracer, obj: functools.partial[Any], source: Source) -> Value:
+    """A partial that comes with the call: what counts is what it is made of."""
+    if isinstance(source, (Held, HeldItem)):
+        return pinned(tr, obj, source)
+    source = _guard_type(tr, obj, source, f"_tuple({{}}.keywords) == {tuple(obj.keywords)!r}", "the same keywords")
+    fn, args = tr.wrap(obj.func, Attr(source, "func")), tr.wrap(obj.args, Attr(source, "args"))
+    assert isinstance(args, TupleValue)
+    named = Attr(source, "keywords")
+    return PartialValue(fn, args.values(tr), {k: tr.wrap(v, Item(named, k)) for k, v in obj.keywords.items()}, source)
 
 
 def _code(tr: Tracer, code: CodeType, source: Source) -> Value:
@@ -430,7 +454,7 @@ _RULES: dict[type, Any] = {
     CellType: cell_from,
     CodeType: _code,
     ModuleType: pinned,
-    functools.partial: pinned,
+    functools.partial: _passed_partial,
     MethodType: _bound_method,
     Device: _our_device,
 }

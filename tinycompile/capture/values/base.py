@@ -119,6 +119,8 @@ class Value:
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         """``x is other``, for two Values that are not one."""
+        if self.source is not None and other.source is not None:
+            tr.guards.check(f"{self.source.text} is not {other.source.text}", "which objects are one")
         return False
 
 
