@@ -46,7 +46,7 @@ class Options:
     fullgraph: bool = False
     dynamic: bool | None = None
     activation_memory_budget: float = 1.0
-    resume: bool = False
+    resume: bool = True
     force: Callable[[CodeType, int], bool] | None = None
 
     def __post_init__(self) -> None:
