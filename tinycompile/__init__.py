@@ -24,6 +24,9 @@ from tinycompile.base.errors import (
     TinycompileError,
 )
 from tinycompile.capture.marks import is_compiling, mark_dynamic, mark_static
+from tinycompile.eager import autograd
+from tinycompile.eager.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from tinycompile.eager.checkpoint import checkpoint
 from tinycompile.eager.factories import (
     arange,
     as_tensor,
@@ -58,11 +61,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendError", "CompiledFunction", "CompiledModule", "Device", "FallbackWarning", "GraphBreakError", "InternalError",
-    "RecompileLimitWarning", "Report", "Storage", "Tensor", "TinycompileError", "arange", "as_tensor", "compile", "config",
-    "device", "empty", "empty_like", "empty_strided", "errors", "explain", "eye", "from_dlpack", "from_numpy", "from_torch",
-    "full", "full_like", "is_compiling", "linspace", "list_backends", "logspace", "lookup_backend", "mark_dynamic",
-    "mark_static", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
-    "register_backend", "reset", "tensor", "zeros", "zeros_like",
+    "RecompileLimitWarning", "Report", "Storage", "Tensor", "TinycompileError", "arange", "as_tensor", "autograd",
+    "checkpoint", "compile", "config", "device", "empty", "empty_like", "empty_strided", "enable_grad", "errors", "explain",
+    "eye", "from_dlpack", "from_numpy", "from_torch", "full", "full_like", "inference_mode", "is_compiling",
+    "is_grad_enabled", "linspace", "list_backends", "logspace", "lookup_backend", "mark_dynamic", "mark_static", "no_grad",
+    "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
+    "register_backend", "reset", "set_grad_enabled", "tensor", "zeros", "zeros_like",
 ]  # fmt: skip
 
 

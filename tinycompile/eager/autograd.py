@@ -14,8 +14,10 @@ import torch
 
 from tinycompile.base.torch_private import keeps_graph
 from tinycompile.eager import inplace
+from tinycompile.eager.autograd_function import Function, once_differentiable
 from tinycompile.eager.engine import Backward
 from tinycompile.eager.recording import call_torch, edge_of, is_tracked
+from tinycompile.eager.saved import saved_hooks
 from tinycompile.eager.tape import (
     AUTOGRAD,
     Edge,
@@ -23,12 +25,16 @@ from tinycompile.eager.tape import (
     Hooks,
     Retain,
     require_grad,
-    saved_hooks,
     tape_of,
 )
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory
 from tinycompile.eager.tensor import version_of as _version_of
 from tinycompile.ops.calls import ops
+
+__all__ = [
+    "Function", "backward", "detect_anomaly", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad",
+    "once_differentiable", "saved_tensors_hooks", "set_detect_anomaly", "set_grad_enabled",
+]  # fmt: skip
 
 no_grad = torch.no_grad
 enable_grad = torch.enable_grad
@@ -100,8 +106,8 @@ def grad(
         return tuple(ops.zeros_like(t) if g is None else g for t, g in zip(targets, found, strict=True))
     if not allow_unused and any(g is None for g in found):
         raise RuntimeError(
-            "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if this is the "
-            "desired behavior."
+            "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if this is "
+            "the desired behavior."
         )
     return tuple(found)
 
@@ -227,8 +233,8 @@ class _Tape:
         if meta.grad is None and meta.grad_fn is not None and not meta.retained:
             warnings.warn(
                 "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
-                "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf Tensor, "
-                "use .retain_grad() on the non-leaf Tensor.",
+                "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf "
+                "Tensor, use .retain_grad() on the non-leaf Tensor.",
                 UserWarning,
                 stacklevel=3,
             )

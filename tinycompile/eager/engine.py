@@ -20,7 +20,7 @@ from tinycompile.ops.gradients import sum_to
 
 
 class Backward:
-    """One run from ``roots`` with their gradients. ``targets``: edges whose gradients are wanted; None: every leaf accumulates."""
+    """One run from ``roots`` with their gradients. ``targets``: edges whose gradients are wanted; None: leaves accumulate."""
 
     def __init__(
         self, roots: Sequence[Edge], grads: Sequence[Any], targets: Sequence[Edge] | None, keep: bool, create_graph: bool
@@ -132,7 +132,7 @@ class TorchTape(Node):
 
 
 def _leads_to(nodes: Sequence[Node], targets: set[Node]) -> set[Node]:
-    """The nodes with an edge, at one or several removes, to a target. Edges lead to older nodes (leaves' count as the oldest)."""
+    """The nodes from which edges lead, directly or not, to a target. Edges go to older nodes (leaves count as the oldest)."""
     reaching: set[Node] = set()
     for node in sorted(nodes, key=lambda n: n.serial if n.edges else -1.0):
         if any(e is not None and (e.node in targets or e.node in reaching) for e in node.edges):

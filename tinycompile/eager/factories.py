@@ -20,16 +20,23 @@ from tinycompile.eager.tensor import Tensor, from_torch, unwrap, wrap
 def _make(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Tensor:
     """Through the record that torch's factory has, else as it is; under tracing the result is a FakeTensor."""
     kind = FakeTensor if Key.TRACING in dispatcher.included() else Tensor
-    return wrap(kind.__torch_function__(fn, (), args, {k: _option(v) for k, v in options.items()}))
+    given = {k: _option(v) for k, v in options.items() if k != "requires_grad"}
+    return _leaf(wrap(kind.__torch_function__(fn, (), args, given)), bool(options.get("requires_grad")))
+
+
+def _leaf(made: Tensor, requires_grad: bool) -> Tensor:
+    return made.requires_grad_() if requires_grad else made
 
 
 def _option(value: Any) -> Any:
     return value.torch() if isinstance(value, Device) else value
 
 
-def tensor(data: Any, *, dtype: torch.dtype | None = None, device: Device | str | None = None) -> Tensor:
+def tensor(
+    data: Any, *, dtype: torch.dtype | None = None, device: Device | str | None = None, requires_grad: bool = False
+) -> Tensor:
     """A new tensor with a copy of ``data``: a number, nested sequences, or an array."""
-    return from_torch(torch.tensor(unwrap(data), dtype=dtype, device=_option(device)))
+    return _leaf(from_torch(torch.tensor(unwrap(data), dtype=dtype, device=_option(device))), requires_grad)
 
 
 def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Device | str | None = None) -> Tensor:
@@ -50,7 +57,7 @@ def from_dlpack(source: Any) -> Tensor:
 
 
 def zeros(*size: Any, **options: Any) -> Tensor:
-    """Zeros of ``size``; ``dtype`` and ``device`` by keyword, as for every factory here."""
+    """Zeros of ``size``; ``dtype``, ``device`` and ``requires_grad`` by keyword, as for every factory here."""
     return _make(torch.zeros, size, options)
 
 

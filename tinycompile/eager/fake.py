@@ -180,7 +180,7 @@ def fake_extern_meta(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
 
     TensorMeta for each tensor result, in tuples (or named tuples) as ``fn`` returns them; other results are as they are.
     Symbolic sizes count with their hints. Where torch's meta kernels are wrong in strides, or missing, ``fn`` itself runs on
-    stand-ins for the arguments (see ``eager/probe.py``). Raises what ``fn`` raises, NotImplementedError where both ways fail."""
+    stand-ins for the arguments (see ``eager/probe.py``). Raises what ``fn`` raises, NotImplementedError if both ways fail."""
     device = _result_device(args, kwargs)
     given = {k: "meta" if k == "device" and v is not None else _to_torch_meta(v) for k, v in kwargs.items()}
     try:

@@ -15,12 +15,12 @@ import torch
 from tinycompile.base.meta import TensorMeta
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.recording import call_torch, edge_of
+from tinycompile.eager.saved import OpNode
 from tinycompile.eager.tape import (
     AUTOGRAD,
     AutogradMeta,
     Edge,
     Node,
-    OpNode,
     ViewInfo,
     edges_of,
     generation_of,
@@ -115,16 +115,16 @@ def check_writable(target: Tensor) -> None:
     if info.origin == "several":
         made_by = target.grad_fn
         raise RuntimeError(
-            f"Output {target.output_nr} of {made_by.name() if made_by is not None else info.chain[-1][0]} is a view and is being "
-            "modified inplace. This view is the output of a function that returns multiple views. Such functions do not allow the "
-            "output views to be modified inplace. You should replace the inplace operation by an out-of-place one."
+            f"Output {target.output_nr} of {made_by.name() if made_by is not None else info.chain[-1][0]} is a view and is "
+            "being modified inplace. This view is the output of a function that returns multiple views. Such functions do not "
+            "allow the output views to be modified inplace. You should replace the inplace operation by an out-of-place one."
         )
     if info.origin == "no_grad":
         raise RuntimeError(
-            "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this use case is "
-            "ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the inplace either "
-            "both inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if you want the inplace "
-            "to be tracked)."
+            "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this use "
+            "case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the "
+            "inplace either both inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if "
+            "you want the inplace to be tracked)."
         )
     if info.base._autograd is not None and tape_of(info.base).grad_fn is None:
         raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")

@@ -22,7 +22,22 @@ from tinycompile.eager.tensor import Tensor
 
 _UNRELIABLE = ("torch.fft.", "torch.linalg.")  # whole namespaces
 _UNRELIABLE_NAMES = frozenset(
-    ("svd", "qr", "lu", "geqrf", "cholesky", "triangular_solve", "lu_solve", "pinverse", "stft", "istft")
+    (
+        "svd",
+        "qr",
+        "lu",
+        "geqrf",
+        "cholesky",
+        "triangular_solve",
+        "lu_solve",
+        "pinverse",
+        "stft",
+        "istft",
+        "max_unpool1d",
+        "max_unpool2d",
+        "max_unpool3d",
+        "nonzero_static",
+    )
 )
 _FROM_VALUES = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 

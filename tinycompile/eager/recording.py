@@ -16,17 +16,14 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import named_results
 from tinycompile.eager.engine import TorchTape
+from tinycompile.eager.saved import FREED, OpNode, metadata, node_name
 from tinycompile.eager.tape import (
     AUTOGRAD,
-    FREED,
     Edge,
     Node,
-    OpNode,
     accumulator,
     edges_of,
     generation_of,
-    metadata,
-    node_name,
     set_history,
 )
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory, unwrap, wrap

@@ -197,8 +197,8 @@ class Tensor(DifferentiableMethods, TensorMethods):
     # --- torch
 
     def torch(self) -> torch.Tensor:
-        """A torch tensor on the same memory: always the same object, unless our tape follows this tensor. Then it is a new one on
-        torch's tape, through which torch's backward reaches ours."""
+        """A torch tensor on the same memory: always the same object, unless our tape follows this tensor. Then it is a new one
+        on torch's tape, through which torch's backward reaches ours."""
         return self.raw() if not self.keys & _AUTOGRAD else self._bridged()
 
     def _bridged(self) -> torch.Tensor:
@@ -382,8 +382,8 @@ def version_of(tensor: Any) -> int:
             handle = tensor.raw()
     if handle.is_inference():
         raise RuntimeError(
-            "Inference tensors cannot be saved for backward. To work around you can make a clone to get a normal tensor and use "
-            "it in autograd."
+            "Inference tensors cannot be saved for backward. To work around you can make a clone to get a normal tensor and "
+            "use it in autograd."
         )
     return int(handle._version)
 

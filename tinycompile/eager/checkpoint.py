@@ -1,0 +1,75 @@
+"""``checkpoint``: run a part of the forward without saving what its backward reads, and run it again when backward asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.dispatch import dispatcher
+from tinycompile.eager.autograd import saved_tensors_hooks
+
+
+def checkpoint(function: Callable[..., Any], *args: Any, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
+    """``function(*args, **kwargs)``, recomputed in the backward pass. It must do the same ops again for the same arguments;
+    random numbers are the same with ``preserve_rng_state``."""
+    frame = _Frame(function, args, kwargs, preserve_rng_state)
+    with saved_tensors_hooks(frame.pack, frame.unpack):
+        return function(*args, **kwargs)
+
+
+class _Frame:
+    """One call. What is packed is a number; what is unpacked comes from the second run, and is let go as it is read."""
+
+    def __init__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], keep_rng: bool) -> None:
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.count = 0
+        self.again: dict[int, Any] = {}
+        cuda = {t.device.index for t in dispatcher.tensors_in((*args, *kwargs.values())) if t.device.type == "cuda"}
+        self.devices = sorted(cuda)
+        self.rng = _rng_state(self.devices) if keep_rng else None
+
+    def pack(self, tensor: Any) -> int:
+        """The number of a saved tensor."""
+        self.count += 1
+        return self.count - 1
+
+    def unpack(self, number: int) -> Any:
+        """The same tensor of the second run."""
+        if number not in self.again:
+            self._run_again()
+        return self.again.pop(number)
+
+    def _run_again(self) -> None:
+        found: list[Any] = []
+        with (
+            torch.random.fork_rng(self.devices, enabled=self.rng is not None),
+            torch.enable_grad(),
+            saved_tensors_hooks(lambda t: _append(found, t), lambda t: t),
+        ):
+            if self.rng is not None:
+                _set_rng_state(self.rng, self.devices)
+            self.function(*self.args, **self.kwargs)
+        if len(found) != self.count:
+            raise RuntimeError(
+                "checkpoint: A different number of tensors was saved during the original forward and recomputation.\n"
+                f"Number of tensors saved during forward: {self.count}\n"
+                f"Number of tensors saved during recomputation: {len(found)}."
+            )
+        self.again = dict(enumerate(found))
+
+
+def _append(found: list[Any], tensor: Any) -> Any:
+    found.append(tensor)
+    return tensor
+
+
+def _rng_state(devices: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    return torch.get_rng_state(), [torch.cuda.get_rng_state(d) for d in devices]
+
+
+def _set_rng_state(state: tuple[torch.Tensor, list[torch.Tensor]], devices: Sequence[int]) -> None:
+    torch.set_rng_state(state[0])
+    for device, of_device in zip(devices, state[1], strict=True):
+        torch.cuda.set_rng_state(of_device, device)
