@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from tinycompile.backends import Backend
+from tinycompile.base.logs import warn_once
 from tinycompile.capture.breaks import Break
+from tinycompile.capture.bytecode import SUPPORTED, VERSION
 from tinycompile.capture.trampoline import drive
 from tinycompile.ir.graph import Graph
 from tinycompile.pieces import CacheEntry, FirstPiece, Options
@@ -178,7 +180,7 @@ def compile(
     fn: Any = None,
     *,
     backend: Backend = None,
-    mode: str = "default",
+    mode: str | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
     options: dict[str, Any] | None = None,
@@ -186,14 +188,17 @@ def compile(
     """Compile a function, method or ``nn.Module``; without ``fn``, a decorator.
 
     ``backend``: None (Triton for CUDA tensors, C++ for CPU tensors), ``"triton"``, ``"cpp"``, ``"eager"``, ``"aot_eager"``
-    or a callable ``backend(graph_module, example_inputs) -> callable``. ``mode``: ``"default"``, ``"max-autotune"``,
-    ``"reduce-overhead"``. ``fullgraph``: a graph break raises :class:`GraphBreakError`. ``dynamic``: None (a size seen to
+    or a callable ``backend(graph_module, example_inputs) -> callable``. ``mode``: ``"default"`` (or None),
+    ``"max-autotune"``, ``"reduce-overhead"``. ``fullgraph``: a graph break raises :class:`GraphBreakError`. ``dynamic``: None
+    (a size seen to
     change becomes symbolic), True, False. ``options``: ``activation_memory_budget`` (0 to 1, default 1): how much of what a
     training graph would save for its backward it may save; the rest is computed again. Any other key raises ValueError.
     Raises TypeError for what can't be compiled.
     """
+    if options is not None and not isinstance(options, dict):
+        raise TypeError(f"options must be a dict, not {options!r}")
     budget = dict(options or {})
-    chosen = Options(backend, mode, fullgraph, dynamic, budget.pop("activation_memory_budget", 1.0))
+    chosen = Options(backend, mode or "default", fullgraph, dynamic, budget.pop("activation_memory_budget", 1.0))
     if budget:
         raise ValueError(f"unknown options {sorted(budget)}; there is activation_memory_budget")
     if fn is None:
@@ -203,6 +208,10 @@ def compile(
 
 def _compile(fn: Any, options: Options) -> Any:
     if isinstance(fn, (CompiledFunction, CompiledModule)):
+        return fn
+    if VERSION not in SUPPORTED:
+        versions = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
+        warn_once(f"tinycompile reads the bytecode of Python {versions}, not {VERSION[0]}.{VERSION[1]}: functions stay eager")
         return fn
     if isinstance(fn, torch.nn.Module):
         return _compile_module(fn, options)

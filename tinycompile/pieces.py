@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 import threading
 import time
@@ -52,6 +53,10 @@ class Options:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}")
+        if not isinstance(self.fullgraph, bool):
+            raise TypeError(f"fullgraph must be True or False, not {self.fullgraph!r}")
+        if self.dynamic is not None and not isinstance(self.dynamic, bool):
+            raise TypeError(f"dynamic must be None, True or False, not {self.dynamic!r}")
         if not 0 <= self.activation_memory_budget <= 1:
             raise ValueError(f"activation_memory_budget must be between 0 and 1, not {self.activation_memory_budget!r}")
         lookup_backend(self.backend)  # an unknown name is an error where it was written, not at the first call
@@ -184,7 +189,7 @@ class Piece:
         if not captured.user_exception:
             self._entries = (entry, *self._entries)
         if config.dump_dir:
-            entry.artifacts.write(Path(config.dump_dir) / f"{next(_serial):03d}_{self.__name__}")
+            _write_artifacts(entry, Path(config.dump_dir) / f"{next(_serial):03d}_{self.__name__}")
         return entry
 
     def _capture_options(self) -> CaptureOptions:
@@ -228,9 +233,10 @@ class Piece:
     def _internal_error(self, entry: CacheEntry, error: Exception) -> None:
         if config.on_error == "raise":
             raise error
-        folder = entry.artifacts.write(tempfile.mkdtemp(prefix="tinycompile-error-"))
+        folder = _write_artifacts(entry, Path(tempfile.gettempdir()) / f"tinycompile-error-{os.getpid()}-{next(_serial)}")
+        where = f"Artifacts: {folder}" if folder else "Its artifacts could not be written"
         warnings.warn(
-            f"tinycompile failed on {self.__name__} ({type(error).__name__}: {error}); it runs eagerly. Artifacts: {folder}",
+            f"tinycompile failed on {self.__name__} ({type(error).__name__}: {error}); it runs eagerly. {where}",
             FallbackWarning,
             stacklevel=6,
         )
@@ -241,6 +247,15 @@ class Piece:
         log("guards", captured.guard_source)
         if captured.graph is not None:
             log("graph", print_graph(captured.graph))
+
+
+def _write_artifacts(entry: CacheEntry, folder: Path) -> Path | None:
+    """Write them for people; a folder that can't be written is one warning, not the user's problem."""
+    try:
+        return entry.artifacts.write(folder)
+    except OSError as error:
+        warn_once(f"artifacts can't be written to {folder.parent}: {error}")
+        return None
 
 
 def _no_graph() -> tuple[Any, ...]:

@@ -278,10 +278,21 @@ def test_no_compiler_is_worked_around(tmp_path: Path) -> None:
 
 
 def test_dump_and_log(tmp_path: Path) -> None:
-    done = _run(SCRIPT, tmp_path / "cache", TINYCOMPILE_DUMP=str(tmp_path / "dump"), TINYCOMPILE_LOG="graph,guards,fusion,kernels,cache")
+    done = _run(
+        SCRIPT, tmp_path / "cache", TINYCOMPILE_DUMP=str(tmp_path / "dump"), TINYCOMPILE_LOG="graph,guards,fusion,kernels,cache"
+    )
     assert "[graph]" in done.stderr and "[kernels]" in done.stderr and "[cache]" in done.stderr
     names = {p.name for p in (tmp_path / "dump").rglob("*") if p.is_file()}
-    assert {"0_bytecode.txt", "1_graph.py", "1_guards.py", "1_python.py", "4_loops.py", "5_plan.py", "6_cpp.cpp", "6_wrapper.py"} <= names
+    assert {
+        "0_bytecode.txt",
+        "1_graph.py",
+        "1_guards.py",
+        "1_python.py",
+        "4_loops.py",
+        "5_plan.py",
+        "6_cpp.cpp",
+        "6_wrapper.py",
+    } <= names
 
 
 def test_bad_arguments_of_the_decorator() -> None:
@@ -291,6 +302,26 @@ def test_bad_arguments_of_the_decorator() -> None:
         tinycompile.compile(lambda x: x, backend="nope")
     with pytest.raises(TypeError, match="takes a Python function"):
         tinycompile.compile(3)
+    with pytest.raises(TypeError, match="fullgraph must be"):
+        tinycompile.compile(lambda x: x, fullgraph="yes")
+    with pytest.raises(TypeError, match="dynamic must be"):
+        tinycompile.compile(lambda x: x, dynamic="no")
+    with pytest.raises(TypeError, match="options must be a dict"):
+        tinycompile.compile(lambda x: x, options=3)
+
+
+def test_an_unknown_python_runs_eagerly_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tinycompile.api, "VERSION", (3, 99))
+    with pytest.warns(tinycompile.FallbackWarning, match=r"not 3\.99"):
+        f = tinycompile.compile(lambda x: x + 1, mode=None)
+    assert torch.equal(f(torch.ones(2)), torch.ones(2) + 1)
+
+
+def test_an_unwritable_dump_folder_is_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = _run(SCRIPT, tmp_path / "cache", TINYCOMPILE_DUMP=str(tmp_path / "file" / "dump"))
+    assert "entries" in done.stdout, done.stderr
+    assert done.stderr.count("Warning") == 1
 
 
 def test_graph_break_under_fullgraph() -> None:
