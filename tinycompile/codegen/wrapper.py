@@ -1,14 +1,15 @@
 """The wrapper: readable Python that allocates, launches and returns. One function, ``call(*inputs) -> tuple``.
 
 Names in its namespace (see ``runtime/build.py``): ``empty`` (allocate on the plan's device), ``stream`` (its current raw
-stream), ``as_strided``, ``restride``, one launcher per kernel and one function per extern target.
+stream), ``as_strided``, ``restride``, one launcher per kernel and one function per extern target. A buffer that the user called
+like one of these is called otherwise.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
@@ -36,14 +37,19 @@ class _Wrapper:
         self.plan, self.kernels = plan, kernels
         self.buffers: dict[str, Buffer] = {b.name: b for b in plan.buffers}
         self.inputs = set(plan.inputs)
+        self.launches = sum(isinstance(s, Kernel) and not _idle(kernels[s.nest.name]) for s in plan.steps)
+        externs = {extern_name(s.kind, s.target) for s in plan.steps if isinstance(s, ExternCall)}
+        self.locals = _locals(plan, _NAMESPACE | externs | {k.name for k in kernels.values()})
         self.times_returned = Counter(o.buffer for o in plan.outputs if isinstance(o, TensorView))
         self.out = Writer()
 
     def text(self) -> str:
         out = self.out
-        with out.block(f"def call({', '.join(self.plan.inputs)}):"):
+        with out.block(f"def call({', '.join(map(self.name, self.plan.inputs))}):"):
             for size in self.plan.sizes:
-                out.line(_size_line(size))
+                out.line(self.size_line(size))
+            if self.launches > 1:
+                out.line("queue = stream()")
             for step in self.plan.steps:
                 self.step(step)
             results = [self.output(o) for o in self.plan.outputs]
@@ -58,33 +64,42 @@ class _Wrapper:
         elif isinstance(step, ExternCall):
             self.extern(step)
         else:
-            self.out.line(f"del {step.buffer}")
+            self.out.line(f"del {self.name(step.buffer)}")
+
+    def name(self, buffer: str) -> str:
+        """The variable that holds a buffer."""
+        return self.locals.get(buffer, buffer)
+
+    def size_line(self, size: SizeBinding) -> str:
+        held = self.name(size.input)
+        return f"{size.symbol} = {held}" if size.dim is None else f"{size.symbol} = {held}.size({size.dim})"
 
     def alloc(self, step: Alloc) -> None:
         meta = self.buffers[step.buffer].meta
         size, stride = _tuple(meta.shape), _tuple(meta.strides)
         if step.reuses is None:
-            self.out.line(f"{step.buffer} = empty({size}, {stride}, {meta.dtype})")
+            self.out.line(f"{self.name(step.buffer)} = empty({size}, {stride}, {meta.dtype})")
         else:
-            self.out.line(f"{step.buffer} = as_strided({step.reuses}, {size}, {stride}, 0)  # reuse")
+            held = self.name(step.reuses)
+            self.out.line(f"{self.name(step.buffer)} = as_strided({held}, {size}, {stride}, 0)  # reuse")
 
     def launch(self, step: Kernel) -> None:
         source = self.kernels[step.nest.name]
-        if any(isinstance(g, int) and g == 0 for g in source.grid):
+        if _idle(source):
             self.out.line(f"# {source.name}: no work")
             return
-        args = [a.name if a.kind == "pointer" else str(a.value) for a in source.args]
-        self.out.line(f"{source.name}({', '.join(['stream()', *args])})")
+        args = [self.name(a.name) if a.kind == "pointer" else str(a.value) for a in source.args]
+        self.out.line(f"{source.name}({', '.join(['queue' if self.launches > 1 else 'stream()', *args])})")
 
     def extern(self, step: ExternCall) -> None:
         args = [self.arg(a) for a in step.args] + [f"{k}={self.arg(v)}" for k, v in step.kwargs]
         call = f"{extern_name(step.kind, step.target)}({', '.join(args)})"
-        names = [o if o is not None else "_" for o in step.outputs]
+        names = [self.name(o) if o is not None else "_" for o in step.outputs]
         target = names[0] if len(names) == 1 else ", ".join(names)
         self.out.line(f"{target} = {call}" if names else call)
-        for name in names:
-            if name != "_":
-                meta = self.buffers[name].meta
+        for output, name in zip(step.outputs, names, strict=True):
+            if output is not None:
+                meta = self.buffers[output].meta
                 strides = _tuple(meta.strides)
                 self.out.line(f"if {name}.stride() != {strides}: {name} = restride({name}, {_tuple(meta.shape)}, {strides})")
 
@@ -107,11 +122,11 @@ class _Wrapper:
     def view(self, view: TensorView) -> str:
         base = self.buffers[view.buffer].meta
         if (base.shape, base.strides, base.offset) == (view.meta.shape, view.meta.strides, view.meta.offset):
-            return view.buffer
-        shift = view.meta.offset - base.offset
+            return self.name(view.buffer)
+        shift, held = view.meta.offset - base.offset, self.name(view.buffer)
         if view.buffer in self.inputs:  # as_strided counts from the storage's start, and an input may begin anywhere in it
-            shift = f"{view.buffer}.storage_offset() + {shift}" if shift != 0 else f"{view.buffer}.storage_offset()"  # type: ignore[assignment]
-        return f"as_strided({view.buffer}, {_tuple(view.meta.shape)}, {_tuple(view.meta.strides)}, {shift})"
+            shift = f"{held}.storage_offset() + {shift}" if shift != 0 else f"{held}.storage_offset()"  # type: ignore[assignment]
+        return f"as_strided({held}, {_tuple(view.meta.shape)}, {_tuple(view.meta.strides)}, {shift})"
 
     def output(self, value: Any) -> str:
         """A returned value. The buffer's own tensor stands for a view of all of it only where nobody else has that tensor."""
@@ -122,11 +137,28 @@ class _Wrapper:
             return shown
         if value.alias == "detach":
             return f"{shown}.detach()"
-        return f"{shown}.view_as({shown})" if value.alias and shown == value.buffer else shown
+        return f"{shown}.view_as({shown})" if value.alias and shown == self.name(value.buffer) else shown
 
 
-def _size_line(size: SizeBinding) -> str:
-    return f"{size.symbol} = {size.input}" if size.dim is None else f"{size.symbol} = {size.input}.size({size.dim})"
+_NAMESPACE = frozenset(("torch", "empty", "stream", "queue", "as_strided", "restride", "call", "float", "min", "max", "_"))
+
+
+def _locals(plan: Plan, taken: Set[str]) -> dict[str, str]:
+    """Other names for the buffers and inputs whose own are ``taken``."""
+    held = {*plan.inputs, *(b.name for b in plan.buffers), *(s.symbol for s in plan.sizes)}
+    found: dict[str, str] = {}
+    for name in sorted(held & taken):
+        other = f"{name}_"
+        while other in held or other in taken:
+            other += "_"
+        held.add(other)
+        found[name] = other
+    return found
+
+
+def _idle(source: KernelSource) -> bool:
+    """Whether a kernel has no work at all."""
+    return any(isinstance(g, int) and g == 0 for g in source.grid)
 
 
 def _tuple(dims: tuple[Any, ...]) -> str:

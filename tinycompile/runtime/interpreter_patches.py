@@ -1,8 +1,9 @@
-"""Two faults of Triton's interpreter, mended in the child process that runs it.
+"""Three faults of Triton's interpreter, mended in the child process that runs it.
 
 Slow: reductions and scans with a combine function that it doesn't know run element by element in Python. Our combine functions
 work on whole blocks, so a block is halved (for a scan: shifted) and combined in log2(n) steps. The combine functions themselves
-still run, so the interpreter still checks them. Wrong: it truncates float32 to bfloat16, where GPUs round to nearest even.
+still run, so the interpreter still checks them. Wrong: it truncates float32 to bfloat16, where GPUs round to nearest even; and
+it remembers the result of a comparison under the operands' dtype, so that a scalar one becomes a block of numbers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ def install() -> None:
         (interpreter.ReduceOps, "generic_reduce", _reduce),
         (interpreter.ScanOps, "generic_scan", _scan),
         (interpreter, "_convert_float", _rounding(interpreter._convert_float)),
+        (interpreter.InterpreterBuilder, "binary_op", _comparing(interpreter.InterpreterBuilder.binary_op)),
     ):
         if hasattr(owner, name):
             setattr(owner, name, replacement)
@@ -41,6 +43,16 @@ def _rounding(convert: Callable[..., Any]) -> Callable[..., Any]:
         return np.where(np.isnan(data), 0x7FC0, near).astype(np.uint16).reshape(np.shape(data))
 
     return rounded
+
+
+def _comparing(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Binary operations, with comparisons giving bools."""
+
+    def compared(builder: Any, lhs: Any, rhs: Any, op: Any) -> Any:
+        result = apply(builder, lhs, rhs, op)
+        return interpreter.TensorHandle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
+
+    return compared
 
 
 def _combine(op: Any, left: list[Any], right: list[Any], like: tuple[Any, ...]) -> list[Any]:

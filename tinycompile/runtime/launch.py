@@ -113,7 +113,7 @@ def _adapted(source: KernelSource, config: Config, kernel: Any) -> Launcher | No
     if version not in ADAPTERS:
         log("kernels", f"{source.name}: no direct launcher for Triton {triton.__version__}; CompiledKernel.run is used")
         return None
-    build, packed = ADAPTERS[version]  # type: ignore[index]
+    build, packed = ADAPTERS[version]
     metadata = kernel.metadata
     scratch = getattr(metadata, "global_scratch_size", 0) or getattr(metadata, "profile_scratch_size", 0)
     if scratch or getattr(metadata, "num_ctas", 1) != 1:

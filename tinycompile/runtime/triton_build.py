@@ -78,7 +78,7 @@ def compile_candidates(wanted: Sequence[tuple[KernelSource, Sequence[Config]]], 
     with _keeping:
         found = {key: _compiled[key] for key in keys if key in _compiled}
     missing = {key: one for key, one in zip(keys, flat, strict=True) if key not in found}
-    made = _parallel(lambda one: _compile(*one, arch), list(missing.values()))
+    made = _parallel(lambda one: _compile(one[0], one[1], arch), list(missing.values()))
     fresh = dict(zip(missing, made, strict=True))
     found.update(fresh)
     with _keeping:
