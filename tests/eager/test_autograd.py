@@ -73,12 +73,6 @@ def program(fn: Callable[[Side], Any]) -> Callable[[Side], Any]:
     return fn
 
 
-@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
-def test_same_as_torch(fn: Callable[[Side], Any]) -> None:
-    """Placed below the programs at run time: PROGRAMS is filled when the module is imported."""
-    raise AssertionError("replaced at the end of the module")
-
-
 # --- gradients ---------------------------------------------------------------------------------------------------------------
 
 
@@ -443,7 +437,7 @@ def write_to_a_view_of_a_leaf(s: Side) -> Any:
 
 @program
 def write_to_one_of_several_views(s: Side) -> Any:
-    a, _ = (s.leaf(4) * 1).unbind() if False else (s.leaf(4) * 1).split(2)
+    a, _ = (s.leaf(4) * 1).split(2)
     a.mul_(2)
 
 
@@ -460,8 +454,10 @@ def chains_of_writes(s: Side) -> Any:
     x, w = s.leaf(3), s.leaf(3, seed=1)
     y = x * 1
     y.mul_(w).add_(x).sigmoid_()
-    y += w
-    y.sum().backward()
+    y.mul_(2)
+    z = y * 1
+    z += w
+    z.sum().backward()
     return x.grad, w.grad
 
 
@@ -494,6 +490,7 @@ def a_buffer_becomes_differentiable(s: Side) -> Any:
     row = buffer[0]
     buffer[1] = w * 2
     buffer[0].copy_(w)
+    assert row.grad_fn is not None  # torch only notices that the view's base changed when it is asked for this
     row.mul_(3)
     total = (buffer * buffer).sum() + (row * row).sum()
     total.backward()
@@ -524,9 +521,8 @@ def zero_and_fill(s: Side) -> Any:
 def writes_of_functions_without_records(s: Side) -> Any:
     x = s.leaf(4)
     y = x * 2
-    y.erfinv_() if False else y.tan_()
-    y.clamp_(-1, 1).lgamma_() if False else y.clamp_(-1, 1)
-    torch.Tensor.renorm_(y.reshape(2, 2), 2, 0, 1.0) if False else y.sinc_()
+    y.sinc_()
+    y *= x
     y.sum().backward()
     return x.grad
 
@@ -669,11 +665,8 @@ def differentiated_once(s: Side) -> Any:
             return g * 2 * ctx.saved_tensors[0]
 
     x = s.leaf(3)
-    (first,) = s.autograd.grad(Square.apply(x).sum(), x, create_graph=True)
+    (first,) = s.autograd.grad(Square.apply(x), x, s.leaf(3), create_graph=True)
     first.sum().backward()
-
-
-del test_same_as_torch
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)

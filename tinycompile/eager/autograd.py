@@ -30,6 +30,7 @@ from tinycompile.eager.tape import (
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory
 from tinycompile.eager.tensor import version_of as _version_of
 from tinycompile.ops.calls import ops
+from tinycompile.ops.gradients import zeros
 
 __all__ = [
     "Function", "backward", "detect_anomaly", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad",
@@ -62,6 +63,15 @@ def backward(
     targets = None if inputs is None else _listed(inputs)
     if targets is not None and not targets:
         raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
+    if create_graph:
+        warnings.warn(
+            "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient "
+            "which can cause a memory leak. We recommend using autograd.grad when creating the graph to avoid this. If you have "
+            "to use this function, make sure to reset the .grad fields of your parameters to None after use to break the cycle "
+            "and avoid the leak.",
+            UserWarning,
+            stacklevel=3,
+        )
     found = _run(outputs, grad_tensors, retain_graph, create_graph, targets)
     for target, grad in zip(targets or (), found, strict=True):
         if grad is None:
@@ -103,12 +113,13 @@ def grad(
         )
     found = _run(_listed(outputs), grad_outputs, retain_graph, create_graph, targets)
     if materialize_grads:
-        return tuple(ops.zeros_like(t) if g is None else g for t, g in zip(targets, found, strict=True))
-    if not allow_unused and any(g is None for g in found):
-        raise RuntimeError(
-            "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if this is "
-            "the desired behavior."
-        )
+        return tuple(zeros(t) if g is None else g for t, g in zip(targets, found, strict=True))
+    for i, g in enumerate(found):
+        if g is None and not allow_unused:
+            raise RuntimeError(
+                f"The differentiated Tensor at index {i} appears to not have been used in the graph. Set allow_unused=True if "
+                "this is the desired behavior."
+            )
     return tuple(found)
 
 
@@ -130,7 +141,7 @@ def _run(
     keep = create_graph if retain_graph is None else retain_graph
     edges = None if targets is None else [_target(t) for t in targets]
     ours = None if edges is None else [e for e in edges if isinstance(e, Edge)]
-    run = Backward(roots, grads, ours, keep, create_graph)
+    run = Backward(roots, grads, ours, keep, create_graph, to_torch=edges is None or None in edges)
     found = run.run()
     theirs = _run_torch(run.outside, targets, keep, create_graph)
     return [theirs.get(id(t)) if e is None else found.get(e) for t, e in zip(targets or (), edges or (), strict=True)]
@@ -234,7 +245,8 @@ class _Tape:
             warnings.warn(
                 "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
                 "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf "
-                "Tensor, use .retain_grad() on the non-leaf Tensor.",
+                "Tensor, use .retain_grad() on the non-leaf Tensor. If you access the non-leaf Tensor by mistake, make sure "
+                "you access the leaf Tensor instead. See github.com/pytorch/pytorch/pull/30531 for more information.",
                 UserWarning,
                 stacklevel=3,
             )
@@ -290,7 +302,12 @@ class _Tape:
     @staticmethod
     def detach_(tensor: Tensor) -> Tensor:
         if tensor._view is not None and tensor.keys & AUTOGRAD:
-            raise RuntimeError("Can't detach views in-place. Use detach() instead.")
+            raise RuntimeError(
+                "Can't detach views in-place. Use detach() instead. If you are using DistributedDataParallel (DDP) for "
+                "training, and gradient_as_bucket_view is set as True, gradients are views of DDP buckets, and hence detach_() cannot be "
+                "called on these gradients. To fix this error, please refer to the Optimizer.zero_grad() function in "
+                "torch/optim/optimizer.py as the solution."
+            )
         if tensor._autograd is None:
             tensor.raw().detach_()
         tensor._autograd, tensor.keys = None, tensor.keys & ~AUTOGRAD

@@ -183,7 +183,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     def once(ctx: Any, *grads: Any) -> Any:
         with torch.no_grad():
             found = backward(ctx, *grads)
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or not any(getattr(g, "requires_grad", False) for g in grads):
             return found
         listed = found if isinstance(found, tuple) else (found,)
         refused = tuple(set_history(same_memory(g), _Refusal((), (g.meta,)), 0) if isinstance(g, Tensor) else g for g in listed)

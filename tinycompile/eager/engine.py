@@ -23,8 +23,15 @@ class Backward:
     """One run from ``roots`` with their gradients. ``targets``: edges whose gradients are wanted; None: leaves accumulate."""
 
     def __init__(
-        self, roots: Sequence[Edge], grads: Sequence[Any], targets: Sequence[Edge] | None, keep: bool, create_graph: bool
+        self,
+        roots: Sequence[Edge],
+        grads: Sequence[Any],
+        targets: Sequence[Edge] | None,
+        keep: bool,
+        create_graph: bool,
+        to_torch: bool = True,
     ) -> None:
+        """``to_torch``: gradients of torch tensors are wanted too."""
         self.keep, self.create_graph = keep, create_graph
         self.waiting: dict[Node, int] = {}  # edges that still have to bring something
         self.arrived: dict[Node, list[Any]] = {}
@@ -34,7 +41,10 @@ class Backward:
         self.ready: list[tuple[float, int, Node]] = []
         self._tie = itertools.count()
         order = self._count(e.node for e in roots)
-        self.needed = None if self.wanted is None else _leads_to(order, {e.node for e in self.wanted})
+        self.needed: set[Node] | None = None
+        if self.wanted is not None:
+            outside = {n for n in order if to_torch and isinstance(n, TorchTape)}
+            self.needed = _leads_to(order, {e.node for e in self.wanted} | outside) | outside
         for edge, grad in zip(roots, grads, strict=True):
             self._arrive(edge, grad)
         for node in {e.node: None for e in roots}:

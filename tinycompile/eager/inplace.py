@@ -26,10 +26,10 @@ from tinycompile.eager.tape import (
     generation_of,
     tape_of,
 )
-from tinycompile.eager.tensor import Tensor, run_on_handles
+from tinycompile.eager.tensor import Tensor, run_on_handles, same_memory
 from tinycompile.ops.calls import ops
 from tinycompile.ops.gradients import differentiable_form
-from tinycompile.ops.record import OPS, BoundCall, Decompose, Extern
+from tinycompile.ops.record import OPS, BoundCall, Decompose, Extern, Op
 
 
 def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -46,7 +46,8 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
     check_writable(target)
     if op.vjp is not None:
         needs, edges = edges_of(bound.args, edge_of)
-        node = OpNode(op, bound.args, needs, edges)  # saves what it reads as it is before the write
+        before = (_copy_of(target), *bound.args[1:]) if _reads_target(op, needs) else bound.args
+        node = OpNode(op, before, needs, edges)
         run_on_handles(fn, args, kwargs)
         node.close((target,))
         rebase(target, Edge(node, 0) if any(e is not None for e in edges) else None)
@@ -60,6 +61,20 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         rebase(target, None)
         return target
     return replace(target, result)
+
+
+def _reads_target(op: Op, needs: Sequence[Any]) -> bool:
+    """Whether the formula reads what the write destroys."""
+    assert op.vjp is not None
+    return op.schema.args[0].name in op.vjp.reads(op.schema, needs)
+
+
+def _copy_of(target: Tensor) -> Tensor:
+    """Its value and history as they are now."""
+    copy = same_memory(target, keep_history=True)
+    with torch.no_grad():
+        copy._handle, copy._meta, copy._storage, copy._base = target.raw().clone(), None, None, None
+    return copy
 
 
 def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -115,7 +130,7 @@ def check_writable(target: Tensor) -> None:
     if info.origin == "several":
         made_by = target.grad_fn
         raise RuntimeError(
-            f"Output {target.output_nr} of {made_by.name() if made_by is not None else info.chain[-1][0]} is a view and is "
+            f"Output {target.output_nr} of {made_by.name().removesuffix('Backward0') if made_by is not None else info.chain[-1][0]} is a view and is "
             "being modified inplace. This view is the output of a function that returns multiple views. Such functions do not "
             "allow the output views to be modified inplace. You should replace the inplace operation by an out-of-place one."
         )

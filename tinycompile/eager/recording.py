@@ -141,26 +141,24 @@ class TorchCall(Node):
         return results
 
     def _again(self, grads: Sequence[Any]) -> Any:
+        """The gradients as a torch function of the inputs and of ``grads``, called in the same way as the function was."""
         assert self.call is not None
         fn, args, kwargs = self.call
-        inputs: list[torch.Tensor | None] = []
-        with torch.enable_grad():
-            given = _replaced((args, dict(kwargs)), lambda t: _note(inputs, t.torch() if isinstance(t, Tensor) else t))
-            made = [o for o in _torch_tensors(fn(*given[0], **given[1])) if o.requires_grad]
-            pairs = [(o, g.torch()) for o, g in zip(made, grads, strict=True) if g is not None]
-            targets = [t for t, s in zip(inputs, self.stand_ins, strict=True) if s is not None]
-            return iter(
-                torch.autograd.grad([o for o, _ in pairs], targets, [g for _, g in pairs], create_graph=True, allow_unused=True)
-            )
+        wanted = [s is not None for s in self.stand_ins]
+
+        def pull_back(args: Any, kwargs: Any, seeds: Any) -> Any:
+            inputs = [t for t, w in zip(_torch_tensors((args, tuple(kwargs.values()))), wanted, strict=True) if w]
+            made = [o for o in _torch_tensors(fn(*args, **kwargs)) if o.requires_grad]
+            pairs = [(o, g) for o, g in zip(made, seeds, strict=True) if g is not None]
+            outputs, given = [o for o, _ in pairs], [g for _, g in pairs]
+            return torch.autograd.grad(outputs, inputs, given, create_graph=True, allow_unused=True)
+
+        pull_back.__name__ = f"{self.label.removesuffix('0')}"
+        return iter(call_torch(pull_back, (args, kwargs, tuple(grads)), {}))
 
 
-def _ours(grad: torch.Tensor | None) -> Any:
-    return None if grad is None else from_torch(grad)
-
-
-def _note(inputs: list[Any], tensor: Any) -> Any:
-    inputs.append(tensor)
-    return tensor
+def _ours(grad: Any) -> Any:
+    return from_torch(grad) if isinstance(grad, torch.Tensor) else grad
 
 
 def _replaced(value: Any, fn: Callable[[Any], Any]) -> Any:

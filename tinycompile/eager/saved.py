@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -36,11 +37,12 @@ saved_hooks = _SavedHooks()
 class SavedTensor:
     """One tensor that a formula reads, as it was: a later change in place is an error."""
 
-    __slots__ = ("_index", "_packed", "_tensor", "_unpack", "_version")
+    __slots__ = ("_index", "_packed", "_source", "_tensor", "_unpack", "_version")
 
     def __init__(self, tensor: Any, index: int | None = None) -> None:
         """``index``: of a node's own result (the node must not hold itself through it)."""
         self._index = index
+        self._source = None if isinstance(tensor, torch.Tensor) else weakref.ref(tensor)
         self._unpack: Callable[[Any], Any] | None = None
         self._packed: Any = None
         self._version = version_of(tensor)
@@ -69,15 +71,16 @@ class SavedTensor:
         return set_history(same_memory(tensor), node, self._index)
 
     def _complain(self, node: Node, tensor: Any) -> None:
-        made_by, index = (node, self._index) if self._index is not None else _maker(tensor)
-        origin = "" if made_by is None else f", which is output {index} of {made_by.name()},"
+        source = None if self._source is None else self._source()
+        made_by, index = (node, self._index) if self._index is not None else _maker(tensor if source is None else source)
+        origin = "" if made_by is None else f", which is output {index} of {made_by.name().removesuffix('Backward0')},"
         legacy = f"torch.{'cuda.' if tensor.device.type == 'cuda' else ''}{rules.type_name(tensor.dtype)}Tensor"
         hint = (
             "Hint: the backtrace further above shows the operation that failed to compute its gradient. The variable in "
             "question was changed in there or anywhere later. Good luck!"
             if torch.is_anomaly_enabled()
             else "Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
-            "torch.autograd.set_detect_anomaly(True)."
+            "torch.autograd.set_detect_anomaly(True, check_nan=False)."
         )
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "

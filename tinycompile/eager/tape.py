@@ -224,7 +224,7 @@ def require_grad(tensor: Tensor) -> Tensor:
             raise NotImplementedError(
                 "tinycompile's tape does not differentiate complex tensors; torch's does: use torch tensors"
             )
-        raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
+        raise RuntimeError("only Tensors of floating point dtype can require gradients")
     tensor._autograd = AutogradMeta()
     tensor.keys |= AUTOGRAD
     return tensor
@@ -267,6 +267,8 @@ def note_view(view: Tensor, of: Tensor, op_name: str, rest: tuple[Any, ...], sev
     if not origin:
         origin = "several" if several else "" if torch.is_grad_enabled() else "no_grad"
     view._view = ViewInfo(base, (*chain, (op_name, rest)), generation_of(base), origin)
+    if origin == "no_grad" and of.keys & AUTOGRAD:  # as in torch: it requires grad, and is a leaf
+        view._autograd, view.keys = AutogradMeta(), view.keys | AUTOGRAD
     views = base._views
     if views is None:
         views = base._views = []
