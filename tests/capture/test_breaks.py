@@ -16,7 +16,6 @@ from tinycompile.capture.frame import capture
 
 pytestmark = pytest.mark.pure
 CASES: list[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]] = []
-COUNTER = [0]
 GLOBAL = 0
 
 
@@ -55,7 +54,7 @@ def formatted_tensor(x):
     return f"{x.sum()}"
 
 
-@breaks("unsupported-op")
+@breaks("data-dependent")
 def nonzero(x):
     return torch.nonzero(x)
 
@@ -109,28 +108,11 @@ def out_argument(x):
     return torch.add(x, 1, out=y)
 
 
-@breaks("side-effect", lambda: ([torch.ones(2)],))
-def outer_list(xs):
-    xs.append(xs[0])
-    return xs
-
-
-@breaks("side-effect", lambda: ({"a": torch.ones(2)},))
-def outer_dict(d):
-    d["b"] = d["a"] + 1
-    return d
-
-
 @breaks("side-effect")
-def global_variable(x):
+def deleted_global(x):
     global GLOBAL
     GLOBAL = 1
-    return x
-
-
-@breaks("side-effect")
-def global_list(x):
-    COUNTER[0] += 1
+    del GLOBAL
     return x
 
 
@@ -139,23 +121,15 @@ class Thing:
 
 
 @breaks("side-effect", lambda: (Thing(), torch.ones(2)))
-def attribute(t, x):
+def deleted_attribute(t, x):
     t.value = x
+    del t.value
     return x
 
 
-def _counter():
-    n = 0
-
-    def bump(x):
-        nonlocal n
-        n += 1
-        return x + n
-
-    return bump
-
-
-CASES.append(("side-effect", _counter(), lambda: (torch.ones(2),)))
+class Counted:
+    def __del__(self):
+        pass
 
 
 @breaks("random")
@@ -275,8 +249,9 @@ def autocast_inside(x):
 
 
 @breaks("unsupported-value")
-def object_made_inside(x):
-    return Thing().value + x
+def object_with_a_finalizer(x):
+    Counted()
+    return x
 
 
 @pytest.mark.parametrize(("kind", "fn", "args"), CASES, ids=[fn.__name__ for _, fn, _ in CASES])

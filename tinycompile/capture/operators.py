@@ -75,7 +75,7 @@ def _inplace_container(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | N
         a.extend(tr, [b])
         return a
     if isinstance(a, ListValue) and symbol == "*":
-        a.changed()
+        a.changed(tr)
         a.items[:] = a.values(tr) * tr.index(b, "list")
         return a
     if isinstance(a, DictValue) and symbol == "|":

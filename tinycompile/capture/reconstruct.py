@@ -16,7 +16,7 @@ import torch
 from tinycompile.base.expr import symbols
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.rules.types import SuperValue
-from tinycompile.capture.sources import Source
+from tinycompile.capture.sources import Held, Local, Source
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.constant import Const
@@ -24,7 +24,7 @@ from tinycompile.capture.values.context import GradMode, NullContext, entered_gr
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.module import ModuleCall, ModuleValue
-from tinycompile.capture.values.object import ClassValue, ObjectValue, PyModuleValue
+from tinycompile.capture.values.object import DELETED, ClassValue, NewObject, ObjectValue, PyModuleValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, SetValue, SliceValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
@@ -46,23 +46,23 @@ class Rebuilder:
         self.statements: list[str] = []
         self.symbols: set[str] = set()
         self._names: dict[int, str] = {}
+        self._reached: dict[str, str] = {}
         self._keep: list[Value] = []  # ids stay valid
         self._uses: dict[int, int] = defaultdict(int)
 
     def result(self, value: Value | Lazy) -> str:
         """An expression for the whole result."""
-        self._count(value)
+        self._count_all([value])
         text = self.expr(value)
-        self._set_modes()
+        self._finish_statements()
         return text
 
     def state(self, values: Sequence[Value | Lazy], replaced: Mapping[int, str]) -> str:
         """An expression for a tuple of these. ``replaced``: expressions for some, by id."""
         self._names.update(replaced)
-        for value in values:
-            self._count(value)
+        self._count_all(values)
         items = [self.expr(value) for value in values]
-        self._set_modes()
+        self._finish_statements()
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
     def compiled(self, fn: Value, compile_callee: Callable[[FunctionType], Callable[..., Any]]) -> str | None:
@@ -85,8 +85,16 @@ class Rebuilder:
             return None
         return self.held(ModuleCall(fn.obj, compile_callee(cls.forward)), f"compiled_{cls.__name__}")
 
-    def _set_modes(self) -> None:
-        """What the code so far changed of torch's own state."""
+    def _count_all(self, values: Sequence[Value | Lazy]) -> None:
+        for value in values:
+            self._count(value)
+        for entry in self.tr.effects.parts():
+            self._count(entry)
+
+    def _finish_statements(self) -> None:
+        """What changes outside: objects, and torch's own state. All expressions have been evaluated before."""
+        self.tr.effects.guard_distinct(self.tr)
+        self.statements += self.tr.effects.replay(self)
         if self.tr.grad_enabled != self.tr.root_grad_enabled:
             self.statements.append(f"{self.held(torch.set_grad_enabled, 'set_grad_enabled')}({self.tr.grad_enabled})")
 
@@ -117,12 +125,14 @@ class Rebuilder:
             return [value.fn, value.receiver]
         if isinstance(value, (MethodOf, SuperValue)):
             return [value.receiver]
+        if isinstance(value, NewObject):
+            return [v for v in value.shadow.values() if v is not DELETED]
         return []
 
     def expr(self, value: Value | Lazy) -> str:
         """An expression for a value; what occurs more than once gets a name."""
         if isinstance(value, Lazy):
-            return value.source.text
+            return self._from_outside(value.source)
         name = self._names.get(id(value))
         if name is not None:
             return name
@@ -145,13 +155,24 @@ class Rebuilder:
             self.symbols |= {s.name for s in symbols(value.dim)}
             return str(value.dim)
         if value.source is not None:
-            return value.source.text
+            return self._from_outside(value.source)
         if isinstance(value, (ClassValue, BuiltinValue, PyModuleValue)):
             return self.held(value.key(self.tr), "constant")
         for kind, rule in _REBUILD.items():
             if isinstance(value, kind):
                 return rule(self, value)
         raise NotRebuildable(value, value.describe())
+
+    def _from_outside(self, source: Source) -> str:
+        """How to reach an object; where something is changed, it is reached before."""
+        text = source.text
+        if not self.tr.effects or isinstance(source, (Local, Held)):
+            return text
+        name = self._reached.get(text)
+        if name is None:
+            name = self._reached[text] = self.tr.guards.names.take(identifier(source.label))
+            self.statements.append(f"{name} = {text}")
+        return name
 
     # --- containers ---
 
@@ -162,7 +183,7 @@ class Rebuilder:
     def _tensor(self, value: TensorValue) -> str:
         if value.is_input:
             assert value.source is not None
-            return value.source.text
+            return self._from_outside(value.source)
         name = self._names.get(id(value))
         if name is None:
             hint = self.tr.builder.wish(value.fake.ref)
@@ -240,6 +261,15 @@ class Rebuilder:
         flat = [self.expr(v) for v in value.values(self.tr)]
         return f"{{{', '.join(f'{k}: {v}' for k, v in zip(flat[::2], flat[1::2], strict=True))}}}"
 
+    def _new_object(self, value: NewObject) -> str:
+        cls = type(value.obj)
+        name = self._names[id(value)] = self.tr.guards.names.take(identifier(cls.__name__.lower()))
+        self.statements.append(f"{name} = {self.held(object, 'object')}.__new__({self.held(cls, cls.__name__)})")
+        for at, v in value.shadow.items():
+            if v is not DELETED:
+                self.statements.append(f"{self.held(object, 'object')}.__setattr__({name}, {at!r}, {self.expr(v)})")
+        return name
+
     def _partial(self, value: PartialValue) -> str:
         args = [self.expr(a) for a in (value.fn, *value.args)] + [f"{k}={self.expr(v)}" for k, v in value.kwargs.items()]
         return f"{self.held(functools.partial, 'partial')}({', '.join(args)})"
@@ -305,6 +335,7 @@ _REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
     BoundFunction: Rebuilder._bound,
     MethodOf: Rebuilder._method,
     SuperValue: Rebuilder._super,
+    NewObject: Rebuilder._new_object,
     GradMode: Rebuilder._grad_mode,
     NullContext: Rebuilder._null_context,
     CodeConstant: lambda self, value: self.held(value.code, "code"),

@@ -16,6 +16,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture import calls, indexing, operators, torch_calls, wrap
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
 from tinycompile.capture.rules import iteration, registry, torch_functions, types
 from tinycompile.capture.rules import operators as operator_rules
@@ -66,6 +67,7 @@ class Tracer:
         self.builder = GraphBuilder()
         self.env = ShapeEnv()
         self.guards = GuardSet(UniqueNames(taken_names))
+        self.effects = Effects()
         self.inputs: list[Input] = []
         self.frames: list[Frame] = []
         self.pinned: dict[int, Value] = {}  # by id of an object that guards hold
@@ -156,6 +158,9 @@ class Tracer:
 
     def module_attribute(self, module: ModuleType, name: str) -> Value:
         """``module.name``."""
+        assigned = self.effects.global_value(module.__dict__, name)
+        if assigned is not None:
+            return assigned
         obj = getattr(module, name)  # AttributeError is the user's
         if wrap.is_trusted(module.__name__) or name not in module.__dict__:
             return self.from_python(obj)
@@ -163,10 +168,18 @@ class Tracer:
 
     def global_value(self, globals_: dict[str, Any], name: str) -> Value:
         """A global variable or a builtin."""
-        found = self._globals.get((id(globals_), name))
+        found = self.effects.global_value(globals_, name) or self._globals.get((id(globals_), name))
         if found is None:
             found = self._globals[id(globals_), name] = self._find_global(globals_, name)
         return found
+
+    def set_global(self, globals_: dict[str, Any], name: str, value: Value) -> None:
+        """Assign a global variable."""
+        self.effects.set_global(self._globals_of(globals_), name, value)
+
+    def objects_seen(self) -> Iterator[Value]:
+        """Objects from outside that may change, and that were looked at."""
+        return (value for _, value in self._by_id.values())
 
     def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
         trusted = wrap.is_trusted(globals_.get("__name__"))

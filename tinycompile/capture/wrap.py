@@ -174,7 +174,8 @@ def _constant(tr: Tracer, obj: Any, source: Source) -> Value:
     if tr.resumed and not isinstance(source, (Held, HeldItem)) and tr.options.unstable(source.text, obj):
         tr.constants_seen[source.text] = obj
         raise GraphBreak("data-dependent", f"{source.label} is a number that differs from call to call")
-    if type(obj) is int and isinstance(source, (Local, Item, Attr)) and tr.is_dynamic_int(source.text, obj):
+    plain = isinstance(source, (Local, Item, Attr)) or (isinstance(source, HeldItem) and not source.pinned)
+    if type(obj) is int and plain and tr.is_dynamic_int(source.text, obj):
         return _symbolic_int(tr, obj, source)
     if isinstance(source, Held):
         return Const(obj, source)
@@ -484,4 +485,4 @@ def from_python(tr: Tracer, obj: Any) -> Value:
         return from_callable(tr, obj)
     if isinstance(obj, torch.Tensor):
         return wrap(tr, obj, tr.guards.hold(obj, "tensor"))
-    return wrap(tr, obj, tr.guards.hold(obj, kind.__name__.lower()))
+    return tr.wrap(obj, tr.guards.hold(obj, kind.__name__.lower()))

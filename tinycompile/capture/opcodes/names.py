@@ -67,13 +67,14 @@ def load_deref(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def store_deref(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Assign through a cell."""
     value = frame.stack.pop()
-    frame.slots[ins.arg].set(value, ins.arg)
+    frame.slots[ins.arg].set(tr, value)
     tr.name_after(value, ins.arg)
 
 
 def delete_deref(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``del`` of a cell variable."""
-    frame.slots[ins.arg].set(None, ins.arg)
+    frame.slots[ins.arg].get(tr, ins.arg)
+    frame.slots[ins.arg].set(tr, None)
 
 
 # --- globals ---
@@ -85,8 +86,13 @@ def load_global(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 
 def store_global(tr: Tracer, frame: Frame, ins: Instruction) -> None:
-    """Assignment to a global is an effect outside."""
-    raise GraphBreak("side-effect", f"the global {ins.arg!r} was changed")
+    """Assign a global."""
+    tr.set_global(frame.globals, ins.arg, frame.stack.pop())
+
+
+def delete_global(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``del`` of a global."""
+    raise GraphBreak("side-effect", f"the global {ins.arg!r} was deleted")
 
 
 def import_name(tr: Tracer, frame: Frame, ins: Instruction) -> None:
@@ -166,7 +172,7 @@ HANDLERS = {
     "DELETE_DEREF": delete_deref,
     "LOAD_GLOBAL": load_global,
     "STORE_GLOBAL": store_global,
-    "DELETE_GLOBAL": store_global,
+    "DELETE_GLOBAL": delete_global,
     "IMPORT_NAME": import_name,
     "IMPORT_FROM": import_from,
     "LOAD_ATTR": load_attr,

@@ -12,8 +12,9 @@ import torch
 from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BuiltinValue
+from tinycompile.capture.values.object import NewObject, ObjectValue, is_plain_class
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 
@@ -104,7 +105,28 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak("user-exception", f"{cls.__name__} was made")
     if issubclass(cls, torch.Tensor):
         raise GraphBreak("unsupported-value", f"a {cls.__name__} is made")
-    raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made")
+    if not is_plain_class(cls) or issubclass(cls, torch.nn.Module):
+        raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made")
+    return _new_object(tr, cls, args, kwargs)
+
+
+def _new_object(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
+    made = NewObject(cls)
+    init = made.special(tr, "__init__") if cls.__init__ is not object.__init__ else None
+    if init is not None:
+        init.call(tr, args, kwargs)
+    elif args or kwargs:
+        raise TypeError(f"{cls.__name__}() takes no arguments")
+    return made
+
+
+@rule(object.__setattr__, torch.nn.Module.__setattr__)
+def _setattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    target, name, value = args
+    if not isinstance(target, ObjectValue):
+        raise GraphBreak("side-effect", f"an attribute of {target.describe()} was set")
+    target.store(tr, name.constant(tr), value)
+    return NONE
 
 
 _CONSTANT_CLASSES: frozenset[type] = frozenset({torch.device, torch.finfo, torch.iinfo, bytes})

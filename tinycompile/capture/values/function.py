@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Cell(Value):
-    """A closure's variable. ``content`` None: unbound. One from outside can't be changed."""
+    """A closure's variable. ``content`` None: unbound."""
 
     __slots__ = ("content",)
 
@@ -33,10 +33,9 @@ class Cell(Value):
             self.content = tr.force(self.content)
         return self.content
 
-    def set(self, value: Value | None, name: str) -> None:
+    def set(self, tr: Tracer, value: Value | None) -> None:
         """Assign, or delete with None."""
-        if self.source is not None:
-            raise GraphBreak("side-effect", f"the closure variable {name!r} was changed")
+        tr.effects.touch(self)
         self.content = value
 
 

@@ -88,17 +88,16 @@ class DictValue(Value):
             self.set_item(tr, key, self.default_factory.call(tr, [], {}))
         return self._value(tr, at)
 
-    def changed(self) -> None:
+    def changed(self, tr: Tracer) -> None:
         """Called before each mutation."""
-        if self.source is not None:
-            raise GraphBreak("side-effect", f"the dict {self.source.label} was changed")
+        tr.effects.touch(self)
 
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
-        self.changed()
+        self.changed(tr)
         self._put(key.key(tr), key, value)
 
     def del_item(self, tr: Tracer, key: Value) -> None:
-        self.changed()
+        self.changed(tr)
         del self.items[key.key(tr)]
 
     def update(self, tr: Tracer, other: Value) -> None:
@@ -135,7 +134,7 @@ class DictValue(Value):
         return args[1] if len(args) > 1 else NONE
 
     def _pop(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        self.changed()
+        self.changed(tr)
         at = args[0].key(tr)
         if at not in self.items and len(args) > 1:
             return args[1]
@@ -144,7 +143,7 @@ class DictValue(Value):
         return value
 
     def _popitem(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        self.changed()
+        self.changed(tr)
         if not self.items:
             raise KeyError("popitem(): dictionary is empty")
         key, value = self.pairs(tr)[-1]
@@ -157,7 +156,7 @@ class DictValue(Value):
         return self.get_item(tr, args[0])
 
     def _clear(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        self.changed()
+        self.changed(tr)
         self.items.clear()
         return NONE
 

@@ -48,6 +48,16 @@ class ModuleValue(ObjectValue):
 
     # --- attributes ---
 
+    def store(self, tr: Tracer, name: str, value: Value) -> None:
+        """A plain attribute or the tensor of a buffer; parameters and submodules register themselves."""
+        own = self.obj.__dict__
+        special = name in own["_parameters"] or name in own["_modules"] or isinstance(value, ModuleValue)
+        if special or (isinstance(value, TensorValue) and value.cls is not torch.Tensor):
+            raise GraphBreak("side-effect", f"{self.where.label}.{name} was set, a parameter or a submodule")
+        if name in own["_buffers"] and not (isinstance(value, TensorValue) or (isinstance(value, Const) and value.value is None)):
+            raise GraphBreak("side-effect", f"the buffer {self.where.label}.{name} was set to something else")
+        super().store(tr, name, value)
+
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in _STATE:
             return self._state(tr, name)
@@ -71,6 +81,8 @@ class ModuleValue(ObjectValue):
     def _state(self, tr: Tracer, state: str) -> Value:
         """One of the three dicts, with its keys guarded."""
         mapping = self.obj.__dict__[state]
+        if self.shadow.keys() & mapping.keys():
+            raise GraphBreak("side-effect", f"{self.where.label}.{state} after an attribute was set")
         held = tr.guards.hold(mapping, f"{self.where.text}{state}", f"{self.where.label}.{state}")
         tr.guards.keys(held)
         pairs = [(Const(name), self._lazy(tr, state, name)) for name in mapping]

@@ -16,7 +16,7 @@ from tinycompile.capture.values.function import BoundFunction
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
-MISSING: Any = object()
+DELETED: Any = object()  # in place of an attribute that was deleted
 
 
 def class_lookup(cls: type, name: str) -> tuple[type, Any] | None:
@@ -106,11 +106,12 @@ class PyModuleValue(Value):
 class ObjectValue(Value):
     """An instance of a user's class, from outside. Its class is guarded, and each attribute that is read."""
 
-    __slots__ = ("obj",)
+    __slots__ = ("obj", "shadow")
 
-    def __init__(self, obj: Any, source: Source) -> None:
+    def __init__(self, obj: Any, source: Source | None) -> None:
         super().__init__(source)
         self.obj = obj
+        self.shadow: dict[str, Any] = {}  # attributes that were set: a Value, or DELETED
 
     @property
     def where(self) -> Source:
@@ -138,10 +139,12 @@ class ObjectValue(Value):
         if name == "__class__":
             return tr.from_python(cls)
         found = class_lookup(cls, name)
-        if found is not None and _is_data_descriptor(found[1]):
+        if found is not None and _is_data_descriptor(found[1]) and name not in self.shadow:
             return self._data_descriptor(tr, name, *found)
-        own = getattr(self.obj, "__dict__", {})
-        if name in own:
+        if name in self.shadow:
+            if self.shadow[name] is not DELETED:
+                return self.shadow[name]
+        elif name in getattr(self.obj, "__dict__", {}):
             return self._own(tr, name)
         if found is not None:
             self._not_shadowed(tr, name)
@@ -154,7 +157,7 @@ class ObjectValue(Value):
     def _not_shadowed(self, tr: Tracer, name: str) -> None:
         """Guard that no instance attribute hides the class's."""
         own = getattr(self.obj, "__dict__", None)
-        if own is None:
+        if own is None or name in self.shadow:
             return
         if isinstance(self.where, Held):
             tr.guards.absent(
@@ -172,7 +175,7 @@ class ObjectValue(Value):
             return tr.from_callable(raw.fget).call(tr, [self], {})
         if isinstance(raw, MemberDescriptorType):
             return tr.wrap(getattr(self.obj, name), Attr(self.where, name))
-        if isinstance(raw, GetSetDescriptorType) and name == "__dict__":
+        if isinstance(raw, GetSetDescriptorType) and name == "__dict__" and not self.shadow:
             return tr.wrap(self.obj.__dict__, Attr(self.where, name))
         raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
 
@@ -198,7 +201,30 @@ class ObjectValue(Value):
         return tr.class_member(*hook[:1], "__getattr__", hook[1]).call(tr, [self, Const(name)], {})
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
-        raise GraphBreak("side-effect", f"{self.where.label}.{name} was set")
+        owner, setter = class_lookup(type(self.obj), "__setattr__") or (object, object.__setattr__)
+        if owner is object:
+            self.store(tr, name, value)
+        elif isinstance(setter, FunctionType):
+            BoundFunction(tr.class_member(owner, "__setattr__", setter), self).call(tr, [Const(name), value], {})
+        else:
+            raise GraphBreak("side-effect", f"{self.describe()} has its own way of setting attributes")
+
+    def store(self, tr: Tracer, name: str, value: Value) -> None:
+        """``object.__setattr__``."""
+        found = class_lookup(type(self.obj), name)
+        raw = None if found is None else found[1]
+        if found is not None and isinstance(raw, property):
+            tr.class_member(found[0], name, raw)
+            if raw.fset is None:
+                raise AttributeError(f"property {name!r} of {type(self.obj).__name__!r} object has no setter")
+            tr.from_callable(raw.fset).call(tr, [self, value], {})
+            return
+        if raw is not None and _is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
+            raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was set")
+        if not isinstance(raw, MemberDescriptorType) and not hasattr(self.obj, "__dict__"):
+            raise no_attribute(self, type(self.obj), name)
+        tr.effects.touch(self)
+        self.shadow[name] = value
 
     # --- protocols, looked up on the class ---
 
@@ -247,11 +273,50 @@ class ObjectValue(Value):
         return method
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
-        if not isinstance(other, ObjectValue):
+        if not isinstance(other, ObjectValue) or other.source is None:
             return False
         same = self.obj is other.obj
         tr.guards.check(f"({self.where.text} is {other.where.text}) is {same}", "which objects are one")
         return same
+
+
+class NewObject(ObjectValue):
+    """An instance that the program made; all its attributes are in ``shadow``. ``obj`` is a blank one, for its class."""
+
+    __slots__ = ()
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(object.__new__(cls), None)
+
+    def describe(self) -> str:
+        return f"a new {type(self.obj).__name__}"
+
+    def _not_shadowed(self, tr: Tracer, name: str) -> None:
+        return
+
+    def _data_descriptor(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
+        if isinstance(raw, MemberDescriptorType):
+            raise no_attribute(self, type(self.obj), name)
+        if isinstance(raw, GetSetDescriptorType):
+            raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
+        return super()._data_descriptor(tr, name, owner, raw)
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        return False
+
+
+def is_plain_class(cls: type) -> bool:
+    """Whether instances can be made and made again: nothing special happens when one is born or dies."""
+    return (
+        cls.__new__ is object.__new__
+        and type(cls).__call__ is type.__call__
+        and bool(cls.__flags__ & _HEAP_TYPE)
+        and not hasattr(cls, "__del__")
+        and class_lookup(cls, "__getattribute__") == (object, object.__getattribute__)
+    )
+
+
+_HEAP_TYPE = 1 << 9  # made by a class statement
 
 
 def _is_data_descriptor(raw: Any) -> bool:

@@ -164,20 +164,19 @@ class ListValue(SequenceValue):
     def key(self, tr: Tracer) -> Any:
         raise TypeError("unhashable type: 'list'")
 
-    def changed(self) -> None:
+    def changed(self, tr: Tracer) -> None:
         """Called before each mutation."""
-        if self.source is not None:
-            raise GraphBreak("side-effect", f"the list {self.source.label} was changed")
+        tr.effects.touch(self)
 
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
-        self.changed()
+        self.changed(tr)
         if isinstance(key, SliceValue):
             self.items[key.constant(tr)] = list(value.iterate(tr))
         else:
             self.items[tr.index(key, "list")] = value
 
     def del_item(self, tr: Tracer, key: Value) -> None:
-        self.changed()
+        self.changed(tr)
         if isinstance(key, SliceValue):
             del self.items[key.constant(tr)]
         else:
@@ -190,7 +189,7 @@ class ListValue(SequenceValue):
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name == "sort":
-            self.changed()
+            self.changed(tr)
             self.items[:] = tr.sort(self.values(tr), kwargs)
             return NONE
         rule = _LIST_METHODS.get(name)
@@ -200,23 +199,23 @@ class ListValue(SequenceValue):
 
     def extend(self, tr: Tracer, args: Sequence[Value]) -> Value:
         """``list.extend``."""
-        self.changed()
+        self.changed(tr)
         self.items.extend(list(args[0].iterate(tr)))
         return NONE
 
     def append(self, tr: Tracer, args: Sequence[Value]) -> Value:
         """``list.append``."""
-        self.changed()
+        self.changed(tr)
         self.items.append(args[0])
         return NONE
 
     def _insert(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        self.changed()
+        self.changed(tr)
         self.items.insert(tr.index(args[0], "list"), args[1])
         return NONE
 
     def _pop(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        self.changed()
+        self.changed(tr)
         at = tr.index(args[0], "list") if args else -1
         if not self.items:
             raise IndexError("pop from empty list")
@@ -225,17 +224,17 @@ class ListValue(SequenceValue):
         return value
 
     def _remove(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        self.changed()
+        self.changed(tr)
         del self.items[self._index(tr, args).constant(tr)]
         return NONE
 
     def _reverse(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        self.changed()
+        self.changed(tr)
         self.items.reverse()
         return NONE
 
     def _clear(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        self.changed()
+        self.changed(tr)
         self.items.clear()
         return NONE
 
@@ -306,8 +305,7 @@ class SetValue(Value):
 
     def add(self, tr: Tracer, item: Value) -> None:
         """``set.add``."""
-        if self.source is not None:
-            raise GraphBreak("side-effect", f"the set {self.source.label} was changed")
+        tr.effects.touch(self)
         self.items.setdefault(item.key(tr), item)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:

@@ -1,0 +1,126 @@
+"""What a function changes outside itself. Capture works on shadows; the rebuilt code replays the end state after the graph.
+
+Only the end state counts, for no code of the user's runs in between: each changed list, dict, set, object, cell and global
+is brought to what it is at the end (or at a break)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.sources import Held
+from tinycompile.capture.values.base import Lazy, Value
+from tinycompile.capture.values.function import Cell
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.object import DELETED, ObjectValue
+from tinycompile.capture.values.sequence import ListValue, SetValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.reconstruct import Rebuilder
+    from tinycompile.capture.tracer import Tracer
+
+Entry = Value | Lazy
+
+
+class Effects:
+    """Changes of one capture, in the order in which each thing was changed first."""
+
+    def __init__(self) -> None:
+        self._changed: dict[int, tuple[Value, Any]] = {}  # by id: a Value from outside, and what it held before
+        self._globals: dict[tuple[int, str], tuple[Held, str, Value]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._changed or self._globals)
+
+    # --- collecting ---
+
+    def touch(self, value: Value) -> None:
+        """Called before a Value is changed."""
+        if value.source is not None and id(value) not in self._changed:
+            before = value.items.copy() if isinstance(value, (ListValue, DictValue, SetValue)) else None
+            self._changed[id(value)] = value, before
+
+    def set_global(self, of: Held, name: str, value: Value) -> None:
+        """Assignment to a global variable."""
+        self._globals[id(of.value), name] = of, name, value
+
+    def global_value(self, globals_: dict[str, Any], name: str) -> Value | None:
+        """A global that was assigned."""
+        found = self._globals.get((id(globals_), name))
+        return None if found is None else found[2]
+
+    # --- replaying ---
+
+    def parts(self) -> Iterator[Entry]:
+        """Every Value that the replay mentions."""
+        for value, _ in self._changed.values():
+            if isinstance(value, ListValue):
+                yield from value.items
+            elif isinstance(value, DictValue):
+                yield from (v for _, v in value.items.values())
+            elif isinstance(value, SetValue):
+                yield from value.items.values()
+            elif isinstance(value, Cell) and value.content is not None:
+                yield value.content
+            elif isinstance(value, ObjectValue):
+                yield from (v for v in value.shadow.values() if v is not DELETED)
+        yield from (value for _, _, value in self._globals.values())
+
+    def replay(self, rebuilder: Rebuilder) -> list[str]:
+        """Statements that bring everything to its end state."""
+        lines: list[str] = []
+        for value, before in self._changed.values():
+            name = rebuilder.expr(value)
+            if isinstance(value, ListValue):
+                lines += _replay_list(rebuilder, name, value, before)
+            elif isinstance(value, DictValue):
+                lines += _replay_dict(rebuilder, name, value, before)
+            elif isinstance(value, SetValue):
+                lines += [f"{name}.add({rebuilder.expr(v)})" for at, v in value.items.items() if at not in before]
+            elif isinstance(value, Cell):
+                content = value.content
+                lines.append(
+                    f"del {name}.cell_contents" if content is None else f"{name}.cell_contents = {rebuilder.expr(content)}"
+                )
+            elif isinstance(value, ObjectValue):
+                lines += [
+                    f"del {name}.{at}" if v is DELETED else f"{name}.{at} = {rebuilder.expr(v)}" for at, v in value.shadow.items()
+                ]
+        lines += [f"{of.name}[{name!r}] = {rebuilder.expr(value)}" for of, name, value in self._globals.values()]
+        return lines
+
+    def guard_distinct(self, tr: Tracer) -> None:
+        """What was changed is no other object that was read."""
+        for value, _ in self._changed.values():
+            for other in tr.objects_seen():
+                known = isinstance(value.source, Held) and isinstance(other.source, Held)
+                if other is not value and type(other) is type(value) and not known and other.source is not None:
+                    assert value.source is not None
+                    tr.guards.check(f"{value.source.text} is not {other.source.text}", "which objects are one")
+
+
+def _replay_list(rebuilder: Rebuilder, name: str, value: ListValue, before: list[Entry]) -> list[str]:
+    grown = len(value.items) >= len(before) and all(map(_unchanged, value.items, before))
+    if grown:
+        items = ", ".join(rebuilder.expr(v) for v in value.items[len(before) :])
+        return [f"{name}.extend([{items}])"] if items else []
+    return [f"{name}[:] = [{', '.join(rebuilder.expr(v) for v in value.items)}]"]
+
+
+def _replay_dict(
+    rebuilder: Rebuilder, name: str, value: DictValue, before: dict[Any, tuple[Value, Entry]]
+) -> list[str]:
+    kept = [at for at in before if at in value.items]
+    if list(value.items)[: len(kept)] != kept:  # a key was deleted and came back
+        kept = []
+        lines = [f"{name}.clear()"]
+    else:
+        lines = [f"del {name}[{rebuilder.expr(key)}]" for at, (key, _) in before.items() if at not in value.items]
+    for at, (key, item) in value.items.items():
+        if at not in kept or not _unchanged(item, before[at][1]):
+            lines.append(f"{name}[{rebuilder.expr(key)}] = {rebuilder.expr(item)}")
+    return lines
+
+
+def _unchanged(now: Entry, before: Entry) -> bool:
+    return now is before or (isinstance(before, Lazy) and now.source == before.source)
