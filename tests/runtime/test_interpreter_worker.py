@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -126,3 +127,23 @@ def test_the_child_ends_with_its_parent() -> None:
             return
         threading.Event().wait(0.05)
     pytest.fail("the child outlived its parent")
+
+
+SCALARS = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scalars(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    below = tl.full([], 1.5, tl.float32) < tl.full([], 0.0, tl.float32)
+    tl.store(out_ptr + i, tl.where(below ^ (x < 50.0), x, 0.0), mask=i < n)
+"""
+
+
+def test_a_scalar_comparison_is_a_bool(worker: InterpreterWorker) -> None:
+    x, out = torch.arange(100.0), torch.ones(100)
+    worker.run(dataclasses.replace(DOUBLE, name="scalars", text=SCALARS), [x, out, 100])
+    assert torch.equal(out, torch.where(x < 50, x, 0.0))

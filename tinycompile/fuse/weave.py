@@ -17,6 +17,7 @@ from tinycompile.base import expr as ex
 from tinycompile.base.errors import InternalError
 from tinycompile.base.expr import Dim
 from tinycompile.fuse.deps import defined, dims_of, names_in, used_values
+from tinycompile.ir.constants import fold_constants
 from tinycompile.ir.loops import Axis, Buffer, Const, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
 
 HALF = frozenset({torch.float16, torch.bfloat16})
@@ -85,7 +86,7 @@ class Weaver:
 
     def finish(self, name: str, extents: Mapping[str, Dim], origins: Iterable[str]) -> Nest:
         """The nest, without dead statements; an axis is a reduction where something reduces over it."""
-        body = without_dead(self.body)
+        body = without_dead(fold_constants(self.body))
         reduced = {a for s in body for a in (s.axes if isinstance(s, Reduce) else (s.axis,) if isinstance(s, Scan) else ())}
         kinds = {a: "reduction" if a in reduced else "parallel" for a in self.order}
         axes = tuple(Axis(a, extents[a], kinds[a]) for a in self.order)

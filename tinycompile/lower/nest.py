@@ -10,10 +10,9 @@ import torch
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim, Expr, as_sym
 from tinycompile.ir import loops as ir
+from tinycompile.ir.constants import HALF, fold_constants
 from tinycompile.lower.values import TensorValue, grid
 from tinycompile.ops.scalar import Builder, Number, Operand, Value
-
-HALF = frozenset((torch.float16, torch.bfloat16))
 
 
 class NestBuilder(Builder):
@@ -113,8 +112,8 @@ class NestBuilder(Builder):
         self.body.append(ir.Store(buffer, coords, value.name, origin=self.origin))
 
     def finish(self, name: str) -> ir.Nest:
-        """The nest, without statements that a formula made in vain."""
-        body = _live(self.body)
+        """The nest, with constants folded and without statements that a formula made in vain."""
+        body = _live(fold_constants(self.body))
         reduced = {a for s in body if isinstance(s, ir.Reduce) for a in s.axes} | {
             s.axis for s in body if isinstance(s, ir.Scan)
         }
