@@ -197,6 +197,7 @@ class Piece:
             dynamic=self.options.dynamic,
             earlier=tuple(e.captured for e in self._entries),
             resume=self.options.resume and not self.options.fullgraph,
+            redo=not callable(self.options.backend),
             force=self.options.force,
             compile_callee=self.callee,
         )

@@ -1,4 +1,6 @@
-"""Changes outside the function don't break the graph: they are replayed after it, once a call, with identities kept."""
+"""Changes outside the function don't break the graph: they are replayed after it, once a call, with identities kept.
+
+PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import tests.capture.breaking as breaking
 from tests.capture.corpus import r
 from tests.capture.test_corpus import same
 from tests.capture.test_resumed import compiled, observed
-from tinycompile.capture.frame import capture
+from tinycompile.capture.frame import CaptureOptions, capture
 
 pytestmark = pytest.mark.pure
 CASES: dict[str, tuple[Any, Any]] = {}
@@ -162,6 +164,10 @@ def attributes(t, x):
     t.fresh = [t.value]
     t.fresh.append(x)
     t.limit = t.limit + 1
+    del t.items
+    t.items = []
+    t.gone = 1
+    del t.gone
     return t.value, t.fresh[0], hasattr(t, "fresh"), t.add(x) is t
 
 
@@ -358,7 +364,8 @@ def call(run: Any, make_args: Any) -> Any:
 @pytest.mark.parametrize("name", list(CASES))
 def test_effects_are_replayed(name: str) -> None:
     fn, make_args = CASES[name]
-    captured = capture(fn, make_args(), {})
+    captured = capture(fn, make_args(), {}, CaptureOptions(resume=True, redo=True))
+    assert captured.place is None, str(captured.breaks[0])
     assert captured.graph is not None, str(captured.breaks[0])
     f = compiled(fn, fullgraph=True)
     for _ in range(3):

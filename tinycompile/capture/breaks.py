@@ -182,4 +182,4 @@ class NotRebuildable(GraphBreak):
 
     def __init__(self, value: Any, what: str) -> None:
         super().__init__("reconstruct", what)
-        self.value = value
+        self.holders = [value]  # it, and what holds it, from the inside out

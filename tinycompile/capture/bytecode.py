@@ -77,6 +77,12 @@ def exception_table(code: CodeType) -> tuple[ExceptionEntry, ...]:
     return tuple(rows)
 
 
+@cache
+def exception_rows(code: CodeType) -> dict[int, tuple[int, bool]]:
+    """Instruction offset -> what a handler finds on the stack: how many entries stay, and whether the offset comes on top."""
+    return {at: (row.depth, row.lasti) for row in exception_table(code) for at in range(row.start, row.end, 2)}
+
+
 def _varint(data: Iterator[int], byte: int | None = None) -> int:
     if byte is None:
         byte = next(data)

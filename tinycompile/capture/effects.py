@@ -29,6 +29,8 @@ class Effects:
         self._changed: dict[int, tuple[Value, Any]] = {}  # by id: a Value from outside, and what it held before
         self._globals: dict[tuple[int, str], tuple[Held, str, Value]] = {}
 
+        self.reborn: set[tuple[int, str]] = set()  # attributes, by id of their object, that were deleted and set again
+
     def __bool__(self) -> bool:
         return bool(self._changed or self._globals)
 
@@ -83,6 +85,7 @@ class Effects:
                     f"del {name}.cell_contents" if content is None else f"{name}.cell_contents = {rebuilder.expr(content)}"
                 )
             elif isinstance(value, ObjectValue):
+                lines += [f"del {name}.{at}" for at in value.shadow if (id(value), at) in self.reborn]
                 lines += [
                     f"del {name}.{at}" if v is DELETED else f"{name}.{at} = {rebuilder.expr(v)}" for at, v in value.shadow.items()
                 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import Instruction, decode, guarded_by_try
+from tinycompile.capture.opcodes.exceptions import unwind
 from tinycompile.capture.opcodes.registry import HANDLERS
 from tinycompile.capture.values.base import Value
 from tinycompile.ir.graph import Location
@@ -76,7 +77,11 @@ def run_outermost(tr: Tracer, frame: Frame, stop: int | None) -> bool:
             handler = HANDLERS.get(ins.op)
             if handler is None:
                 raise GraphBreak("unsupported-instruction", ins.op)
-            handler(tr, frame, ins)
+            try:
+                handler(tr, frame, ins)
+            except Exception as error:
+                if not unwind(tr, frame, error):
+                    raise
             frame.count += 1
             if frame.stack:
                 tr.note_birth(list.__getitem__(frame.stack, -1), frame.count - 1)
@@ -102,7 +107,11 @@ def run(tr: Tracer, frame: Frame) -> Value:
             handler = HANDLERS.get(ins.op)
             if handler is None:
                 raise GraphBreak("unsupported-instruction", ins.op)
-            handler(tr, frame, ins)
+            try:
+                handler(tr, frame, ins)
+            except Exception as error:
+                if not unwind(tr, frame, error):
+                    raise
     except Exception as error:
         tr.note_failure(error)
         raise

@@ -17,6 +17,7 @@ from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture.breaks import Break, GraphBreak, NotRebuildable
 from tinycompile.capture.execute import Frame, run_outermost
 from tinycompile.capture.guards import CompiledGuards, define
+from tinycompile.capture.opcodes.exceptions import is_deliberate
 from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.reconstruct import Rebuilder
 from tinycompile.capture.resume import TRIVIAL, NotResumableError, Place, Slot, is_resumable, outcomes
@@ -33,13 +34,15 @@ class CaptureOptions:
 
     ``dynamic_dims``: more of them, ``(source text, dim)``; dim None for an integer argument. ``resume``: a break ends the
     graph, and the frame goes on behind the instruction that broke; else the whole frame runs eagerly. ``force``: also break
-    before these instructions (code, index). ``compile_callee``: makes the wrapper through which a callee that breaks is called.
+    before these instructions (code, index). ``redo``: an error of the graph makes the caller run the frame eagerly, so that the
+    program's own handlers see it: tensor ops in try blocks may be captured. ``compile_callee``: makes the wrapper through which a callee that breaks is called.
     """
 
     dynamic: bool | None = None
     earlier: tuple[Captured, ...] = ()
     dynamic_dims: Mapping[tuple[str, int | None], Any] = field(default_factory=dict)
     resume: bool = False
+    redo: bool = False
     force: Callable[[CodeType, int], bool] | None = None
     compile_callee: Callable[[FunctionType], Callable[..., Any]] | None = None
 
@@ -213,8 +216,8 @@ class _Attempt:
             self.breaks = (Break(kind, reason, self._where(error)),)
         failure = self.tr.failure
         if isinstance(error, NotRebuildable):
-            birth = self.tr.births.get(id(error.value))
-            self.leave_at = None if birth is None else birth[1]
+            births = [self.tr.births[id(v)][1] for v in error.holders if id(v) in self.tr.births]
+            self.leave_at = births[0] if births else None
         elif self.frame is not None and self.frame.result is None and failure is not None and failure.error is error:
             self.callee_broke = failure.depth > 1
             trivial = self.frame.current.op in TRIVIAL and kind != "forced"
@@ -240,6 +243,8 @@ class _Attempt:
     def _stopped(self, frame: Frame) -> None:
         """Carry the frame's variables and operand stack over the break."""
         code = frame.code
+        if self.tr.handled is not None:
+            raise NotRebuildable(self.tr.handled, "an exception handler is left")
         order = {name: i for i, name in enumerate((*code.co_varnames, *code.co_cellvars))}
         variables = sorted((n for n in frame.slots if n in order and n not in code.co_freevars), key=order.__getitem__)
         stack = list.copy(frame.stack)
@@ -291,6 +296,8 @@ def _guard_modes(tr: Tracer) -> None:
 
 def _is_ours(error: Exception) -> bool:
     """Whether an error shows a fault of capture rather than of the function that is captured."""
+    if isinstance(error, AssertionError) and is_deliberate(error):
+        return False
     if isinstance(error, (InternalError, AssertionError, UnboundLocalError)) and not str(error).startswith(
         "cannot access local"
     ):

@@ -138,7 +138,11 @@ class Rebuilder:
             return name
         if value.source is None and isinstance(value, Cell):
             return self._cell(value)
-        text = self._fresh(value)
+        try:
+            text = self._fresh(value)
+        except NotRebuildable as error:
+            error.holders.append(value)
+            raise
         shared = isinstance(value, _OBJECTS) or (isinstance(value, TupleValue) and value.items)
         if self._uses[id(value)] > 1 and shared and value.source is None:
             name = self._names[id(value)] = self.tr.guards.names.take("shared")

@@ -23,10 +23,12 @@ from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.constant import Const
-from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue
+from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue, PartialValue
+from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import ClassValue, ObjectValue
+from tinycompile.capture.values.object import ClassValue, NewObject, ObjectValue
+from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.ir.builder import GraphBuilder, UniqueNames, identifier
 from tinycompile.ir.graph import Location
@@ -59,6 +61,10 @@ class Failure:
     depth: int
 
 
+# Values that can't be carried over a break, or that can hold one.
+_CARRIERS = (IteratorValue, ExceptionValue, NewObject, PartialValue, FunctionValue, SequenceValue, DictValue)
+
+
 class Tracer:
     """One capture in progress."""
 
@@ -75,6 +81,8 @@ class Tracer:
         self.shapes_seen: dict[str, tuple[int, ...]] = {}
         self.grad_enabled = self.root_grad_enabled = torch.is_grad_enabled()
         self.failure: Failure | None = None
+        self.handled: ExceptionValue | None = None  # the exception whose handler runs
+        self._exceptions: dict[int, ExceptionValue] = {}
         self.op_in_try = False  # whether a tensor op was recorded inside a try block of the user's
         self.resumed = False  # whether this capture begins behind a break
         self.births: dict[int, tuple[Value, int]] = {}  # by id: iterators, and which instruction of the outermost frame made it
@@ -348,7 +356,7 @@ class Tracer:
     def about_to_record(self) -> None:
         """Before each node: where it comes from, and whether it may be there."""
         if any(f.in_try_block for f in self.frames):
-            if not self.options.resume:
+            if not self.options.redo:
                 raise GraphBreak("try-block", "a tensor op in a try block")
             self.op_in_try = True
         self.builder.location = self.location()
@@ -408,5 +416,12 @@ class Tracer:
 
     def note_birth(self, value: Any, count: int) -> None:
         """The outermost frame's instruction ``count`` left this on top of the stack."""
-        if isinstance(value, IteratorValue):
+        if isinstance(value, _CARRIERS):
             self.births.setdefault(id(value), (value, count))
+
+    def exception(self, error: Exception) -> ExceptionValue:
+        """The one Value of an exception object."""
+        found = self._exceptions.get(id(error))
+        if found is None:
+            found = self._exceptions[id(error)] = ExceptionValue(error)
+        return found

@@ -359,7 +359,7 @@ def _passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
         f"{source.label} is a function with the code of {fn.__qualname__}",
     )
     made = tr.functions[id(fn)] = FunctionValue(fn.__code__, fn.__globals__, (), None, source)
-    made.name = fn.__qualname__
+    made.name, made.passed = fn.__qualname__, fn
     made.closure = tuple(
         cell_from(tr, cell, Item(Attr(source, "__closure__"), i)) for i, cell in enumerate(fn.__closure__ or ())
     )

@@ -1,4 +1,4 @@
-"""Jumps, loops, with blocks, raising, generators."""
+"""Jumps, loops, with blocks, generators."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def return_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     frame.result = frame.take()
 
 
-# --- with, raise ---
+# --- with ---
 
 
 def before_with(tr: Tracer, frame: Frame, ins: Instruction) -> None:
@@ -131,16 +131,6 @@ def before_with(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     manager = frame.stack.pop()
     frame.stack.append(manager.get_attr(tr, "__exit__"))
     frame.stack.append(manager.get_attr(tr, "__enter__").call(tr, [], {}))
-
-
-def raise_varargs(tr: Tracer, frame: Frame, ins: Instruction) -> None:
-    """``raise``."""
-    raise GraphBreak("user-exception", "a raise statement was reached")
-
-
-def load_assertion_error(tr: Tracer, frame: Frame, ins: Instruction) -> None:
-    """Only reached when an assertion fails."""
-    raise GraphBreak("user-exception", "an assertion failed")
 
 
 HANDLERS = {
@@ -161,6 +151,4 @@ HANDLERS = {
     "END_SEND": end_send,
     "RETURN_VALUE": return_value,
     "BEFORE_WITH": before_with,
-    "RAISE_VARARGS": raise_varargs,
-    "LOAD_ASSERTION_ERROR": load_assertion_error,
 }

@@ -129,7 +129,7 @@ def store_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def delete_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``del x.name``."""
-    raise GraphBreak("side-effect", f"attribute {ins.arg!r} was deleted")
+    frame.stack.pop().del_attr(tr, ins.arg)
 
 
 def load_super_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:

@@ -14,7 +14,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BuiltinValue
-from tinycompile.capture.values.object import NewObject, ObjectValue, is_plain_class
+from tinycompile.capture.values.object import NewObject, ObjectValue, class_lookup, is_plain_class
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 
@@ -102,12 +102,20 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     if cls.__module__ == "torch.return_types":
         return TupleValue(args[0].iterate(tr), cls=cls)
     if issubclass(cls, BaseException):
-        raise GraphBreak("user-exception", f"{cls.__name__} was made")
+        return _exception(tr, cls, args, kwargs)
     if issubclass(cls, torch.Tensor):
         raise GraphBreak("unsupported-value", f"a {cls.__name__} is made")
     if not is_plain_class(cls) or issubclass(cls, torch.nn.Module):
         raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made")
     return _new_object(tr, cls, args, kwargs)
+
+
+def _exception(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
+    known = all(v.is_constant for v in (*args, *kwargs.values()))
+    made_by = [class_lookup(cls, name) for name in ("__init__", "__new__")]
+    if not known or not issubclass(cls, Exception) or any(m is None or m[0].__module__ != "builtins" for m in made_by):
+        raise GraphBreak("user-exception", f"{cls.__name__} was made")
+    return tr.exception(cls(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
 
 
 def _new_object(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:

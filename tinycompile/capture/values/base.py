@@ -89,6 +89,10 @@ class Value:
         """``x(*args, **kwargs)``."""
         raise GraphBreak("unknown-function", f"a call of {self.describe()}")
 
+    def del_attr(self, tr: Tracer, name: str) -> None:
+        """``del x.name``."""
+        raise GraphBreak("side-effect", f"attribute {name!r} of {self.describe()} was deleted")
+
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         """``x.name(*args, **kwargs)``."""
         return self.get_attr(tr, name).call(tr, args, kwargs)

@@ -7,7 +7,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.sources import Source
+from tinycompile.capture.sources import Attr, Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, no_attribute
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.sequence import TupleValue
@@ -49,10 +49,14 @@ class CodeConstant(Value):
         self.code = code
 
 
-class FunctionValue(Value):
-    """A Python function: one from outside (``fn`` is it), or one that the program made."""
+_TEXTS = ("__name__", "__qualname__", "__module__", "__doc__")
 
-    __slots__ = ("annotations", "closure", "code", "defaults", "fn", "globals", "kwdefaults", "name")
+
+class FunctionValue(Value):
+    """A Python function: one from outside (``fn`` is it; ``passed``, where only its code is guarded), or one that the program
+    made."""
+
+    __slots__ = ("annotations", "closure", "code", "defaults", "fn", "globals", "kwdefaults", "name", "passed")
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class FunctionValue(Value):
         self.defaults: Sequence[Value | Lazy] = ()
         self.kwdefaults: dict[str, Value | Lazy] = {}
         self.annotations: Value | None = None
+        self.passed: FunctionType | None = None
         self.name = code.co_qualname
 
     def python_type(self, tr: Tracer) -> type:
@@ -85,10 +90,12 @@ class FunctionValue(Value):
         return tr.call_function(self, args, kwargs)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        if name in ("__name__", "__qualname__", "__module__", "__doc__") and self.fn is not None:
+        if name in _TEXTS and self.fn is not None:
             return Const(getattr(self.fn, name))
-        if name == "__name__":
+        if name == "__name__" and self.source is None:
             return Const(self.code.co_name)
+        if self.passed is not None and self.source is not None and name in _TEXTS:
+            return tr.wrap(getattr(self.passed, name), Attr(self.source, name))
         if self.fn is None or self.source is None:
             raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
         if name in self.fn.__dict__:

@@ -99,6 +99,9 @@ class PyModuleValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         return tr.module_attribute(self.module, name)
 
+    def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
+        tr.set_global(self.module.__dict__, name, value)
+
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return isinstance(other, PyModuleValue) and self.module is other.module
 
@@ -224,7 +227,28 @@ class ObjectValue(Value):
         if not isinstance(raw, MemberDescriptorType) and not hasattr(self.obj, "__dict__"):
             raise no_attribute(self, type(self.obj), name)
         tr.effects.touch(self)
+        if self.shadow.get(name) is DELETED:
+            del self.shadow[name]  # it comes last now
+            tr.effects.reborn.add((id(self), name))
         self.shadow[name] = value
+
+    def del_attr(self, tr: Tracer, name: str) -> None:
+        if class_lookup(type(self.obj), "__delattr__") != (object, object.__delattr__):
+            raise GraphBreak("side-effect", f"{self.describe()} has its own way of deleting attributes")
+        found = class_lookup(type(self.obj), name)
+        if found is not None and _is_data_descriptor(found[1]) and not isinstance(found[1], MemberDescriptorType):
+            raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was deleted")
+        own = name in getattr(self.obj, "__dict__", {})
+        if own and name not in self.shadow:
+            self._own(tr, name)  # guards that it is there
+        elif self.shadow.get(name, DELETED) is DELETED:
+            raise no_attribute(self, type(self.obj), name)
+        tr.effects.touch(self)
+        if own:
+            self.shadow[name] = DELETED
+            tr.effects.reborn.discard((id(self), name))
+        else:
+            del self.shadow[name]
 
     # --- protocols, looked up on the class ---
 
