@@ -1,0 +1,133 @@
+"""Raising and handling exceptions. A handler gets the exception object on the stack, and what was handled before below it."""
+
+from __future__ import annotations
+
+import dis
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.base.errors import TinycompileError
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.bytecode import exception_rows
+from tinycompile.capture.values.constant import NONE, Const, boolean
+from tinycompile.capture.values.exception import ExceptionValue, Traceback
+from tinycompile.capture.values.object import ClassValue
+from tinycompile.capture.values.sequence import TupleValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.bytecode import Instruction
+    from tinycompile.capture.execute import Frame
+    from tinycompile.capture.tracer import Tracer
+
+
+def unwind(tr: Tracer, frame: Frame, error: Exception) -> bool:
+    """Go on at the handler that the frame has for an error. False: it has none, or the error may not be the program's."""
+    ins = frame.current
+    if ins.handler is None or isinstance(error, GraphBreak) or not is_deliberate(error):
+        return False
+    depth, lasti = exception_rows(frame.code)[ins.offset]
+    del frame.stack[depth:]
+    if lasti:
+        frame.stack.append(Const(ins.offset))
+    frame.stack.append(tr.exception(error))
+    frame.at = ins.handler
+    return True
+
+
+def is_deliberate(error: Exception) -> bool:
+    """Whether the program raised it, or a raise statement of ours, which speaks for Python or torch. Any other error could be
+    a fault of ours."""
+    trace: TracebackType | None = error.__traceback__
+    if trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    if code is raise_varargs.__code__:
+        return True
+    raised = code.co_filename.startswith(_PACKAGE) and code.co_code[trace.tb_lasti] == _RAISE
+    return raised and not isinstance(error, (AssertionError, NotImplementedError, TinycompileError))
+
+
+_RAISE = dis.opmap["RAISE_VARARGS"]
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+
+
+def raise_varargs(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``raise``, ``raise error``, ``raise error from cause``."""
+    if ins.arg == 0:
+        if tr.handled is None:
+            raise RuntimeError("No active exception to reraise")
+        raise tr.handled.error
+    parts = frame.pop(ins.arg)
+    error = _instance(tr, parts[0]).error
+    if ins.arg == 2:
+        error.__cause__ = None if parts[1] is NONE else _instance(tr, parts[1]).error
+    raise error
+
+
+def _instance(tr: Tracer, value: Any) -> ExceptionValue:
+    if isinstance(value, ClassValue):
+        value = value.call(tr, [], {})
+    if not isinstance(value, ExceptionValue):
+        raise GraphBreak("user-exception", f"{value.describe()} is raised")
+    return value
+
+
+def reraise(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """The end of a handler that did not handle it."""
+    raise frame.stack.pop().error
+
+
+def push_exc_info(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """A handler begins."""
+    error = frame.stack.pop()
+    frame.stack += [NONE if tr.handled is None else tr.handled, error]
+    tr.handled = error
+
+
+def pop_except(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """A handler ends."""
+    before = frame.stack.pop()
+    tr.handled = before if isinstance(before, ExceptionValue) else None
+
+
+def check_exc_match(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``except kinds``."""
+    kinds = _classes(tr, frame.stack.pop())
+    frame.stack.append(boolean(isinstance(frame.stack[-1].error, kinds)))
+
+
+def _classes(tr: Tracer, value: Any) -> tuple[type, ...]:
+    if isinstance(value, ClassValue):
+        if not issubclass(value.cls, BaseException):
+            raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+        return (value.cls,)
+    if isinstance(value, TupleValue):
+        return tuple(c for v in value.values(tr) for c in _classes(tr, v))
+    raise GraphBreak("unsupported-value", f"except {value.describe()}")
+
+
+def with_except_start(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """Tell ``__exit__`` of the exception; its answer says whether it is swallowed."""
+    error = frame.stack[-1]
+    arguments = [tr.from_python(error.python_type(tr)), error, Traceback()]
+    frame.stack.append(frame.stack[-4].call(tr, arguments, {}))
+
+
+def load_assertion_error(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """An assertion failed."""
+    frame.stack.append(tr.from_python(AssertionError))
+
+
+HANDLERS = {
+    "RAISE_VARARGS": raise_varargs,
+    "RERAISE": reraise,
+    "PUSH_EXC_INFO": push_exc_info,
+    "POP_EXCEPT": pop_except,
+    "CHECK_EXC_MATCH": check_exc_match,
+    "WITH_EXCEPT_START": with_except_start,
+    "LOAD_ASSERTION_ERROR": load_assertion_error,
+}
