@@ -66,9 +66,9 @@ def backward(
     if create_graph:
         warnings.warn(
             "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient "
-            "which can cause a memory leak. We recommend using autograd.grad when creating the graph to avoid this. If you have "
-            "to use this function, make sure to reset the .grad fields of your parameters to None after use to break the cycle "
-            "and avoid the leak.",
+            "which can cause a memory leak. We recommend using autograd.grad when creating the graph to avoid this. If you "
+            "have to use this function, make sure to reset the .grad fields of your parameters to None after use to break the "
+            "cycle and avoid the leak.",
             UserWarning,
             stacklevel=3,
         )
@@ -304,8 +304,8 @@ class _Tape:
         if tensor._view is not None and tensor.keys & AUTOGRAD:
             raise RuntimeError(
                 "Can't detach views in-place. Use detach() instead. If you are using DistributedDataParallel (DDP) for "
-                "training, and gradient_as_bucket_view is set as True, gradients are views of DDP buckets, and hence detach_() cannot be "
-                "called on these gradients. To fix this error, please refer to the Optimizer.zero_grad() function in "
+                "training, and gradient_as_bucket_view is set as True, gradients are views of DDP buckets, and hence detach_() "
+                "cannot be called on these gradients. To fix this error, please refer to the Optimizer.zero_grad() function in "
                 "torch/optim/optimizer.py as the solution."
             )
         if tensor._autograd is None:
@@ -324,7 +324,7 @@ class _Tape:
         """The tensor on torch's tape: torch's backward goes on in ours."""
         if not torch.is_grad_enabled():
             return tensor.raw()
-        return _ToTorch.apply(torch.empty(0, requires_grad=True), same_memory(tensor, keep_history=True))  # type: ignore[no-any-return]
+        return _ToTorch.apply(torch.empty(0, requires_grad=True), same_memory(tensor, keep_history=True))
 
 
 class _ToTorch(torch.autograd.Function):

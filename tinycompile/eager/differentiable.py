@@ -6,7 +6,7 @@ A tensor that our tape does not follow answers as its torch tensor does: that ma
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -25,8 +25,13 @@ class DifferentiableMethods:
     detach: Any
     _read: Any
     keys: int
-    on_torchs_tape: bool
-    tape: Any
+
+    @property
+    def on_torchs_tape(self) -> bool:
+        """Whether torch's own autograd follows it: it was made of a torch tensor that requires grad."""
+        raise NotImplementedError
+
+    tape: ClassVar[Any]
 
     @property
     def requires_grad(self) -> bool:

@@ -118,7 +118,7 @@ class Backward:
         if isinstance(node, AccumulateGrad) and self.wanted is not None:
             return ()
         try:
-            results = [_fitting(node, i, g) for i, g in enumerate(node.run(grads, self.create_graph, self.keep))]
+            results: Sequence[Any] = [_fitting(node, i, g) for i, g in enumerate(node.run(grads, self.create_graph, self.keep))]
             if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
                 _check_numbers(node, results)
         except Exception:

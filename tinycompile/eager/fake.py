@@ -66,6 +66,10 @@ class FakeTensor(Tensor):
         asked = getattr(self.recorder, "requires_grad", None)
         return asked is not None and asked(self.ref)
 
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        raise DataDependentError("requires_grad of a fake tensor is not for the traced program to set")
+
     def raw(self) -> torch.Tensor:
         """There is no data to share: raises DataDependentError."""
         raise DataDependentError(f"the value of {self.ref} ({self.meta}) is not known while tracing")

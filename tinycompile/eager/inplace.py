@@ -15,7 +15,7 @@ import torch
 from tinycompile.base.meta import TensorMeta
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.recording import call_torch, edge_of
-from tinycompile.eager.saved import OpNode
+from tinycompile.eager.saved import OpNode, node_name
 from tinycompile.eager.tape import (
     AUTOGRAD,
     AutogradMeta,
@@ -128,11 +128,11 @@ def check_writable(target: Tensor) -> None:
             raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
         return
     if info.origin == "several":
-        made_by = target.grad_fn
+        made_by = node_name(info.chain[-1][0]) if target.grad_fn is None else target.grad_fn.name()
         raise RuntimeError(
-            f"Output {target.output_nr} of {made_by.name().removesuffix('Backward0') if made_by is not None else info.chain[-1][0]} is a view and is "
-            "being modified inplace. This view is the output of a function that returns multiple views. Such functions do not "
-            "allow the output views to be modified inplace. You should replace the inplace operation by an out-of-place one."
+            f"Output {target.output_nr} of {made_by.removesuffix('Backward0')} is a view and is being modified inplace. This "
+            "view is the output of a function that returns multiple views. Such functions do not allow the output views to be "
+            "modified inplace. You should replace the inplace operation by an out-of-place one."
         )
     if info.origin == "no_grad":
         raise RuntimeError(

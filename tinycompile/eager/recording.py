@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import named_results
@@ -67,7 +68,9 @@ def refresh(view: Tensor) -> None:
     for op_name, rest in info.chain:  # formulas of views read metadata alone
         op = OPS[op_name]
         node = OpNode(op, (meta, *rest), (True, *(None for _ in rest)), (edge,))
-        meta = op.meta(meta, *rest)
+        found = op.meta(meta, *rest)
+        assert isinstance(found, TensorMeta)
+        meta = found
         node.metas = node.results = (meta,)
         edge = Edge(node, 0)
     set_history(view, *edge)

@@ -46,7 +46,7 @@ class SavedTensor:
         self._unpack: Callable[[Any], Any] | None = None
         self._packed: Any = None
         self._version = version_of(tensor)
-        self._tensor = tensor if isinstance(tensor, torch.Tensor) else same_memory(tensor, keep_history=index is None)
+        self._tensor: Any = tensor if isinstance(tensor, torch.Tensor) else same_memory(tensor, keep_history=index is None)
         if saved_hooks.stack:
             pack, self._unpack = saved_hooks.stack[-1]
             with torch.no_grad():
@@ -106,7 +106,7 @@ class OpNode(Node):
         assert op.vjp is not None
         super().__init__(edges, ())
         self.op, self.needs = op, tuple(needs)
-        self.saves = op.vjp.reads(op.schema, needs)
+        self.saves = _reads(op, self.needs)
         self.args = tuple(_saved(a, argument.name in self.saves) for argument, a in zip(op.schema.args, args, strict=True))
         self.results: tuple[Any, ...] = ()
         self.freed = False
@@ -137,9 +137,21 @@ class OpNode(Node):
 
     def free(self) -> None:
         """Let go of what is saved. A node that saved nothing can run again."""
-        if any(isinstance(v, SavedTensor) for v in _leaves((self.args, self.results))):
+        if self.saves:
             self.args = self.results = ()
             self.freed = True
+
+
+_READS: dict[tuple[str, tuple[Any, ...]], frozenset[str]] = {}
+
+
+def _reads(op: Op, needs: tuple[Any, ...]) -> frozenset[str]:
+    """What the op's formula reads when these gradients are needed; worked out once."""
+    found = _READS.get((op.name, needs))
+    if found is None:
+        assert op.vjp is not None
+        found = _READS[op.name, needs] = op.vjp.reads(op.schema, needs)
+    return found
 
 
 def node_name(op_name: str) -> str:
@@ -164,14 +176,6 @@ def _unpacked(value: Any, node: Node, create_graph: bool) -> Any:
     if isinstance(value, SavedTensor):
         return value.unpack(node, create_graph)
     return type(value)(_unpacked(v, node, create_graph) for v in value) if type(value) in (tuple, list) else value
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if type(value) in (tuple, list):
-        for v in value:
-            yield from _leaves(v)
-    else:
-        yield value
 
 
 def _flat_gradients(found: Sequence[Any], needs: Sequence[Any], args: Sequence[Any]) -> Iterator[Any]:

@@ -32,7 +32,7 @@ class Edge(NamedTuple):
     """Where a gradient goes: into result ``index`` of ``node``."""
 
     node: Node
-    index: int
+    index: int  # type: ignore[assignment]  # a field, in place of tuple.index
 
 
 class HookHandle:

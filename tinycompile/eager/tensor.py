@@ -201,10 +201,10 @@ class Tensor(DifferentiableMethods, TensorMethods):
         on torch's tape, through which torch's backward reaches ours."""
         return self.raw() if not self.keys & _AUTOGRAD else self._bridged()
 
-    def _bridged(self) -> torch.Tensor:
+    def _bridged(self) -> Any:
         return self.tape.bridge(self)
 
-    def raw(self) -> torch.Tensor:
+    def raw(self) -> Any:
         """The torch tensor on the same memory, always the same object. Our tape doesn't see what is done with it."""
         if self._handle is None:
             meta = self.meta
@@ -383,8 +383,8 @@ def version_of(tensor: Any) -> int:
     if handle.is_inference():
         raise RuntimeError(
             "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "
-            "computation tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in autograd, or "
-            "use `torch.no_grad()` instead of `torch.inference_mode()`."
+            "computation tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in "
+            "autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
         )
     return int(handle._version)
 

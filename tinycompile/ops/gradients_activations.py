@@ -59,7 +59,7 @@ def _shrunk(g: Any, x: Any, lambd: Any = 0.5) -> Any:
 
 
 one_input("relu", "result", lambda g, y: ops.where(y <= 0, 0.0, g))
-for _name, _slope in {
+_FROM_INPUT: dict[str, Any] = {
     "relu6": lambda g, x: _outside(0, 6, g, x),
     "hardtanh": lambda g, x, low=-1, high=1: _outside(low, high, g, x),
     "leaky_relu": lambda g, x, slope=0.01: ops.where(x > 0, g, g * slope),
@@ -78,5 +78,6 @@ for _name, _slope in {
     "softsign": _softsign,
     "tanhshrink": lambda g, x: g * ops.square(ops.tanh(x)),
     "log_sigmoid": lambda g, x: g * ops.sigmoid(-x),
-}.items():
+}
+for _name, _slope in _FROM_INPUT.items():
     one_input(_name, "self", _slope)

@@ -33,11 +33,24 @@ def _mul(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return sum_to(ops.mul(g, other), x) if needs[0] else None, sum_to(ops.mul(g, x), other) if needs[1] else None
 
 
-several_inputs(
-    "div", ("self?other", "other"), lambda g, x, y: ops.div(g, y), lambda g, x, y: ops.div(ops.mul(ops.neg(g), ops.div(x, y)), y)
-)
-several_inputs("remainder", ("self?other", "other?other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.floor_divide(x, y)))
-several_inputs("fmod", ("self?other", "other?other"), lambda g, x, y: g, lambda g, x, y: ops.mul(ops.neg(g), ops.div_trunc(x, y)))
+def _dividend(g: Any, x: Any, y: Any) -> Any:
+    return ops.div(g, y)
+
+
+def _divisor(g: Any, x: Any, y: Any) -> Any:
+    return ops.div(ops.mul(ops.neg(g), ops.div(x, y)), y)
+
+
+def _same(g: Any, x: Any, y: Any) -> Any:
+    return g
+
+
+several_inputs("div", ("self?other", "other"), _dividend, _divisor)
+for _name, _quotient in (("remainder", ops.floor_divide), ("fmod", ops.div_trunc)):
+    several_inputs(
+        _name, ("self?other", "other?other"), _same,
+        lambda g, x, y, quotient=_quotient: ops.mul(ops.neg(g), quotient(x, y)),
+    )  # fmt: skip
 for _name in ("floor_divide", "div_trunc", "sign", "floor", "ceil", "trunc", "round"):
     constant_op(_name)
 

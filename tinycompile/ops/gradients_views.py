@@ -157,18 +157,20 @@ def _pad(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     for k in range(len(pad) // 2):
         at = len(x.shape) - 1 - k
         size = x.shape[at]
-        source = _padding_source(ops.sub(positions(g.shape[at], 1, 0, g.device), pad[2 * k]), size, mode)
+        places = ops.sub(positions(g.shape[at], 1, 0, g.device), pad[2 * k])
+        source = _padding_source(places, size, mode, max(-pad[2 * k], 0), max(-pad[2 * k + 1], 0))
         empty = ops.full(rules.replaced(tuple(g.shape), at, size), 0.0, dtype=g.dtype, device=g.device)
         g = ops.index_add(empty, at, source, g)
     return _only(g, args)
 
 
-def _padding_source(place: Any, size: Any, mode: str) -> Any:
-    """Where in a dim of ``size`` each padded position reads; ``place``: positions counted from the first unpadded one."""
+def _padding_source(place: Any, size: Any, mode: str, cut: int, cut_after: int) -> Any:
+    """Where in a dim of ``size`` each padded position reads; ``place``: positions counted from the first unpadded one.
+    ``cut`` and ``cut_after``: how much negative padding removes."""
     if mode == "replicate":
         return ops.clamp(place, 0, size - 1)
     if mode == "circular":
-        return ops.remainder(place, size)
+        return ops.add(ops.remainder(ops.sub(place, cut), size - cut - cut_after), cut)
     place = ops.abs(place)
     return ops.minimum(place, ops.sub(2 * (size - 1), place))
 

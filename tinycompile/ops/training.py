@@ -113,7 +113,7 @@ def _eager_convolution(
     found = aten.convolution_backward(
         grad, x, weight, None, list(stride), list(padding), list(dilation), False, still, groups, mask
     )
-    return tuple(like.new_empty(0) if r is None else r for r, like in zip(found[:2], (x, weight), strict=True))  # type: ignore[return-value]
+    return tuple(like.new_empty(0) if r is None else r for r, like in zip(found[:2], (x, weight), strict=True))
 
 
 declare(
@@ -180,7 +180,7 @@ def _eager_attention_forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if q.device.type == "cpu":
         mask = mask if mask is None or mask.dtype != torch.bool else _additive(mask, q.dtype)
-        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, attn_mask=mask, scale=scale)  # type: ignore[no-any-return]
+        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, attn_mask=mask, scale=scale)
     if q.dtype in rules.HALVES:
         found = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)
     else:
