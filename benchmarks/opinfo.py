@@ -26,7 +26,7 @@ import torch
 
 import tinycompile
 from benchmarks.opinfo_backends import BACKENDS
-from benchmarks.opinfo_judge import Call, DifferenceError, compare, run
+from benchmarks.opinfo_judge import Call, DifferenceError, Judge, compare, run
 from tinycompile.base.config import config
 from tinycompile.base.errors import GraphBreakError
 
@@ -37,14 +37,16 @@ _UNWRITTEN = ("empty", "new_empty")  # results are memory as it was found
 
 @dataclass
 class Outcome:
-    """All samples of an entry and dtype. ``fused``: no library call was left; ``extern``: some; ``failed``: by kind, with the
-    first message of each. ``externs``: which library calls. ``status``: ``done``, or what ended it early."""
+    """All samples of an entry and dtype. ``fused``: no library call was left; ``extern``: some; ``broken``: right, but with
+    graph breaks, by kind; ``failed``: wrong, by kind. ``messages``: the first of each kind. ``externs``: which library calls.
+    ``status``: ``done``, or what ended it early."""
 
     entry: str
     dtype: str
     samples: int = 0
     fused: int = 0
     extern: int = 0
+    broken: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)
     externs: list[str] = field(default_factory=list)
@@ -53,7 +55,15 @@ class Outcome:
 
     def fail(self, kind: str, message: str) -> None:
         """Count one failed sample."""
-        self.failed[kind] = self.failed.get(kind, 0) + 1
+        self._count(self.failed, kind, message)
+
+    def broke(self, error: GraphBreakError) -> None:
+        """Count one sample that has graph breaks."""
+        found = re.search(r"\[([\w-]+)\]", str(error))
+        self._count(self.broken, f"break {found[1] if found else ''}".strip(), str(error))
+
+    def _count(self, where: dict[str, int], kind: str, message: str) -> None:
+        where[kind] = where.get(kind, 0) + 1
         self.messages.setdefault(kind, message[:600])
 
 
@@ -93,8 +103,16 @@ def check_entry(entry: Any, device: str, dtype: torch.dtype, backend: str, limit
             want = run(op, theirs := call.copy(), i)
             before = len(the_backend.externs)
             compiled = _compiled(op, the_backend)
-            if not isinstance(want, Exception):
+            try:
                 compiled.explain(*call.args, **call.kwargs)
+            except GraphBreakError as error:
+                compiled = _compiled(op, "eager", fullgraph=False)
+                compare(run(compiled, mine := call.copy(), i), want, mine, theirs, Judge(op, call, i), values)
+                outcome.broke(error)
+                continue
+            except Exception as error:
+                if type(error) is not type(want):
+                    raise
             prepared.append((i, call, (want, theirs, compiled), len(the_backend.externs) > before))
     try:
         the_backend.finish()
@@ -104,7 +122,7 @@ def check_entry(entry: Any, device: str, dtype: torch.dtype, backend: str, limit
     for i, call, (want, theirs, compiled), extern in prepared:
         with _guarded(outcome, i):
             got = run(compiled, mine := call.copy(), i)
-            compare(got, want, mine, theirs, lambda c=call, i=i: run(op, c.wide(), i), values)  # type: ignore[misc]
+            compare(got, want, mine, theirs, Judge(op, call, i), values)
             if extern:
                 outcome.extern += 1
             else:
@@ -114,11 +132,11 @@ def check_entry(entry: Any, device: str, dtype: torch.dtype, backend: str, limit
     return outcome
 
 
-def _compiled(op: Callable[..., Any], backend: Any) -> Any:
+def _compiled(op: Callable[..., Any], backend: Any, fullgraph: bool = True) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         return op(*args, **kwargs)
 
-    return tinycompile.compile(call, backend=backend, fullgraph=True, dynamic=False)
+    return tinycompile.compile(call, backend=backend, fullgraph=fullgraph, dynamic=False)
 
 
 @contextlib.contextmanager
@@ -129,9 +147,6 @@ def _guarded(outcome: Outcome, sample: int) -> Iterator[None]:
         yield
     except DifferenceError as difference:
         outcome.fail(difference.kind, f"sample {sample}: {difference.message}")
-    except GraphBreakError as error:
-        found = re.search(r"\[([\w-]+)\]", str(error))
-        outcome.fail(f"break {found[1] if found else ''}".strip(), f"sample {sample}: {error}")
     except Exception as error:  # noqa: BLE001  # the point of the exercise
         outcome.fail(f"internal {type(error).__name__}", f"sample {sample}: {error}")
     finally:
@@ -180,23 +195,22 @@ def read(path: Path) -> list[Outcome]:
 
 def summary(outcomes: Sequence[Outcome], details: bool) -> str:
     """Samples by dtype, failures by kind, and one line for each entry that failed."""
-    rows = [
-        f"{'dtype':10} {'entries':>8} {'all fused':>10} {'right':>8} {'samples':>8} {'fused':>8} {'extern':>8} {'failed':>8}"
-    ]
+    titles = ("entries", "all fused", "right", "samples", "fused", "extern", "broken", "failed")
+    rows = [f"{'dtype':10} " + " ".join(f"{t:>9}" for t in titles)]
     for dtype in dict.fromkeys(o.dtype for o in outcomes):
         of = [o for o in outcomes if o.dtype == dtype]
         right = [o for o in of if o.status == "done" and not o.failed]
-        whole = [o for o in right if not o.extern and o.samples]
-        failed = sum(sum(o.failed.values()) for o in of)
-        numbers = (sum(o.samples for o in of), sum(o.fused for o in of), sum(o.extern for o in of), failed)
-        rows.append(f"{dtype:10} {len(of):8} {len(whole):10} {len(right):8} " + " ".join(f"{n:8}" for n in numbers))
+        whole = [o for o in right if o.samples and o.fused == o.samples]
+        failed, broken = sum(sum(o.failed.values()) for o in of), sum(sum(o.broken.values()) for o in of)
+        samples = (sum(o.samples for o in of), sum(o.fused for o in of), sum(o.extern for o in of), broken, failed)
+        rows.append(f"{dtype:10} " + " ".join(f"{n:9}" for n in (len(of), len(whole), len(right), *samples)))
     kinds = Counter({k: 0 for o in outcomes for k in o.failed})
     for o in outcomes:
-        kinds.update(o.failed)
+        kinds.update(o.failed | o.broken)
     rows += ["", *(f"{n:6} {kind}" for kind, n in kinds.most_common())]
     rows += [f"{o.entry} {o.dtype}: {o.status}" for o in outcomes if o.status != "done"]
     if details:
-        rows += [f"{o.entry} {o.dtype}: {n} {k}: {o.messages[k]}" for o in outcomes for k, n in o.failed.items()]
+        rows += [f"{o.entry} {o.dtype}: {n} {k}: {o.messages[k]}" for o in outcomes for k, n in (o.failed | o.broken).items()]
     return "\n".join(rows)
 
 

@@ -33,12 +33,10 @@ from tinycompile.ops.record import OPS, BoundCall
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
+_SEEDS = frozenset({"seed", "initial_seed", "manual_seed", "get_rng_state", "set_rng_state"})
 # Results or effects that no graph node can have.
 _NOT_EXTERN = frozenset(
     {
-        "seed",
-        "initial_seed",
-        "manual_seed",
         "set_default_dtype",
         "set_default_device",
         "set_grad_enabled",
@@ -278,7 +276,11 @@ def _schemas(path: str) -> tuple[Any, ...]:
 
 
 def _writes(schema: Any) -> bool:
-    return any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+    """Whether a tensor is written; TorchScript's lists have schemas of these names too."""
+    return any(
+        a.alias_info is not None and a.alias_info.is_write and str(a.type) in ("Tensor", "Optional[Tensor]")
+        for a in schema.arguments
+    )
 
 
 def _check_extern(path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -293,6 +295,8 @@ def _check_extern(path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, 
         raise GraphBreak("input-mutation", f"{path} writes to a tensor")
     if name.startswith("__i") and hasattr(torch.Tensor, name.replace("__i", "__", 1)):
         raise GraphBreak("input-mutation", f"{path} writes to a tensor")
+    if name in _SEEDS:
+        raise GraphBreak("random", path)
     if name in _NOT_EXTERN or kwargs.get("generator") is not None:
         raise GraphBreak("unsupported-op", path)
     written = _WRITTEN.get(path)

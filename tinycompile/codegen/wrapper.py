@@ -95,7 +95,7 @@ class _Wrapper:
         args = [self.arg(a) for a in step.args] + [f"{k}={self.arg(v)}" for k, v in step.kwargs]
         call = f"{extern_name(step.kind, step.target)}({', '.join(args)})"
         names = [self.name(o) if o is not None else "_" for o in step.outputs]
-        target = names[0] if len(names) == 1 else ", ".join(names)
+        target = ", ".join(names) + ("," if step.several and len(names) == 1 else "")
         self.out.line(f"{target} = {call}" if names else call)
         for output, name in zip(step.outputs, names, strict=True):
             if output is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from tinycompile.ir.graph import Node, Ref
 from tinycompile.ops.record import OPS
 
-# Records whose results differ from call to call. Those with a probability draw only when it is not 0.
+# Records and torch functions whose results differ from call to call. Records with a probability draw only when it is not 0.
 _RANDOM = frozenset((
     "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "multinomial", "normal",
-    "uniform", "exponential", "native_dropout", "rrelu_with_noise", "poisson",
+    "uniform", "exponential", "native_dropout", "rrelu_with_noise", "poisson", "binomial", "rrelu", "gumbel_softmax",
+    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout",
+    "fractional_max_pool2d", "fractional_max_pool3d", "svd_lowrank", "pca_lowrank",
 ))  # fmt: skip
 _PROBABILITY = {
     "dropout": "p",
@@ -34,9 +36,9 @@ def written(node: Node) -> tuple[Ref, ...]:
 
 
 def is_random(node: Node) -> bool:
-    """Whether a record's call draws random numbers."""
+    """Whether a call draws random numbers; of torch's functions: whether it can."""
     if node.kind != "call":
-        return False
+        return node.kind == "extern" and _function_is_random(node)
     probability = _PROBABILITY.get(node.target)
     if probability is None:
         return node.target in _RANDOM
@@ -45,6 +47,13 @@ def is_random(node: Node) -> bool:
     drawn = position is None or node.args[position] != 0.0
     train = schema.positions.get("training", schema.positions.get("train"))
     return drawn and (train is None or node.args[train] is not False)
+
+
+def _function_is_random(node: Node) -> bool:
+    name = node.target.rpartition(".")[2]
+    if name == "scaled_dot_product_attention":  # (query, key, value, attn_mask, dropout_p, ...)
+        return bool(dict(node.kwargs).get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0))
+    return name in _RANDOM
 
 
 def is_pure(node: Node) -> bool:

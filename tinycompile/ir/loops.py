@@ -150,7 +150,8 @@ class TensorView:
 @dataclass(frozen=True, slots=True)
 class ExternCall:
     """A library call. ``kind``: ``call`` (an op record's eager) or ``extern`` (a dotted path). Args hold TensorViews for
-    tensors. ``outputs``: the buffers it makes, one per tensor result (None where a result is unused or no tensor)."""
+    tensors. ``outputs``: the buffers it makes, one per tensor result (None where a result is unused or no tensor). ``several``:
+    the function returns a sequence, be it of one tensor."""
 
     name: str
     kind: str
@@ -159,6 +160,7 @@ class ExternCall:
     kwargs: tuple[tuple[str, Any], ...]
     outputs: tuple[str | None, ...]
     origins: tuple[str, ...] = ()
+    several: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def run_loops(loops: Loops, inputs: Sequence[Any]) -> list[Any]:
             run_nest(step, buffers, memory, sizes)
         else:
             _run_extern(step, buffers, memory, sizes)
-    return [_resolve(o, buffers, memory, sizes) for o in loops.outputs]
+    return [_output(o, buffers, memory, sizes) for o in loops.outputs]
 
 
 def run_nest(nest: Nest, buffers: Mapping[str, Buffer], memory: Memory, sizes: Mapping[str, int]) -> None:
@@ -263,6 +263,14 @@ def _view(view: TensorView, buffers: Mapping[str, Buffer], memory: Memory, sizes
     shape, strides = ([ex.evaluate(d, sizes) for d in dims] for dims in (view.meta.shape, view.meta.strides))
     shift = ex.evaluate(view.meta.offset - meta.offset, sizes)
     return base.as_strided(shape, strides, base.storage_offset() + shift)
+
+
+def _output(value: Any, buffers: Mapping[str, Buffer], memory: Memory, sizes: Mapping[str, int]) -> Any:
+    """A returned value: a view of a whole buffer is an object of its own."""
+    found = _resolve(value, buffers, memory, sizes)
+    if not isinstance(value, TensorView) or not value.alias or found is not memory[value.buffer]:
+        return found
+    return found.detach() if value.alias == "detach" else found.view_as(found)
 
 
 def _resolve(value: Any, buffers: Mapping[str, Buffer], memory: Memory, sizes: Mapping[str, int]) -> Any:

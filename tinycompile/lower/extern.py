@@ -22,8 +22,9 @@ def lower_extern(program: Program, node: Node) -> Any:
     kwargs = tuple((k, _argument(program, v)) for k, v in node.kwargs)
     outputs = tuple(_result(program, node, i, meta) for i, meta in enumerate(results_of(node)))
     names = tuple(None if t is None else t.buffer for t in outputs)
-    program.steps.append(ExternCall(node.name, node.kind, node.target, args, kwargs, names, (node.name,)))
-    return outputs if isinstance(node.meta, tuple) else outputs[0]
+    several = isinstance(node.meta, tuple)
+    program.steps.append(ExternCall(node.name, node.kind, node.target, args, kwargs, names, (node.name,), several))
+    return outputs if several else outputs[0]
 
 
 def _argument(program: Program, arg: Any) -> Any:

@@ -226,7 +226,9 @@ def _pad(
         elif mode == "replicate":
             place = ex.minimum(ex.maximum(place, 0), size - 1)
         elif mode == "circular":
-            place = ex.mod(place + size, size)
+            crop = ex.maximum(-pad[2 * k], 0)  # what negative padding removes is gone before the rest is wrapped
+            length = size - crop - ex.maximum(-pad[2 * k + 1], 0)
+            place = crop + ex.mod(place - crop + length, length)
         else:  # reflect: |p| from the left, then 2(n-1) - p from the right
             place = ex.maximum(place, -place)
             place = ex.minimum(place, 2 * (size - 1) - place)
@@ -249,6 +251,7 @@ def _pad_calls() -> list[Sample]:
         call(t(3), (0, 0)),
         call(t(3, 0), (1, 1)),
         *(call(t(2, 3, 4, 5), (1, 2, 3, 1), mode) for mode in ("reflect", "replicate", "circular")),
+        *(call(t(1, 3, 4, 4), (-1, 1, 2, -1), mode) for mode in ("reflect", "replicate", "circular")),
         *(call(t(2, 3, 4), (1, 2), mode) for mode in ("reflect", "replicate", "circular")),
         call(t(3), (1,)),
         call(t(3), (1, 1, 1, 1)),

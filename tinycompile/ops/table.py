@@ -125,7 +125,7 @@ def _understood(values: Any) -> bool:
 class SchemaBinder:
     """Binds a call by the record's schema: renames keywords, makes tuples of lists, sets aside ``out`` and ``inplace``."""
 
-    __slots__ = ("fixes", "inplace", "needs_tensor", "op", "varargs")
+    __slots__ = ("fixes", "inplace", "needs_tensor", "numbers", "op", "varargs")
 
     def __init__(self, op: Op, inplace: bool = False, varargs: bool = False) -> None:
         self.op, self.inplace = op, inplace
@@ -133,6 +133,7 @@ class SchemaBinder:
         self.fixes = tuple(
             (i, _FIXES[kind]) for i, a in enumerate(op.schema.args) if (kind := _kind(a.base, a.is_list)) in _FIXES
         )
+        self.numbers = tuple(i for i, a in enumerate(op.schema.args) if a.base in _NUMBERS and not a.is_list)
         self.needs_tensor = op.schema.args[0].base == "Tensor"
 
     def __call__(self, args: Args, kwargs: dict[str, Any]) -> BoundCall | None:
@@ -153,6 +154,9 @@ class SchemaBinder:
             for i, fix in self.fixes:
                 fixed[i] = fix(fixed[i])
             values = tuple(fixed)
+        for i in self.numbers:
+            if type(values[i]) not in _SIMPLE and is_tensor(values[i]):  # a number that is only known at run time
+                return None
         if self.needs_tensor and not _has_tensor(values):
             return None
         if inplace and not is_tensor(values[0]):
@@ -169,6 +173,9 @@ class SchemaBinder:
                 name = _KEYWORDS.get(name, name)
             renamed[name] = value
         return renamed
+
+
+_NUMBERS = frozenset(("Scalar", "float", "int", "SymInt", "bool"))
 
 
 def _has_tensor(values: Args) -> bool:
