@@ -266,7 +266,7 @@ class Tracer:
     def call_function(self, fn: FunctionValue, args: Sequence[Value], kwargs: Kwargs) -> Value:
         """A Python function: a rule, a torch function with a record, or its code."""
         if fn.fn is not None:
-            handler = registry.RULES.get(fn.fn)
+            handler = registry.RULES.get(fn.fn) or registry.RULES.get(getattr(fn.fn, "__wrapped__", None))
             if handler is not None:
                 return handler(self, args, kwargs)
             if self._is_torch_op(fn.fn):
