@@ -23,7 +23,15 @@ from tinycompile.base.errors import (
     RecompileLimitWarning,
     TinycompileError,
 )
-from tinycompile.capture.marks import is_compiling, mark_dynamic, mark_static
+from tinycompile.capture.marks import (
+    allow_in_graph,
+    assume_constant_result,
+    disable,
+    graph_break,
+    is_compiling,
+    mark_dynamic,
+    mark_static,
+)
 from tinycompile.eager import autograd
 from tinycompile.eager.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from tinycompile.eager.checkpoint import checkpoint
@@ -61,12 +69,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendError", "CompiledFunction", "CompiledModule", "Device", "FallbackWarning", "GraphBreakError", "InternalError",
-    "RecompileLimitWarning", "Report", "Storage", "Tensor", "TinycompileError", "arange", "as_tensor", "autograd",
-    "checkpoint", "compile", "config", "device", "empty", "empty_like", "empty_strided", "enable_grad", "errors", "explain",
-    "eye", "from_dlpack", "from_numpy", "from_torch", "full", "full_like", "inference_mode", "is_compiling",
-    "is_grad_enabled", "linspace", "list_backends", "logspace", "lookup_backend", "mark_dynamic", "mark_static", "no_grad",
-    "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
-    "register_backend", "reset", "set_grad_enabled", "tensor", "zeros", "zeros_like",
+    "RecompileLimitWarning", "Report", "Storage", "Tensor", "TinycompileError", "allow_in_graph", "arange", "as_tensor",
+    "assume_constant_result", "autograd", "checkpoint", "compile", "config", "device", "disable", "empty", "empty_like",
+    "empty_strided", "enable_grad", "errors", "explain", "eye", "from_dlpack", "from_numpy", "from_torch", "full", "full_like",
+    "graph_break", "inference_mode", "is_compiling", "is_grad_enabled", "linspace", "list_backends", "logspace",
+    "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like", "rand", "rand_like", "randint",
+    "randint_like", "randn", "randn_like", "randperm", "register_backend", "reset", "set_grad_enabled", "tensor", "zeros",
+    "zeros_like",
 ]  # fmt: skip
 
 

@@ -207,7 +207,7 @@ def compile(
 
 
 def _compile(fn: Any, options: Options) -> Any:
-    if isinstance(fn, (CompiledFunction, CompiledModule)):
+    if isinstance(fn, (CompiledFunction, CompiledModule)) or getattr(fn, "_tinycompile_mark", None) == "disable":
         return fn
     if VERSION not in SUPPORTED:
         versions = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED)

@@ -119,6 +119,7 @@ _ALL = (
         "Loop over a list, a tuple or a range, and keep what breaks the graph out of the loop.",
     ),
     BreakKind("forced", "A test forced a break here", "CaptureOptions.force asked for it", "None is needed."),
+    BreakKind("disabled", "A function that tinycompile.disable excludes", "it was asked for", "Don't disable it."),
     BreakKind("user-break", "tinycompile.graph_break() was called", "it was asked for", "Remove the call."),
     BreakKind(
         "reconstruct",

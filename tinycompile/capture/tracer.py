@@ -18,7 +18,7 @@ from tinycompile.capture import calls, indexing, operators, torch_calls, wrap
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
-from tinycompile.capture.rules import iteration, registry, torch_functions, types
+from tinycompile.capture.rules import iteration, marked, registry, torch_functions, types
 from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
@@ -271,7 +271,9 @@ class Tracer:
                 return handler(self, args, kwargs)
             if self._is_torch_op(fn.fn):
                 return torch_calls.call_torch(self, fn.fn, args, kwargs)
-            self._check_marks(fn.fn)
+            mark = fn.fn.__dict__.get("_tinycompile_mark")
+            if mark is not None:
+                return marked.call(self, fn.fn, mark, args, kwargs)
         return calls.inline(self, fn, args, kwargs)
 
     @staticmethod
@@ -280,14 +282,6 @@ class Tracer:
             return True
         module = fn.__module__ or ""
         return module in ("torch.nn.functional", "torch.functional", "torch._tensor") and fn.__name__ not in torch_calls.INLINED
-
-    @staticmethod
-    def _check_marks(fn: Any) -> None:
-        mark = getattr(fn, "_tinycompile_mark", None)
-        if mark == "break":
-            raise GraphBreak("user-break", "tinycompile.graph_break()")
-        if mark == "disable":
-            raise GraphBreak("unknown-function", f"{fn.__qualname__} is excluded by tinycompile.disable")
 
     def call_builtin(self, fn: Any, args: Sequence[Value], kwargs: Kwargs) -> Value:
         """A function written in C."""

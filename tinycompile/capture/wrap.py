@@ -46,6 +46,7 @@ BUILTIN_TYPES = (
     WrapperDescriptorType,
     MethodWrapperType,
     torch._ops.OpOverloadPacket,
+    torch._ops.OpOverload,
 )
 # Packages whose attributes are taken not to change.
 _TRUSTED = frozenset(
@@ -98,7 +99,7 @@ def _wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     rule = _RULES.get(type(obj))
     if rule is not None:
         return rule(tr, obj, source)
-    if isinstance(obj, torch.nn.Module):
+    if isinstance(obj, (torch.nn.Module, ModuleType)):
         return pinned(tr, obj, source)
     if isinstance(obj, tuple) and (hasattr(obj, "_fields") or type(obj).__module__ == "torch.return_types"):
         return _tuple(tr, obj, source)
@@ -115,7 +116,7 @@ def has_identity(obj: Any) -> bool:
     return kind in _CONTAINERS or not (
         is_constant_object(obj)
         or kind in _RULES
-        or isinstance(obj, (torch.Tensor, OurTensor, torch.nn.Module, tuple, type, *BUILTIN_TYPES))
+        or isinstance(obj, (torch.Tensor, OurTensor, torch.nn.Module, ModuleType, tuple, type, *BUILTIN_TYPES))
     )
 
 
