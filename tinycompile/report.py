@@ -19,8 +19,7 @@ from tinycompile.ir.source import KernelSource, Source
 from tinycompile.runtime import triton_build
 
 if TYPE_CHECKING:
-    from tinycompile.api import CompiledFunction
-    from tinycompile.pieces import CacheEntry
+    from tinycompile.pieces import CacheEntry, Piece
 
 
 @functools.lru_cache(maxsize=64)
@@ -165,11 +164,11 @@ class Report:
     bytes_minimum: int
     times: tuple[tuple[str, float], ...]
     from_disk: bool
+    then: tuple[Report, ...] = ()  # of the pieces that ran behind the break
 
     def __str__(self) -> str:
-        return "\n".join(
-            [*self._head(), *self._kernel_lines(), *self._fusion_lines(), *self._guard_lines(), *self._time_lines()]
-        )
+        own = [*self._head(), *self._kernel_lines(), *self._fusion_lines(), *self._guard_lines(), *self._time_lines()]
+        return "\n".join([*own, *(f"\n{later}" for later in self.then)])
 
     def _head(self) -> list[str]:
         title = f"explain {self.name}"
@@ -177,7 +176,7 @@ class Report:
         for b in self.breaks:
             lines += ["graph break:", *(f"  {line}" for line in str(b).splitlines())]
         if self.graph is None:
-            return [*lines, "no graph was captured: the function runs eagerly"]
+            return [*lines, "no graph was captured" if self.then else "no graph was captured: the function runs eagerly"]
         calls = [n for n in self.graph.nodes if n.kind in ("call", "extern")]
         lines.append(f"captured 1 graph of {len(calls)} ops, {len(self.graph.placeholders)} inputs; backend {self.backend}")
         return [*lines, "", print_graph(self.graph)]
@@ -232,8 +231,11 @@ def _bytes(n: int) -> str:
     return f"{n} GiB"
 
 
-def make_report(function: CompiledFunction, entry: CacheEntry) -> Report:
-    """The report of one specialisation."""
+def make_report(function: Piece, entry: CacheEntry, seen: set[int] | None = None) -> Report:
+    """The report of one specialisation, with the newest ones of the pieces behind its break."""
+    seen = set() if seen is None else seen
+    seen.add(id(function))
+    later = [p for p in entry.stop.pieces if id(p) not in seen and p._entries] if entry.stop is not None else []
     compiled = entry.compiled
     halves = _halves(compiled)
     plans = [(plan, dict(half.graph.hints)) for half in halves if (plan := _plan_of(half)) is not None]
@@ -251,6 +253,7 @@ def make_report(function: CompiledFunction, entry: CacheEntry) -> Report:
         bytes_minimum=sum(_number(plan.bytes_minimum, hints) for plan, hints in plans),
         times=tuple(stage_order(entry.times)),
         from_disk=compiled.from_disk if compiled else False,
+        then=tuple(make_report(p, p._entries[0], seen) for p in later if id(p) not in seen),
     )
 
 
@@ -261,7 +264,7 @@ def _plan_of(compiled: CompiledGraph) -> Plan | None:
     return compiled.plan or generate(compiled.graph, compiled.target, Artifacts(), {})[0]
 
 
-def _backend_name(function: CompiledFunction, compiled: CompiledGraph | None) -> str:
+def _backend_name(function: Piece, compiled: CompiledGraph | None) -> str:
     if compiled is not None and compiled.target is not None:
         return f"{compiled.target.language} for {compiled.target.arch}"
     backend: Any = function.options.backend

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import copy
+import gc
+import inspect
 import io
-import time
+import threading
 import traceback
+import weakref
 from typing import Any
 
 import pytest
@@ -69,4 +71,151 @@ def test_same_as_eager(name: str) -> None:
     assert [len(p._entries) for p in (f, *f.resumed.values())] == before, f.recompiles
 
 
-_ = copy, time, GraphBreakError
+def test_a_loop_of_10000_breaks_runs_in_constant_stack() -> None:
+    depths = set()
+
+    def f(x, n):
+        total = 0
+        for _ in range(n):
+            x = x + 1
+            total += int(x[0])
+            depths.add(_depth())
+        return x, total
+
+    g = compiled(f)
+    got = g(torch.zeros(2), 10_000)
+    same(got, (torch.full((2,), 10_000.0), sum(range(1, 10_001))))
+    assert len(depths) <= 2 and len(g.graphs) < 12
+
+
+def _depth() -> int:
+    frame, depth = inspect.currentframe(), 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+def test_what_follows_a_break_is_compiled() -> None:
+    def f(x):
+        a = x.sin() + 1
+        print("one")
+        b = a * 2
+        if b.sum() > 0:
+            c = b.exp()
+        else:
+            c = b - 1
+        return c.tanh() + a
+
+    g = compiled(f)
+    for _ in range(2):
+        same(g(torch.ones(3)), f(torch.ones(3)))
+    assert [[n.target for n in graph.nodes if n.kind == "call"] for graph in g.graphs] == [
+        ["sin", "add"], ["mul", "sum", "gt"], ["exp", "tanh", "add"],
+    ]  # fmt: skip
+    assert [b.id for b in g.breaks] == ["print", "data-dependent"]
+    g(-4 * torch.ones(3))
+    assert len(g.graphs) == 4
+
+
+def test_a_callee_that_breaks_is_compiled_on_its_own() -> None:
+    def inner(x):
+        y = x * 2
+        print("inner")
+        return y + 1
+
+    breaking.__dict__["_inner"] = inner  # a global, as functions mostly are
+    space = {"inner": inner}
+    exec("def outer(x):\n    a = x + 1\n    b = inner(a)\n    return b * a", space)
+    f = compiled(space["outer"])
+    same(f(torch.ones(2)), space["outer"](torch.ones(2)))
+    assert len(f.graphs) == 2
+    (callee,) = f._callees.values()
+    assert len(callee.graphs) == 2 and callee.original is inner
+
+
+def test_fullgraph_tells_the_whole_story() -> None:
+    def f(x):
+        return x * x.sum().item()
+
+    with pytest.raises(GraphBreakError, match=r"(?s)item.*test_resumed.py:\d+ in f.*why:.*hint:"):
+        compiled(f, fullgraph=True)(torch.ones(2))
+
+
+def test_explain_shows_every_graph_and_break() -> None:
+    def f(x):
+        y = x.sin()
+        print("one")
+        y = y.cos()
+        print("two")
+        return y.exp()
+
+    text = str(compiled(f).explain(torch.ones(2)))
+    assert text.count("graph break") == 2
+    for op in ("sin", "cos", "exp"):
+        assert f"ops.{op}(" in text
+
+
+def test_a_changing_number_does_not_recompile_for_ever() -> None:
+    def f(x):
+        y = x.sum().item()
+        return x + 1, y * 2 + 1
+
+    g = compiled(f)
+    for k in range(20):
+        x = torch.full((2,), k + 0.5)
+        same(g(x), f(x))
+    assert max(len(p._entries) for p in (g, *g.resumed.values())) <= 3
+
+
+def test_threads_share_pieces() -> None:
+    def f(x):
+        for i in range(3):
+            x = x * 2 if x.sum().item() > 0 else x - i
+        return x
+
+    g, results = compiled(f), {}
+
+    def work(k: int) -> None:
+        results[k] = [g(torch.full((2,), float(k))) for _ in range(20)]
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in (-2, -1, 1, 2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for k, got in results.items():
+        same(got, [f(torch.full((2,), float(k)))] * 20)
+
+
+def test_gradients_flow_over_breaks() -> None:
+    def f(x, w):
+        y = (x * w).tanh()
+        print("break")
+        if y.sum() > 0:
+            y = y * w
+        return (y @ w).sum()
+
+    grads = []
+    for run in (compiled(f), f):
+        x, w = torch.linspace(0, 1, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+        run(x, w).backward()
+        grads.append([x.grad, w.grad])
+    same(*grads)
+
+
+def test_nothing_is_kept_alive() -> None:
+    def f(x):
+        y = x + 1
+        box = Box(y)
+        print("break")
+        return box.bump(y).sum()
+
+    g = compiled(f)
+    alive = []
+    for _ in range(3):
+        x = torch.ones(3)
+        alive.append(weakref.ref(x))
+        g(x)
+        del x
+    gc.collect()
+    assert [r() is None for r in alive[1:]] == [True, True]
