@@ -16,6 +16,7 @@ from tinycompile.ir.loops_text import print_loops
 from tinycompile.ir.verify_loops import verify_loops
 from tinycompile.lower.lowering import lower
 from tinycompile.ops.record import OPS
+from tinycompile.ops.table import bind
 
 pytestmark = pytest.mark.pure
 
@@ -240,3 +241,44 @@ def test_random_programs() -> None:
             assert_contract(got, g.values[ref.name], g.exact[ref.name], ulp=32.0)
 
     check()
+
+
+class TestHalfOperands:
+    """Operands are cast to the common dtype before that is widened: integers and numbers may round, or become infinite."""
+
+    SPECIAL = (float("-inf"), 1.0, -2.0, float("inf"), float("nan"), 3.3)
+    OTHERS = {
+        "int64": torch.tensor([2**63 - 1, 2**40 + 1, 2**31, -(2**63), 70000, 4097]),
+        "int32": torch.tensor([2**20 + 3, 4097, 2049, -70001, 257, 129], dtype=torch.int32),
+        "0-d": torch.tensor(70001),
+        "0-d float64": torch.tensor(1e-9, dtype=torch.float64),
+        "large": 2**40,
+        "past half": 70001.5,
+    }
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+    @pytest.mark.parametrize("other", OTHERS)
+    @pytest.mark.parametrize(
+        "name", ["add", "sub", "mul", "div", "fmod", "remainder", "atan2", "hypot", "floor_divide", "maximum", "eq", "lt"]
+    )
+    def test_as_eager(self, name: str, other: str, dtype: torch.dtype) -> None:
+        g = GraphMaker()
+        given = self.OTHERS[other]
+        if isinstance(given, torch.Tensor):
+            second = g.input(given)
+        elif name in ("atan2", "hypot", "maximum"):
+            pytest.skip("takes no numbers")
+        else:
+            second = given
+        y = g.call(name, g.input(torch.tensor(self.SPECIAL, dtype=dtype)), second)
+        (got,) = run_lowered(g.graph(y), g.inputs)
+        assert torch.equal(got.float().nan_to_num(7.5), g.values[y.name].float().nan_to_num(7.5))
+
+    @pytest.mark.parametrize("exponent", [0.5, -0.5, 1 / 3, 2, 3, -1])
+    def test_powers_of_float16(self, exponent: float) -> None:
+        g = GraphMaker()
+        x = torch.tensor(self.SPECIAL, dtype=torch.float16)
+        bound = bind(torch.pow, (x, exponent), {})
+        assert bound is not None
+        y = g.call(bound.op.name, g.input(x), *bound.args[1:])
+        assert torch.equal(run_lowered(g.graph(y), g.inputs)[0].nan_to_num(7.5), g.values[y.name].nan_to_num(7.5))

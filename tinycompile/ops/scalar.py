@@ -39,6 +39,12 @@ def _c_div(a: Any, b: Any) -> Any:
     return np.trunc(np.true_divide(a, b)) if a.dtype.kind == "f" else (a - np.fmod(a, b)) // b
 
 
+def power(a: Any, b: Any) -> Any:
+    """numpy's power as C's pow: numpy takes square roots where one exponent serves all elements, and those differ at -inf."""
+    shape = np.broadcast_shapes(np.shape(a), np.shape(b))
+    return np.power(np.atleast_1d(a), np.array(np.broadcast_to(b, shape or (1,)), order="C")).reshape(shape)
+
+
 def _erf(x: Any) -> Any:
     return torch.erf(torch.from_numpy(np.ascontiguousarray(x))).numpy().reshape(np.shape(x))
 
@@ -59,7 +65,7 @@ _ALL = (
     ScalarOp("truncdiv", 2, "i", _c_div),  # towards zero, as C
     ScalarOp("mod", 2, "i", np.mod),  # sign of the divisor, as Python and torch.remainder
     ScalarOp("fmod", 2, "fi", np.fmod),  # sign of the dividend, as C
-    ScalarOp("pow", 2, "f", np.power),
+    ScalarOp("pow", 2, "f", power),
     ScalarOp("fma", 3, "f", lambda a, b, c: a * b + c),  # one rounding where the target has it
     ScalarOp("minimum", 2, "fi", np.minimum),  # NaN if either is NaN
     ScalarOp("maximum", 2, "fi", np.maximum),

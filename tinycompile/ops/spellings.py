@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from tinycompile.ops import spellings_tensors
 from tinycompile.ops.record import OPS, BoundCall
 from tinycompile.ops.spellings_tensors import identity
@@ -103,16 +105,17 @@ def _rsub(args: Args, kwargs: Kwargs) -> Bound:
 
 
 def _power(inplace: bool = False, swap: bool = False) -> Callable[[Args, Kwargs], Bound]:
-    """A number as exponent, integers to integers, and the rest are three records."""
+    """A number as exponent, integers to integers, and the rest are three records. On a CPU float16 has no short cuts."""
     scalar, floats, integers = (SchemaBinder(OPS[n], inplace) for n in ("pow_scalar", "pow", "pow_integers"))
 
     def binder(args: Args, kwargs: Kwargs) -> Bound:
         if swap:
             args = tuple(reversed(args))
         exponent: Any = kwargs.get("exponent", args[1] if len(args) > 1 else None)
-        if not is_tensor(exponent):
-            return scalar(args, kwargs)
         base: Any = args[0] if args else kwargs.get("self", kwargs.get("input"))
+        if not is_tensor(exponent):
+            plain = is_tensor(base) and base.dtype == torch.float16 and base.device.type == "cpu"
+            return (floats if plain and isinstance(exponent, float) and not exponent.is_integer() else scalar)(args, kwargs)
         whole = not exponent.dtype.is_floating_point and not (
             base.dtype.is_floating_point if is_tensor(base) else isinstance(base, float)
         )

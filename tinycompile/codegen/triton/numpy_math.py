@@ -10,6 +10,8 @@ import torch
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
+from tinycompile.ops.scalar import power
+
 
 def _lift(fn: Callable[..., Any]) -> Callable[..., tl.tensor]:
     """Run ``fn`` on the arrays behind interpreter tensors; Python numbers take the dtype of the tensors beside them."""
@@ -34,7 +36,7 @@ def _torch(fn: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
     return lambda x: fn(torch.from_numpy(np.ascontiguousarray(x))).numpy().reshape(np.shape(x))
 
 
-pow = _lift(np.power)
+pow = _lift(power)
 fmod = _lift(np.fmod)
 tan = _lift(np.tan)
 asin = _lift(np.arcsin)
