@@ -160,20 +160,18 @@ def work(options: argparse.Namespace) -> None:
     """The child: every entry and dtype that the results file lacks; a line before each one and a line after."""
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGALRM, _too_long)
-    config.on_error, config.disk_cache = "raise", False
     known = {(o.entry, o.dtype) for o in read(options.out)}
-    with options.out.open("a", encoding="utf-8") as out:
-        for entry in entries(options.entries):
-            for name in options.dtypes:
-                dtype = getattr(torch, name)
-                if (entry.formatted_name, name) in known or dtype not in entry.supported_dtypes(options.device):
-                    continue
-                _write(out, Outcome(entry.formatted_name, name, status="crashed"))
-                try:
-                    outcome = check_entry(entry, options.device, dtype, options.backend, options.samples)
-                except Exception as error:  # noqa: BLE001  # the database's own fault: samples that can't be made
-                    outcome = Outcome(entry.formatted_name, name, status=f"no samples: {type(error).__name__}: {error}"[:300])
-                _write(out, outcome)
+    with config.patch(on_error="raise", disk_cache=False), options.out.open("a", encoding="utf-8") as out:
+        for entry, name in itertools.product(entries(options.entries), options.dtypes):
+            dtype = getattr(torch, name)
+            if (entry.formatted_name, name) in known or dtype not in entry.supported_dtypes(options.device):
+                continue
+            _write(out, Outcome(entry.formatted_name, name, status="crashed"))
+            try:
+                outcome = check_entry(entry, options.device, dtype, options.backend, options.samples)
+            except Exception as error:  # noqa: BLE001  # the database's own fault: samples that can't be made
+                outcome = Outcome(entry.formatted_name, name, status=f"no samples: {type(error).__name__}: {error}"[:300])
+            _write(out, outcome)
 
 
 def _too_long(signal_number: int, frame: Any) -> None:

@@ -38,17 +38,31 @@ class Call:
     def copy(self) -> Call:
         """The same with tensors of its own, of the same strides and sharing."""
         memo: dict[int, Any] = {}
-        return Call(
-            _mapped(self.args, lambda t: copy.deepcopy(t, memo)), _mapped(self.kwargs, lambda t: copy.deepcopy(t, memo))
-        )
+
+        def one(t: Any) -> Any:
+            plain = not isinstance(t, torch.Tensor) or t.layout is torch.strided
+            return copy.deepcopy(t, memo) if plain else t.clone()
+
+        return Call(_mapped(self.args, one), _mapped(self.kwargs, one))
 
     def wide(self) -> Call:
         """The same values in double precision."""
         return Call(_converted(self.args, _WIDE), _converted(self.kwargs, _WIDE))
 
+    def moved(self) -> Call:
+        """Doubles moved by an ulp."""
+        return Call(_mapped(self.args, _moved), _mapped(self.kwargs, _moved))
+
     def narrow(self) -> Call:
         """The same values, doubles rounded to single precision."""
         return Call(_converted(self.args, _NARROW), _converted(self.kwargs, _NARROW))
+
+
+def _moved(t: Any) -> Any:
+    """A double tensor's neighbours, up or down by chance."""
+    if not isinstance(t, torch.Tensor) or t.dtype is not torch.float64 or t.layout is not torch.strided:
+        return t
+    return torch.nextafter(t, torch.where(torch.rand(t.shape) < 0.5, -torch.inf, torch.inf).to(t.dtype))
 
 
 def run(fn: Callable[..., Any], call: Call, seed: int) -> Any:
@@ -79,6 +93,14 @@ class Judge:
             return 0.0
         error = (single.to(double.dtype) - double).abs()
         return error[error.isfinite()].max().item() / torch.finfo(single.dtype).eps if error.isfinite().any() else 0.0
+
+    def sensitivity(self, at: int) -> float:
+        """How far the result moves when every double given moves by an ulp: no algorithm can be asked for less."""
+        result, moved = self._ask("double", self.call.wide, at), self._ask("moved", self.call.moved, at)
+        if not isinstance(moved, torch.Tensor) or moved.shape != result.shape:
+            return 0.0
+        error = (moved - result).abs()
+        return error[error.isfinite()].max().item() if error.isfinite().any() else 0.0
 
     def _ask(self, what: str, call: Callable[[], Call], at: int) -> Any:
         if what not in self.asked:
@@ -195,10 +217,11 @@ def _first_difference(got: torch.Tensor, want: torch.Tensor) -> str:
 def _close(got: torch.Tensor, want: torch.Tensor, judge: Judge, at: int) -> None:
     """Normwise: maximum and RMS of the error at most twice eager's plus an ulp; NaN, infinity and signed zero as eager's.
 
-    Nothing is more exact than doubles here: their own error is taken from the op in single precision."""
+    Nothing is more exact than doubles here: their own error is taken from the op in single precision, and from what an ulp in
+    the inputs does."""
     exact, slack = judge.double(at), 0.0
     if want.dtype in _NARROW:
-        slack = 3 * judge.single_error(at) * torch.finfo(want.dtype).eps
+        slack = max(3 * judge.single_error(at) * torch.finfo(want.dtype).eps, 2 * judge.sensitivity(at))
     if not isinstance(exact, torch.Tensor) or exact.shape != want.shape or exact.is_complex() != want.is_complex():
         exact = want
     if want.is_complex():

@@ -48,8 +48,8 @@ def _parts(tr: Tracer, key: Value) -> list[Any]:
 def _part(tr: Tracer, key: Value) -> Any:
     if isinstance(key, SliceValue):
         return slice(*(_bound(tr, p) for p in key.parts))
-    if isinstance(key, (ListValue, TupleValue)) and key.is_constant:
-        made = torch_calls.extern(tr, "torch.tensor", torch.tensor, [tuple(key.constant(tr))], {}, [])
+    if isinstance(key, (ListValue, TupleValue)) and all(isinstance(v, Const) for v in key.values(tr)):
+        made = torch_calls.extern(tr, "torch.tensor", torch.tensor, [tuple(v.constant(tr) for v in key.values(tr))], {}, [])
         return made.argument(tr)
     if isinstance(key, Const) and type(key.value) is bool:
         raise GraphBreak("unsupported-argument", "True or False as an index")

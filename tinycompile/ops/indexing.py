@@ -119,6 +119,7 @@ def _take_along(x: Any, indices: Any, dim: int | None = None) -> Any:
     if dim is None:
         return ops.gather(ops.reshape(x, (-1,)), 0, ops.reshape(indices, (-1,)))
     at = shapes.normalize_dim(dim, len(x.shape))
+    indices = ops.remainder(indices, x.shape[at])  # with a dim, and then only, torch lets indices go round
     shape = shapes.broadcast_shapes(rules.replaced(tuple(x.shape), at, 1), rules.replaced(tuple(indices.shape), at, 1))
     wide, wide_index = (
         ops.expand(x, rules.replaced(shape, at, x.shape[at])),
@@ -188,6 +189,7 @@ declare(
         call(t(4, 5), ix(5, 1, 2), 1),
         call(t(1, 5), ix(5, 4, 2), -1),
         call(t(4, 5), ix(20, 3)),
+        call(t(4, 6), t(4, 2, dtype="int64", fill="integers"), 1),
     ],
 )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import overrides
 
+from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import RULES, Args, rule
 from tinycompile.capture.values.base import Kwargs, Value
@@ -140,6 +141,20 @@ def _set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     made = GradMode(mode, now=True, before=tr.grad_enabled)
     tr.set_grad(mode)
     return made
+
+
+def _as_library_calls(*fns: Any) -> None:
+    """Functions written in Python whose code is not followed: one node each."""
+    for fn in fns:
+        RULES[fn] = lambda tr, args, kwargs, fn=fn: torch_calls.call_torch(tr, fn, args, kwargs)
+
+
+_as_library_calls(
+    torch.svd_lowrank,
+    torch.pca_lowrank,
+    *(getattr(torch.masked, n) for n in torch.masked._ops.__all__),
+    torch.masked._ops.logaddexp,
+)
 
 
 def _refuse(kind: str, *fns: Any) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Attr, Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, no_attribute
@@ -190,6 +192,8 @@ class BuiltinValue(Value):
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         found = getattr(self.fn, name)
+        if isinstance(found, torch._ops.OpOverload):  # torch.ops.aten.add.Tensor
+            return BuiltinValue(found)
         return Const(found) if isinstance(found, (str, type(None))) else super().get_attr(tr, name)
 
     def same_object(self, tr: Tracer, other: Value) -> bool:

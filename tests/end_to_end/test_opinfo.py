@@ -1,0 +1,67 @@
+"""A slice of torch's op database: two samples of every eighth entry; ``python -m benchmarks.opinfo`` runs it all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("expecttest")
+
+from benchmarks.opinfo import check_entry, entries, main, read
+
+pytestmark = pytest.mark.cpu
+
+# Known to differ: an empty result's strides.
+_STRIDED = {"nn_functional_rms_norm"}
+EVERY = [e for e in entries() if torch.float32 in e.supported_dtypes("cpu") and e.formatted_name not in _STRIDED]
+
+
+@pytest.mark.parametrize("entry", EVERY[::8], ids=lambda e: e.formatted_name)
+def test_loops_equal_eager(entry: Any) -> None:
+    outcome = check_entry(entry, "cpu", torch.float32, "loops", 2)
+    assert outcome.samples and not outcome.failed, outcome.messages
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("entry", EVERY[::32], ids=lambda e: e.formatted_name)
+def test_other_dtypes_equal_eager(entry: Any, dtype: torch.dtype) -> None:
+    if dtype not in entry.supported_dtypes("cpu"):
+        pytest.skip(f"torch has no {dtype} kernel")
+    outcome = check_entry(entry, "cpu", dtype, "loops", 2)
+    assert not outcome.failed, outcome.messages
+
+
+# Each was wrong once: list indices, negative indices with a dim, padding that crops, named results, packets and overloads of
+# torch.ops, a sequence of one result, random functions, functions that write to a tensor, functions without a meta kernel.
+ONCE = (
+    "__getitem__", "take_along_dim", "nn_functional_pad_circular", "linalg_svd", "lu", "max_pool2d_with_indices_backward",
+    "_softmax_backward_data", "unsafe_split", "bernoulli", "native_batch_norm", "sort", "geqrf", "histogram", "fft_rfftn",
+    "nn_functional_max_unpool2d", "linspace_tensor_overload", "masked_softmax", "svd_lowrank", "sparse_mm_reduce",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_entries_that_were_wrong_once(name: str) -> None:
+    (entry,) = entries(f"^{name}$")
+    outcome = check_entry(entry, "cpu", torch.float32, "loops", 16)
+    assert outcome.samples and not outcome.failed, outcome.messages
+
+
+def test_cpp_builds_all_samples_at_once() -> None:
+    (entry,) = entries("^softmax$")
+    outcome = check_entry(entry, "cpu", torch.float32, "cpp", 4)
+    assert (outcome.fused, outcome.failed) == (4, {})
+
+
+def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "results.jsonl"
+    arguments = ["--entries", "^(neg|abs)$", "--dtypes", "float32", "--samples", "1", "--backend", "eager", "--out", str(out)]
+    assert main([*arguments, "--child"]) == 0
+    lines = out.read_text().splitlines()
+    assert {o.entry for o in read(out)} == {"neg", "abs"}
+    assert main([*arguments, "--child"]) == 0 and out.read_text().splitlines() == lines
+    assert main([*arguments, "--table-only"]) == 0
+    assert "float32" in capsys.readouterr().out
