@@ -65,21 +65,27 @@ def printing(x):
     return x
 
 
-@breaks("input-mutation")
-def input_in_place(x):
+@breaks("input-mutation", lambda: (torch.ones(4, requires_grad=True).clone(),))
+def input_with_a_gradient_in_place(x):
     x += 1
     return x
 
 
 @breaks("input-mutation")
-def input_method_in_place(x):
+def view_of_a_written_input(x):
     x.mul_(2)
-    return x
+    return x[1:]
 
 
-@breaks("input-mutation")
-def assignment_to_input(x):
-    x[0] = 5
+@breaks("input-mutation", lambda: (lambda t: (t, t[1:]))(torch.ones(4)))
+def overlapping_inputs(x, y):
+    x.mul_(2)
+    return y + 1
+
+
+@breaks("input-mutation", lambda: (torch.ones(1).expand(4),))
+def expanded_input(x):
+    x.mul_(2)
     return x
 
 
@@ -98,11 +104,6 @@ def base_of_live_view(x):
 
 
 @breaks("input-mutation")
-def relu_of_input_in_place(x):
-    return F.relu(x, inplace=True)
-
-
-@breaks("input-mutation")
 def out_argument(x):
     y = torch.empty(4)
     return torch.add(x, 1, out=y)
@@ -116,14 +117,9 @@ def deleted_global(x):
     return x
 
 
-class Thing:
-    value = 1
-
-
-@breaks("side-effect", lambda: (Thing(), torch.ones(2)))
-def deleted_attribute(t, x):
-    t.value = x
-    del t.value
+@breaks("side-effect")
+def attribute_of_a_tensor(x):
+    x.grad = None
     return x
 
 

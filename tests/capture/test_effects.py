@@ -266,6 +266,42 @@ def modules(m, x):
     return m(x) + m(x + 1), m.calls
 
 
+@case(lambda: (r(3), r(3)))
+def inputs_in_place(x, y):
+    x += 1
+    before = x * 1
+    x.mul_(y)
+    y[0] = 7
+    y.view(-1)
+    x[1:] = y[1:]
+    return x, before, y.sum() + x.sum(), x is y
+
+
+@case(lambda: (torch.arange(4), r(4)))
+def dtypes_in_place(i, x):
+    i += 3
+    i.clamp_(max=5)
+    torch.nn.functional.relu(x, inplace=True)
+    return i * x
+
+
+class Statistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, x: Any) -> Any:
+        self.count += 1
+        self.mean.mul_(0.9).add_(x, alpha=0.1)
+        return x - self.mean
+
+
+@case(lambda: (Statistics(), r(3)))
+def buffers_in_place(m, x):
+    return m(m(x))
+
+
 @contextlib.contextmanager
 def traced(log, name):
     log.append(name)
@@ -406,6 +442,17 @@ def test_objects_that_are_one_in_one_call_and_not_in_the_next() -> None:
     k, xs, ys = compiled(h), [], []
     same(k(xs, ys, x), x)
     same(k(ys, ys, x), x + 1)
+
+
+def test_inputs_that_are_one_tensor_in_the_next_call() -> None:
+    def f(x, y):
+        x.add_(1)
+        return y * 2
+
+    g = compiled(f)
+    for make in (lambda: (torch.ones(2), torch.ones(2)), lambda: (torch.ones(2),) * 2, lambda: (torch.ones(2), torch.ones(2))):
+        got, want = make(), make()
+        same([g(*got), *got], [f(*want), *want])
 
 
 def test_nothing_is_replayed_when_the_call_fails() -> None:

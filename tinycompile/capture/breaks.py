@@ -181,6 +181,6 @@ class GraphBreak(Exception):  # noqa: N818 (control flow, no fault)
 class NotRebuildable(GraphBreak):
     """A value that capture made can't be made again outside the graph."""
 
-    def __init__(self, value: Any, what: str) -> None:
-        super().__init__("reconstruct", what)
+    def __init__(self, value: Any, what: str, kind: str = "reconstruct") -> None:
+        super().__init__(kind, what)
         self.holders = [value]  # it, and what holds it, from the inside out

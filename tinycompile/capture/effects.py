@@ -5,19 +5,23 @@ is brought to what it is at the end (or at a break)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.sources import Held
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import DELETED, ObjectValue
 from tinycompile.capture.values.sequence import ListValue, SetValue
+from tinycompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.reconstruct import Rebuilder
-    from tinycompile.capture.tracer import Tracer
+    from tinycompile.capture.tracer import Input, Tracer
 
 Entry = Value | Lazy
 
@@ -29,10 +33,11 @@ class Effects:
         self._changed: dict[int, tuple[Value, Any]] = {}  # by id: a Value from outside, and what it held before
         self._globals: dict[tuple[int, str], tuple[Held, str, Value]] = {}
 
+        self._written: dict[int, TensorValue] = {}  # tensors from outside that were written in place
         self.reborn: set[tuple[int, str]] = set()  # attributes, by id of their object, that were deleted and set again
 
     def __bool__(self) -> bool:
-        return bool(self._changed or self._globals)
+        return bool(self._changed or self._globals or self._written)
 
     # --- collecting ---
 
@@ -41,6 +46,12 @@ class Effects:
         if value.source is not None and id(value) not in self._changed:
             before = value.items.copy() if isinstance(value, (ListValue, DictValue, SetValue)) else None
             self._changed[id(value)] = value, before
+
+    def write(self, tr: Tracer, target: TensorValue) -> None:
+        """Called before a tensor from outside takes over new data; what can't be done in the end is done by leaving here."""
+        if id(target) not in self._written:
+            self._written[id(target)] = target
+            tr.births.setdefault(id(target), (target, tr.frames[0].count))
 
     def set_global(self, of: Held, name: str, value: Value) -> None:
         """Assignment to a global variable."""
@@ -89,17 +100,46 @@ class Effects:
                 lines += [
                     f"del {name}.{at}" if v is DELETED else f"{name}.{at} = {rebuilder.expr(v)}" for at, v in value.shadow.items()
                 ]
+        for target in self._written.values():
+            data = TensorValue(target.fake, torch.Tensor, False)
+            lines.append(f"{rebuilder.expr(target)}.copy_({rebuilder.expr(data)})")
         lines += [f"{of.name}[{name!r}] = {rebuilder.expr(value)}" for of, name, value in self._globals.values()]
         return lines
 
+    def check_views(self, outputs: Sequence[TensorValue]) -> None:
+        """No view of a written tensor may leave the graph: it would be one of the graph's data."""
+        for target in self._written.values():
+            if any(t.memory is target.memory for t in outputs):
+                raise NotRebuildable(target, f"a view of {target.describe()}, which is written, is used outside", "input-mutation")
+
+    @staticmethod
+    def _guard_separate(tr: Tracer, target: TensorValue, other: Input) -> None:
+        if not separate(target.obj, other.value):
+            what = f"{target.describe()} is written, and shares memory with {other.source.label}"
+            raise NotRebuildable(target, what, "input-mutation")
+        assert target.source is not None
+        if not (isinstance(target.source, Held) and isinstance(other.source, Held)):
+            helper = tr.guards.hold(separate, "separate")
+            label = f"{target.source.label} and {other.source.label} share no memory"
+            tr.guards.check(f"{helper.name}({target.source.text}, {other.source.text})", label)
+
     def guard_distinct(self, tr: Tracer) -> None:
-        """What was changed is no other object that was read."""
+        """What was changed is no other object that was read, and what was written shares no memory with another input."""
+        for target in self._written.values():
+            for other in tr.inputs:
+                if isinstance(other.value, torch.Tensor) and other.source != target.source:
+                    self._guard_separate(tr, target, other)
         for value, _ in self._changed.values():
             for other in tr.objects_seen():
                 known = isinstance(value.source, Held) and isinstance(other.source, Held)
                 if other is not value and type(other) is type(value) and not known and other.source is not None:
                     assert value.source is not None
                     tr.guards.check(f"{value.source.text} is not {other.source.text}", "which objects are one")
+
+
+def separate(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors share no memory, to be on the safe side: whether their storages differ."""
+    return a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr()
 
 
 def _replay_list(rebuilder: Rebuilder, name: str, value: ListValue, before: list[Entry]) -> list[str]:

@@ -93,6 +93,7 @@ class Rebuilder:
 
     def _finish_statements(self) -> None:
         """What changes outside: objects, and torch's own state. All expressions have been evaluated before."""
+        self.tr.effects.check_views(self.outputs)
         self.tr.effects.guard_distinct(self.tr)
         self.statements += self.tr.effects.replay(self)
         if self.tr.grad_enabled != self.tr.root_grad_enabled:

@@ -179,7 +179,7 @@ def _wrap(tr: Tracer, result: Any, cls: type, grad: bool, memory: Memory | None)
 
 def write(tr: Tracer, target: TensorValue, compute: Callable[[], Value]) -> Value:
     """``target`` takes over the value that ``compute`` records, cast and checked as an in-place op would."""
-    if target.memory.outside:
+    if target.memory.outside and not _may_be_written(tr, target):
         raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and it exists outside the graph")
     if len(target.memory.members) > 1:
         raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and views of it are alive")
@@ -193,9 +193,19 @@ def write(tr: Tracer, target: TensorValue, compute: Callable[[], Value]) -> Valu
         made = dispatcher.call("restride", value.fake, before.strides)
         value = TensorValue(made, value.cls, value.requires_grad)
     value = _fresh(value)
+    if target.memory.outside:
+        if value.requires_grad:
+            raise GraphBreak("input-mutation", f"{target.describe()} is written with a value that requires grad")
+        tr.effects.write(tr, target)
     target.fake = value.fake
     target.requires_grad = target.requires_grad or value.requires_grad
     return target
+
+
+def _may_be_written(tr: Tracer, target: TensorValue) -> bool:
+    """Whether a tensor from outside can take over its new data after the graph: a plain one without gradients."""
+    plain = target.is_input and target.source is not None and target.cls is torch.Tensor and not target.requires_grad
+    return plain and all(stride != 0 or size == 1 for size, stride in zip(target.obj.shape, target.obj.stride(), strict=True))
 
 
 def _fresh(value: TensorValue) -> TensorValue:
