@@ -319,9 +319,10 @@ class FirstPiece(Piece):
     def callee(self, fn: FunctionType) -> Callable[..., Any]:
         if fn is self.original:
             return self  # type: ignore[return-value]  # which kinds that people call define __call__
-        found = self._callees.get(fn)
+        found: Any = self._callees.get(fn)
         if found is None:
-            found = self._callees[fn] = type(self)(fn, self.options)  # type: ignore[assignment]
+            made: Any = type(self)(fn, self.options)
+            found = self._callees[fn] = made
         return found
 
     def reset(self) -> None:

@@ -405,7 +405,7 @@ def unbound_and_deleted(x):
     del y
     print("break")
     try:
-        return late + y
+        return late + y  # noqa: F821
     except UnboundLocalError as error:
         return str(error), x + 1
 

@@ -52,7 +52,7 @@ def arithmetic(a, b):
     c = a + b * 2
     c -= 1
     d = -c, ~c, not c
-    return c ** 2 // a % 7, d, a < b < c, a in (1, 3), a is not b
+    return c**2 // a % 7, d, a < b < c, a in (1, 3), a is not b
 
 
 @case(5)

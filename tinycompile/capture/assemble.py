@@ -47,9 +47,7 @@ def prepend(code: CodeType, chunks: Sequence[Chunk], protected: Iterable[Excepti
     data = b"".join(c.data for c in chunks)
     shift = len(data)
     own = [ExceptionEntry(r.start, r.end, r.target + shift, r.depth, r.lasti) for r in protected]
-    moved = [
-        ExceptionEntry(r.start + shift, r.end + shift, r.target + shift, r.depth, r.lasti) for r in exception_table(code)
-    ]
+    moved = [ExceptionEntry(r.start + shift, r.end + shift, r.target + shift, r.depth, r.lasti) for r in exception_table(code)]
     return code.replace(
         co_code=data + code.co_code,
         co_exceptiontable=encode_exceptions([*own, *moved]),
@@ -92,6 +90,7 @@ def _locations(chunks: Sequence[Chunk], first_line: int) -> Iterator[bytes]:
             yield from (_head(_NO_LOCATION, n) for n in _split(units))
             continue
         start, end, column, end_column = position
+        assert start is not None
         for n in _split(units):
             more = _unsigned((end or start) - start), _unsigned(_after(column)), _unsigned(_after(end_column))
             yield _head(_LONG, n) + _signed(start - line) + b"".join(more)

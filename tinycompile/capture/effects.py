@@ -98,7 +98,8 @@ class Effects:
             elif isinstance(value, ObjectValue):
                 lines += [f"del {name}.{at}" for at in value.shadow if (id(value), at) in self.reborn]
                 lines += [
-                    f"del {name}.{at}" if v is DELETED else f"{name}.{at} = {rebuilder.expr(v)}" for at, v in value.shadow.items()
+                    f"del {name}.{at}" if v is DELETED else f"{name}.{at} = {rebuilder.expr(v)}"
+                    for at, v in value.shadow.items()
                 ]
         for target in self._written.values():
             data = TensorValue(target.fake, torch.Tensor, False)
@@ -110,7 +111,9 @@ class Effects:
         """No view of a written tensor may leave the graph: it would be one of the graph's data."""
         for target in self._written.values():
             if any(t.memory is target.memory for t in outputs):
-                raise NotRebuildable(target, f"a view of {target.describe()}, which is written, is used outside", "input-mutation")
+                raise NotRebuildable(
+                    target, f"a view of {target.describe()}, which is written, is used outside", "input-mutation"
+                )
 
     @staticmethod
     def _guard_separate(tr: Tracer, target: TensorValue, other: Input) -> None:
@@ -126,9 +129,9 @@ class Effects:
     def guard_distinct(self, tr: Tracer) -> None:
         """What was changed is no other object that was read, and what was written shares no memory with another input."""
         for target in self._written.values():
-            for other in tr.inputs:
-                if isinstance(other.value, torch.Tensor) and other.source != target.source:
-                    self._guard_separate(tr, target, other)
+            for given in tr.inputs:
+                if isinstance(given.value, torch.Tensor) and given.source != target.source:
+                    self._guard_separate(tr, target, given)
         for value, _ in self._changed.values():
             for other in tr.objects_seen():
                 known = isinstance(value.source, Held) and isinstance(other.source, Held)
@@ -150,9 +153,7 @@ def _replay_list(rebuilder: Rebuilder, name: str, value: ListValue, before: list
     return [f"{name}[:] = [{', '.join(rebuilder.expr(v) for v in value.items)}]"]
 
 
-def _replay_dict(
-    rebuilder: Rebuilder, name: str, value: DictValue, before: dict[Any, tuple[Value, Entry]]
-) -> list[str]:
+def _replay_dict(rebuilder: Rebuilder, name: str, value: DictValue, before: dict[Any, tuple[Value, Entry]]) -> list[str]:
     kept = [at for at in before if at in value.items]
     if list(value.items)[: len(kept)] != kept:  # a key was deleted and came back
         kept = []

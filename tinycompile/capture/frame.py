@@ -33,10 +33,10 @@ class CaptureOptions:
     """``dynamic``: True makes every size symbolic, False none, None those that were seen to change in ``earlier`` captures.
 
     ``dynamic_dims``: more of them, ``(source text, dim)``; dim None for an integer argument. ``resume``: a break ends the
-    graph, and the frame goes on behind the instruction that broke; else the whole frame runs eagerly. ``force``: also break
-    before these instructions (code, index). ``redo``: an error of the graph makes the caller run the frame eagerly, so that the
-    program's own handlers see it: tensor ops in try blocks may be captured. ``compile_callee``: makes the wrapper through which a callee that breaks is called.
-    """
+    graph, and the frame goes on behind the instruction that broke; else the whole frame runs eagerly. ``redo``: an error of the
+    graph makes the caller run the frame eagerly, so that the program's own handlers see it: tensor ops in try blocks may be
+    captured. ``force``: also break before these instructions (code, index). ``compile_callee``: makes the wrapper through which
+    a callee that breaks is called."""
 
     dynamic: bool | None = None
     earlier: tuple[Captured, ...] = ()
@@ -85,8 +85,8 @@ class Captured:
 
     ``guard`` has the function's own parameters. ``bind(graph_fn)`` gives the rebuilt function, whose source is ``python``;
     ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``: whether each input's
-    data starts at a multiple of 16 bytes (guarded). ``calls_graph``: whether the rebuilt function needs it. ``redo_on_error``: an
-    error of the graph may be one that the program catches."""
+    data starts at a multiple of 16 bytes (guarded). ``calls_graph``: whether the rebuilt function needs it. ``redo_on_error``:
+    an error of the graph may be one that the program catches."""
 
     graph: Graph | None
     guard: Callable[..., bool]

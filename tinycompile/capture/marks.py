@@ -63,14 +63,14 @@ def allow_in_graph(fn: Callable[..., Any]) -> Callable[..., Any]:
     has no effects, and works on meta tensors. Raises TypeError for what is no Python function."""
     marked: Any = _marked(fn, "allow")
     marked._tinycompile_path = f"tinycompile.capture.marks.allowed.{_allow(marked)}"
-    return marked  # type: ignore[no-any-return]
+    return marked
 
 
 def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose result is taken, at capture, to be the same for ever: it is called once, then its result is used.
 
     Raises TypeError for what is no Python function."""
-    return _marked(fn, "constant")  # type: ignore[no-any-return]
+    return _marked(fn, "constant")
 
 
 class Allowed:

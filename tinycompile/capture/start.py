@@ -30,7 +30,7 @@ class FunctionStart:
         self.fn = fn
         self.function, self.skip = _python_function(fn)
         self.name = identifier(self.function.__name__)
-        self.like: FunctionType | None = self.function
+        self.like: FunctionType | None = self.function  # whose defaults the rebuilt function has
 
     @property
     def parameters(self) -> list[str]:
@@ -76,10 +76,10 @@ class ResumeStart:
 
     resumed = True
     skip = 0
-    like: FunctionType | None = None
 
     def __init__(self, function: FunctionType, place: Place) -> None:
         self.function, self.place = function, place
+        self.like: FunctionType | None = None
         self.name = f"{identifier(function.__name__)}_at_{place.instruction.line}"
 
     @cached_property
@@ -149,6 +149,7 @@ def _python_function(fn: Callable[..., Any]) -> tuple[FunctionType, int]:
 def _frame(tr: Tracer, function: FunctionType, slots: dict[str, Any]) -> Frame:
     value = tr.from_callable(function)
     assert isinstance(value, FunctionValue)
+    tr.guards.code(tr.guards.hold(function, function.__name__))
     frame = Frame(function.__code__, function.__globals__, slots, function.__qualname__)
     for name, cell in zip(function.__code__.co_freevars, value.closure, strict=True):
         frame.slots[name] = cell

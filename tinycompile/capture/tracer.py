@@ -6,7 +6,7 @@ import builtins as python_builtins
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +23,8 @@ from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.constant import Const
-from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.exception import ExceptionValue
+from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import ClassValue, NewObject, ObjectValue
@@ -152,17 +152,28 @@ class Tracer:
 
     def class_member(self, owner: type, name: str, obj: Any) -> Value:
         """What a class holds under a name: ``obj`` is that, or the function inside of a static or class method."""
-        if wrap.is_trusted(owner.__module__):
-            return self.from_python(obj)
-        held = self._class_dicts.get(owner)
-        if held is None:
-            held = self._class_dicts[owner] = self.guards.hold(owner.__dict__, f"{owner.__name__}_class")
-        source = HeldItem(held, name, f"{owner.__name__}.{name}")
+        source = HeldItem(self._class_dict(owner), name, f"{owner.__name__}.{name}")
         raw = owner.__dict__[name]
+        if wrap.is_trusted(owner.__module__):
+            if isinstance(raw, FunctionType):  # people do replace methods of torch's classes
+                self.guards.item(source, raw, equal=False)
+            return self.from_python(obj)
         if obj is raw and not isinstance(raw, property):
             return self.wrap(obj, source)
         self.guards.item(source, raw, equal=False)
         return Const(None) if isinstance(obj, property) else self.from_python(obj)
+
+    def inherited(self, cls: type, owner: type, name: str) -> None:
+        """Guard that no class between ``cls`` and ``owner``, where ``name`` was found, comes to define it."""
+        for between in cls.__mro__[: cls.__mro__.index(owner)]:
+            if not wrap.is_trusted(between.__module__):
+                self.guards.absent(self._class_dict(between), name, f"{between.__name__} inherits {name!r}")
+
+    def _class_dict(self, cls: type) -> Held:
+        held = self._class_dicts.get(cls)
+        if held is None:
+            held = self._class_dicts[cls] = self.guards.hold(cls.__dict__, f"{cls.__name__}_class")
+        return held
 
     def module_attribute(self, module: ModuleType, name: str) -> Value:
         """``module.name``."""
@@ -274,6 +285,8 @@ class Tracer:
             mark = fn.fn.__dict__.get("_tinycompile_mark")
             if mark is not None:
                 return marked.call(self, fn.fn, mark, args, kwargs)
+            if not wrap.is_trusted(fn.fn.__module__):
+                self.guards.code(self.guards.hold(fn.fn, fn.fn.__name__))
         return calls.inline(self, fn, args, kwargs)
 
     @staticmethod

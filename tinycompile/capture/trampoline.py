@@ -35,9 +35,10 @@ class Piece(Protocol):
 class Stop:
     """A break at one place of a function: does the instruction that broke in plain Python, and knows what follows."""
 
-    def __init__(self, function: FunctionType, place: Place, piece_at: Callable[[Place], Piece]) -> None:
+    def __init__(self, function: FunctionType, place: Place, piece_at: Callable[[Place], Any]) -> None:
         self.place = place
         self.step: Runner | None = None
+        self.pieces: tuple[Any, ...]
         if place.instruction.op in TRIVIAL:  # nothing of it can fail: it belongs to the next piece
             self.pieces = (piece_at(place),)
             return

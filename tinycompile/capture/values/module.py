@@ -54,7 +54,7 @@ class ModuleValue(ObjectValue):
         special = name in own["_parameters"] or name in own["_modules"] or isinstance(value, ModuleValue)
         if special or (isinstance(value, TensorValue) and value.cls is not torch.Tensor):
             raise GraphBreak("side-effect", f"{self.where.label}.{name} was set, a parameter or a submodule")
-        if name in own["_buffers"] and not (isinstance(value, TensorValue) or (isinstance(value, Const) and value.value is None)):
+        if name in own["_buffers"] and not isinstance(value, TensorValue):
             raise GraphBreak("side-effect", f"the buffer {self.where.label}.{name} was set to something else")
         super().store(tr, name, value)
 
@@ -73,17 +73,24 @@ class ModuleValue(ObjectValue):
 
     def _lazy(self, tr: Tracer, state: str, name: str) -> Lazy:
         """A parameter, buffer or submodule."""
-        mapping = self.obj.__dict__[state]
-        held = tr.guards.hold(mapping, f"{self.where.text}{state}", f"{self.where.label}.{state}")
+        held = self._held_state(tr, state)
+        mapping = held.value
         shown = f"{self.where.label}.{name}" if name.isidentifier() else f"{self.where.label}[{name}]"
         return Lazy(mapping[name], HeldItem(held, name, shown, pinned=True))
+
+    def _held_state(self, tr: Tracer, state: str) -> Held:
+        """The dict itself, guarded to stay the module's."""
+        own, mapping = self.obj.__dict__, self.obj.__dict__[state]
+        label = f"{self.where.label}.{state}"
+        tr.guards.item(HeldItem(tr.guards.hold(own, "attributes"), state, label), mapping, equal=False)
+        return tr.guards.hold(mapping, f"{self.where.text}{state}", label)
 
     def _state(self, tr: Tracer, state: str) -> Value:
         """One of the three dicts, with its keys guarded."""
         mapping = self.obj.__dict__[state]
         if self.shadow.keys() & mapping.keys():
             raise GraphBreak("side-effect", f"{self.where.label}.{state} after an attribute was set")
-        held = tr.guards.hold(mapping, f"{self.where.text}{state}", f"{self.where.label}.{state}")
+        held = self._held_state(tr, state)
         tr.guards.keys(held)
         pairs = [(Const(name), self._lazy(tr, state, name)) for name in mapping]
         return DictValue(tr, pairs, type(mapping), held)
@@ -96,6 +103,7 @@ class ModuleValue(ObjectValue):
             raise GraphBreak("unsupported-value", f"a call of a {cls.__name__}")
         if cls.__call__ is not torch.nn.Module.__call__:
             return super().call(tr, args, kwargs)
+        tr.inherited(cls, torch.nn.Module, "__call__")
         self._no_hooks(tr)
         return self.get_attr(tr, "forward").call(tr, args, kwargs)
 

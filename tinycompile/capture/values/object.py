@@ -62,6 +62,7 @@ class ClassValue(Value):
             getattr(self.cls, name)  # AttributeError is the user's
             raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which its metaclass defines")
         owner, raw = found
+        tr.inherited(self.cls, owner, name)
         if isinstance(raw, classmethod):
             return BoundFunction(tr.class_member(owner, name, raw.__func__), self)
         if isinstance(raw, staticmethod):
@@ -170,6 +171,7 @@ class ObjectValue(Value):
             tr.guards.check(f"{name!r} not in {self.where.text}.__dict__", f"{self.where.label} has no own {name!r}")
 
     def _data_descriptor(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
+        tr.inherited(type(self.obj), owner, name)
         if isinstance(raw, property):
             getter = tr.class_member(owner, name, raw)
             if raw.fget is None:
@@ -183,6 +185,7 @@ class ObjectValue(Value):
         raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
 
     def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
+        tr.inherited(type(self.obj), owner, name)
         if isinstance(raw, FunctionType):
             return BoundFunction(tr.class_member(owner, name, raw), self)
         if isinstance(raw, staticmethod):
@@ -259,6 +262,7 @@ class ObjectValue(Value):
             return None
         if not isinstance(found[1], FunctionType):
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
+        tr.inherited(type(self.obj), found[0], name)
         return BoundFunction(tr.class_member(found[0], name, found[1]), self)
 
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
@@ -332,7 +336,7 @@ class NewObject(ObjectValue):
 def is_plain_class(cls: type) -> bool:
     """Whether instances can be made and made again: nothing special happens when one is born or dies."""
     return (
-        cls.__new__ is object.__new__
+        class_lookup(cls, "__new__") == (object, object.__new__)
         and type(cls).__call__ is type.__call__
         and bool(cls.__flags__ & _HEAP_TYPE)
         and not hasattr(cls, "__del__")

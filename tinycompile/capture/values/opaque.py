@@ -66,4 +66,4 @@ class Opaque(Value):
         if isinstance(other, Const) and other.value is None and self.source is not None:
             tr.guards.check(f"{self.source.text} is not None", f"{self.source.label} is not None")
             return False
-        self._refuse()
+        return self._refuse()
