@@ -299,6 +299,7 @@ class _Emitter:
             axis=1 if two else 0, keep=two, shape=self.reduced_shape(self.analysis.spans[s.args[0]]),
             mask=f"{row.name}_mask" if row.masked else "", index=row.name, index_dtype="tl.int64" if row.wide else "tl.int32",
             count=self.extent(row.extent, f"{row.name}_size"), block=row.block, lane=self.arange(row),
+            fold=self.schedule.fold,
         )  # fmt: skip
 
     # passes ---------------------------------------------------------------------------------------------------------------
@@ -315,10 +316,12 @@ class _Emitter:
             self.write_statements(step.before)
             if step.inside:
                 policy = "" if len(loops) == 1 else "evict_first" if i == loops[-1] else "evict_last"
-                self.write_loop(loop, step, policy)
+                scans = any(isinstance(s, Scan) for _, s in step.inside)
+                self.write_loop(loop, step, policy, backwards=loops.index(i) % 2 == 1 and not scans)
 
-    def write_loop(self, loop: TileDim, step: Pass, eviction: str) -> None:
-        """One pass over the row: accumulators before, the body, and their combination after."""
+    def write_loop(self, loop: TileDim, step: Pass, eviction: str, backwards: bool) -> None:
+        """One pass over the row: accumulators before, the body, and their combination after. ``backwards``: from the end, as
+        what the pass before read last is the likeliest to be in the caches still."""
         built = [self.accumulator(s) for _, s in step.reduces if isinstance(s, Reduce)]
         for _, s in step.inside:
             if isinstance(s, Scan):
@@ -327,7 +330,10 @@ class _Emitter:
             self.out.lines(*a.start)
         extent = self.extent(loop.extent, f"{loop.name}_size")
         with self.out.block(f"for {loop.name}_start in range(0, {extent}, {loop.block}):"):
-            self.out.line(f"{loop.name} = {loop.name}_start + {self.arange(loop)}")
+            start = f"{loop.name}_start"
+            if backwards:  # a step of -BLOCK would hide from Triton that the starts are aligned
+                start = f"(tl.cdiv({extent}, {loop.block}) - 1) * {loop.block} - {start}"
+            self.out.line(f"{loop.name} = {start} + {self.arange(loop)}")
             self.write_axes(loop)
             self.write_masks([loop])
             self.body.eviction = eviction

@@ -32,7 +32,8 @@ def identity(kind: str, dtype: torch.dtype) -> Identity:
 class Site:
     """Where a reduction happens. ``axis``: of the tile. ``keep``: the tile has two dims. ``shape``: of the operand. ``mask``:
     of the reduced dim, or "". ``index``: the flat position along it, of ``index_dtype``. ``count``: the number of elements.
-    ``block``: the block size, and ``lane`` the position in the block."""
+    ``block``: the block size, and ``lane`` the position in the block. ``fold``: elements of a block that share a lane of a
+    running softmax."""
 
     axis: int
     keep: bool
@@ -43,6 +44,7 @@ class Site:
     count: str
     block: str
     lane: str
+    fold: int = 1
 
     @property
     def tail(self) -> str:
@@ -172,9 +174,12 @@ def _online_softmax(
     kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site
 ) -> Accumulator:
     top, total = f"{names[0]}_lanes", f"{names[1]}_lanes"
+    shape = f"[{at.block} // {at.fold}]" if at.fold > 1 else at.shape
+    step, fold = ("softmax_step_folded", f", {at.fold}") if at.fold > 1 else ("softmax_step", "")
+    lanes = f"tl.full({shape}, {{}}, {triton_dtype(dtype)})"
     return Accumulator(
-        [f"{top} = {_full(at, float('-inf'), dtype)}", f"{total} = {_full(at, 0, dtype)}"],
-        [f"{top}, {total} = softmax_step({top}, {total}, {at.masked(value, kind, dtype)})"],
+        [f"{top} = {lanes.format(literal(torch.finfo(dtype).min, dtype))}", f"{total} = {lanes.format('0.0')}"],
+        [f"{top}, {total} = {step}({top}, {total}, {at.masked(value, kind, dtype)}{fold})"],
         [f"{names[0]}, {names[1]} = softmax_reduce({top}, {total}, {at.tail})"],
     )
 

@@ -48,7 +48,7 @@ _FLOAT = {
     "log1p": "log1p({0})", "log10": "libdevice.log10({0})", "sin": "sin({0})", "cos": "cos({0})",
     "sin_bounded": "sin_bounded({0})", "cos_bounded": "cos_bounded({0})",
     "sin_scalar": "tl.sin({0})", "cos_scalar": "tl.cos({0})",
-    "sigmoid": "sigmoid({0})", "tanh": "tanh({0})", "erf": "tl.erf({0})", "isinf": "tl.abs({0}) == float('inf')",
+    "sigmoid": "sigmoid({0})", "tanh": "tanh({0})", "erf": "erf({0})", "isinf": "tl.abs({0}) == float('inf')",
     "signbit": "{0}.to(tl.int32, bitcast=True) < 0",
 }  # fmt: skip
 _RARE = ("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma")
@@ -58,14 +58,14 @@ _FLOAT |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in ["pow", "fmod", "
 _FLOAT64 = {
     "sin": "tl.sin({0})", "cos": "tl.cos({0})", "sin_bounded": "tl.sin({0})", "cos_bounded": "tl.cos({0})",
     "div": "{0} / {1}", "reciprocal": "1.0 / {0}", "sqrt": "tl.sqrt({0})", "sigmoid": "sigmoid64({0})",
-    "tanh": "libdevice.tanh({0})", "log1p": "libdevice.log1p({0})", "expm1": "libdevice.expm1({0})",
+    "tanh": "libdevice.tanh({0})", "erf": "tl.erf({0})", "log1p": "libdevice.log1p({0})", "expm1": "libdevice.expm1({0})",
     "signbit": "{0}.to(tl.int64, bitcast=True) < 0",
 }  # fmt: skip
 
 # When every floating result of the kernel is stored as a half type.
 _FAST = {
     "div": "{0} / {1}", "reciprocal": "1.0 / {0}", "sqrt": "tl.sqrt({0})", "exp": "fast_exp({0})",
-    "sigmoid": "fast_sigmoid({0})", "tanh": "fast_tanh({0})",
+    "sigmoid": "fast_sigmoid({0})", "tanh": "fast_tanh({0})", "erf": "fast_erf({0})",
 }  # fmt: skip
 
 _ATOM = re.compile(r"[\w.]+(\([^()]*\))?|-?[\d.]+(e[-+]?\d+)?")

@@ -16,6 +16,7 @@ from tinycompile.ir.source import Config
 
 INT32_MAX = 2**31 - 1
 MAX_WHOLE_ROW = 16384  # elements of a reduction kept in registers: 1024 threads with 16 each
+FOLD = 4  # elements that share a lane of a running softmax: 1.25 exponentials each
 HEAVY = frozenset({
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc", "pow",
     "lgamma", "sinh", "cosh", "div",
@@ -42,7 +43,8 @@ class TileDim:
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """``dims``: the vector dimensions of the tile, outermost first. ``scalars``: what the program id picks. ``branch``: emit an
-    unmasked body for programs that lie inside, as a mask on a size that 16 does not divide forbids vector loads."""
+    unmasked body for programs that lie inside, as a mask on a size that 16 does not divide forbids vector loads. ``fold``:
+    elements of a block that share a lane of a running softmax."""
 
     dims: tuple[TileDim, ...]
     scalars: tuple[TileDim, ...]
@@ -50,6 +52,7 @@ class Schedule:
     configs: tuple[Config, ...]
     branch: bool
     why: str
+    fold: int = 1
 
     @property
     def constants(self) -> tuple[str, ...]:
@@ -110,6 +113,8 @@ def _rows(axes: tuple[Axis, ...], inner: Axis, analysis: Analysis, target: Targe
     n = analysis.hint(inner.extent)
     tile, warps = _elementwise_block(analysis.hint(analysis.extent(axes)), analysis, target)
     x = min(power_of_2(n), tile)
+    if x == tile and x >= 512 and _shared_by_rows(inner, outer, analysis):  # load what rows share once for two of them
+        x //= 2
     y = max(1, min(tile // x, power_of_2(analysis.hint(analysis.extent(outer)))))
     if isinstance(inner.extent, int) and inner.extent % x and inner.extent > x:  # prefer a block that divides the row
         x = next((b for b in (x, x // 2, x // 4) if inner.extent % b == 0), x)
@@ -130,6 +135,12 @@ def _rows(axes: tuple[Axis, ...], inner: Axis, analysis: Analysis, target: Targe
         False,
         f"pointwise in tiles of rows by columns along {inner.name}",
     )
+
+
+def _shared_by_rows(inner: Axis, outer: tuple[Axis, ...], analysis: Analysis) -> bool:
+    rows = {a.name for a in outer}
+    spans = [axes_in(f.offset, analysis) for s, f in analysis.accesses() if isinstance(s, Load)]
+    return any(inner.name in span and not span & rows for span in spans)
 
 
 def _transposed(axes: tuple[Axis, ...], other: Axis, inner: Axis, analysis: Analysis) -> Schedule:
@@ -157,11 +168,14 @@ def _transposed(axes: tuple[Axis, ...], other: Axis, inner: Axis, analysis: Anal
 
 def _elementwise_block(n: int, analysis: Analysis, target: Target) -> tuple[int, int]:
     """Elements and warps of a program: 16 bytes a thread and operand, more when there are few operands to keep in flight."""
-    streams = sum(1 for s, f in analysis.accesses() if isinstance(s, Load) and len(axes_in(f.offset, analysis)) > 0)
+    spans = [axes_in(f.offset, analysis) for s, f in analysis.accesses() if isinstance(s, Load)]
+    streams = sum(1 for span in spans if span)
+    full = sum(1 for span in spans if len(span) == len(analysis.parallel))
     vector = max(16 // _largest_item(analysis), 2)
     heavy = sum(1 for s in analysis.nest.body if isinstance(s, Scalar) and s.op in HEAVY)
-    per_thread = vector * (2 if streams <= 2 and vector <= 4 and heavy <= 4 else 1)  # long bodies: short code, more warps
-    block = 128 * per_thread
+    if heavy > 4:  # bound by arithmetic: the least code in flight, and no warp waits for another
+        return 32 * vector, 1
+    block = 128 * vector * (2 if streams <= 2 and (vector <= 4 or full == 1) else 1)
     while block > 128 and n < block * target.units:  # too little work for every SM: smaller programs
         block //= 2
     return block, max(1, min(4, block // 32))
@@ -214,14 +228,16 @@ def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, ta
     """A row is too long for registers (or its length is symbolic): walk it block by block, once a reduction level."""
     rows_extent = analysis.extent(parallel)
     r = analysis.hint(extent)
-    few = analysis.hint(rows_extent) < 4 * target.units
-    warps = 16 if few else 8
-    block = 32 * warps * max(32 // _largest_item(analysis), 4)  # two 16-byte loads a thread and step
-    block = max(min(block, power_of_2(r)), 16)
-    block = next((b for b in (block, block // 2) if b >= 1024 and ex.divisible_by(extent, b)), block)
-    warps = max(1, min(warps, block // 64))
-    candidates = [(block, warps), (block * 2, warps * 2), (block // 2, warps), (block, max(warps // 2, 1))]
-    configs = _candidates([Config((("COLS", b),), w) for b, w in candidates if b >= 16 and w <= 32], COLS=extent)
+    block, each, running = _loop_step(r, analysis.hint(rows_extent) < 4 * target.units, analysis)
+    block = next((b for b in (block, block // 2, block // 4) if b >= 1024 and ex.divisible_by(extent, b)), block)
+    warps = max(1, block // (32 * each))
+    candidates = [(block, warps), (block * 2, warps * 2), (block // 2, max(warps // 2, 1))]
+    if not running:
+        candidates += [(block // 2, warps), (block, max(warps // 2, 1))]
+    configs = _candidates(
+        [Config((("COLS", b),), w) for b, w in candidates if 16 <= b <= 2 * MAX_WHOLE_ROW and w <= 32], COLS=extent
+    )
+    fold = all(dict(c.constants)["COLS"] >= 32 * c.num_warps * each for c in configs)
     dim = _dim("col", analysis.reduction, analysis, "loop", "COLS", configs)
     return Schedule(
         (dim,),
@@ -230,20 +246,42 @@ def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, ta
         configs,
         False,
         f"one row a program, in steps: {extent} elements don't stay in registers",
+        FOLD if running and fold else 1,
     )
+
+
+def _loop_step(r: int, few: bool, analysis: Analysis) -> tuple[int, int, bool]:
+    """Elements of a row that a program takes at once, elements of a thread, and whether the loop only keeps a running softmax.
+    ``few``: there are too few rows to fill the device."""
+    vector = max(16 // _largest_item(analysis), 2)
+    kinds = {s.kind for s in analysis.nest.body if isinstance(s, Reduce)}
+    if any(isinstance(s, Scan) for s in analysis.nest.body):
+        kinds.add("scan")
+    running = kinds == {"online_softmax"}
+    if running:
+        warps, each = 32 if few else 4, FOLD * vector
+    elif kinds == {"sum"} and _tile_values(analysis) <= 2:
+        warps, each = 16 if few else 8, 32  # many loads in flight at once
+    else:
+        warps, each = 16 if few else 8, 2 * vector
+    block = min(32 * warps * each, MAX_WHOLE_ROW)
+    while block > 16 and r < 4 * block and (block > 1024 or r < block):  # the last step is partly idle
+        block //= 2
+    return block, each, running
 
 
 def _columns(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, target: Target) -> Schedule:
     """Memory is contiguous across the reduced axis: threads run along the columns, each reduces down."""
     columns = analysis.extent(parallel)
     c, r = analysis.hint(columns), analysis.hint(extent)
-    x = max(4, min(power_of_2(c), 128 // _largest_item(analysis) * 2))
+    x = max(4, min(power_of_2(c), 128 // _largest_item(analysis)))
     least = max(4, 32 // _largest_item(analysis))
     while x > least and c < x * target.units:
         x //= 2
-    rblock = max(1, min(power_of_2(r), 4096 // x))
+    whole = isinstance(extent, int) and r <= 4096 // x
+    points = 512 if not whole and c >= 8 * x * target.units else 4096  # many programs: short steps of few warps
+    rblock = max(1, min(power_of_2(r), points // x))
     warps = max(1, min(8, x * rblock // 256))
-    whole = isinstance(extent, int) and rblock >= r
     candidates = [
         (x, rblock, warps),
         (x, max(rblock // 2, 1), warps),
