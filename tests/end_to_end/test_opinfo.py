@@ -14,9 +14,7 @@ from benchmarks.opinfo import check_entry, entries, main, read
 
 pytestmark = pytest.mark.cpu
 
-# Known to differ: an empty result's strides.
-_STRIDED = {"nn_functional_rms_norm"}
-EVERY = [e for e in entries() if torch.float32 in e.supported_dtypes("cpu") and e.formatted_name not in _STRIDED]
+EVERY = [e for e in entries() if torch.float32 in e.supported_dtypes("cpu")]
 
 
 @pytest.mark.parametrize("entry", EVERY[::8], ids=lambda e: e.formatted_name)
@@ -39,7 +37,7 @@ def test_other_dtypes_equal_eager(entry: Any, dtype: torch.dtype) -> None:
 ONCE = (
     "__getitem__", "take_along_dim", "nn_functional_pad_circular", "linalg_svd", "lu", "max_pool2d_with_indices_backward",
     "_softmax_backward_data", "unsafe_split", "bernoulli", "native_batch_norm", "sort", "geqrf", "histogram", "fft_rfftn",
-    "nn_functional_max_unpool2d", "linspace_tensor_overload", "masked_softmax", "svd_lowrank", "sparse_mm_reduce",
+    "nn_functional_max_unpool2d", "linspace_tensor_overload", "masked_softmax", "svd_lowrank", "sparse_mm_reduce", "nn_functional_rms_norm",
 )  # fmt: skip
 
 

@@ -223,7 +223,8 @@ def iterator_strides(shape: Shape, operands: Sequence[TensorMeta], with_numbers:
         if t.strides != dense_strides(t.shape):
             break
     else:
-        return dense_strides(shape)
+        if not any(map(is_zero, shape)):  # dims of 0 make ties that order the dims anew
+            return dense_strides(shape)
     if all(t.shape == shape for t in operands) and not (with_numbers and shape):
         if all(is_row_major(t) for t in operands):
             return dense_strides(shape)

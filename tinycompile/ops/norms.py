@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -77,7 +78,15 @@ def _layer_norm(x: Any, normalized_shape: Sequence[Dim], weight: Any = None, bia
 
 def _rms_norm_meta(x: TensorMeta, normalized_shape: Sequence[Dim], weight: Any = None, eps: float | None = None) -> TensorMeta:
     check_normalized(x, normalized_shape, weight, between="")  # so torch words it
-    return rules.fresh(x.shape, x.dtype, x.device)
+    made = rules.fresh(x.shape, x.dtype, x.device)
+    if not any(map(rules.is_zero, x.shape)):
+        return made
+    lead = x.rank - len(normalized_shape)
+    scale = rules.fresh((*x.shape[:lead], *([1] * len(normalized_shape))), x.dtype, x.device)
+    for factor in (scale, weight):  # an empty result's strides show that it is a product of products
+        if factor is not None:
+            made = replace(made, strides=rules.iterator_strides(x.shape, (made, factor), False))
+    return made
 
 
 def _rms_norm(x: Any, normalized_shape: Sequence[Dim], weight: Any = None, eps: float | None = None) -> Any:
