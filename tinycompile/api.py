@@ -122,12 +122,15 @@ class CompiledModule(torch.nn.Module):
     compile again.
     """
 
-    __slots__ = ("_tinycompile_forward", "original")
+    __slots__ = ("_tinycompile_forward", "_tinycompile_source", "original")
     original: torch.nn.Module
     _tinycompile_forward: CompiledFunction
+    _tinycompile_source: Callable[..., Any]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The original's forward, compiled."""
+        """The original's forward, compiled; the class's present one, should somebody have replaced it."""
+        if type(self.original).forward is not self._tinycompile_source:
+            _compile_forward(self, self._tinycompile_forward.options)
         return self._tinycompile_forward(self.original, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -152,8 +155,15 @@ def _compile_module(module: torch.nn.Module, options: Options) -> CompiledModule
     self: CompiledModule = object.__new__(made)
     object.__setattr__(self, "__dict__", module.__dict__)
     _set_slot(self, "original", module)
-    _set_slot(self, "_tinycompile_forward", CompiledFunction(cls.forward, options))
+    _compile_forward(self, options)
     return self
+
+
+def _compile_forward(module: CompiledModule, options: Options) -> None:
+    """Compile what the class has now for ``forward``."""
+    forward = type(module.original).forward
+    _set_slot(module, "_tinycompile_source", forward)
+    _set_slot(module, "_tinycompile_forward", CompiledFunction(forward, options))
 
 
 def _set_slot(module: CompiledModule, name: str, value: Any) -> None:

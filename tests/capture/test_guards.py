@@ -338,3 +338,106 @@ def test_a_view_made_by_an_extern_call_is_not_written(keep):
         return y if keep == "base" else v
 
     assert capture(f, (X,), {}).breaks[0].id == "input-mutation"
+
+
+def inlined(x):
+    return x + 5
+
+
+@pytest.mark.parametrize("which", ["called", "compiled"])
+def test_code_replaced_in_place(which):
+    """As tools do that reload a module under running programs."""
+
+    def f(x):
+        return inlined(x) * 2
+
+    captured = capture(f, (X,), {})
+    changed = inlined if which == "called" else f
+    old = changed.__code__
+    changed.__code__ = (lambda x: x * 77).__code__
+    try:
+        assert not captured.guard(X)
+        assert "code of" in captured.explain_failure((X,), {})
+    finally:
+        changed.__code__ = old
+    assert captured.guard(X)
+
+
+def _adders():
+    first, second, third, fourth = (lambda x: x + 1), (lambda x: x + 2), (lambda x: x + 3), (lambda x: x + 4)
+    return first, second, third, fourth
+
+
+def test_code_of_many_functions_is_checked_at_once():
+    functions = _adders()
+
+    def f(x):
+        for fn in functions:
+            x = fn(x)
+        return x
+
+    captured = capture(f, (X,), {})
+    assert captured.guard(X)
+    functions[2].__code__ = (lambda x: x - 1).__code__
+    assert not captured.guard(X) and "code of" in captured.explain_failure((X,), {})
+
+
+def test_a_method_of_torch_replaced():
+    m = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    captured = capture(lambda x: m(x), (X,), {})
+    old = nn.Tanh.forward
+    nn.Tanh.forward = lambda self, x: x * 7
+    try:
+        assert not captured.guard(X) and "Tanh.forward" in captured.explain_failure((X,), {})
+    finally:
+        nn.Tanh.forward = old
+    assert captured.guard(X)
+
+
+class Derived(Box):
+    pass
+
+
+class DerivedNet(Net):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"), [(Derived, "get"), (Derived, "kind"), (DerivedNet, "forward"), (DerivedNet, "__call__")]
+)
+def test_a_subclass_comes_to_define_what_it_inherited(cls, name):
+    made, x = cls(), torch.ones(2, 4)
+    f = (lambda x: x * made.get() + made.kind) if cls is Derived else (lambda x: made(x))
+    captured = capture(f, (x,), {})
+    assert captured.graph is not None and captured.guard(x)
+    setattr(cls, name, 3 if name == "kind" else lambda self, *args: x)
+    try:
+        assert not captured.guard(x) and name in captured.explain_failure((x,), {})
+    finally:
+        delattr(cls, name)
+    assert captured.guard(x)
+
+
+@pytest.mark.parametrize("state", ["_parameters", "_buffers", "_modules"])
+def test_a_dict_of_a_module_replaced(state):
+    m, x = Net(), torch.ones(2, 4)
+    captured = capture(lambda x: m(x), (x,), {})
+    changed = m.fc if state == "_parameters" else m
+    changed.__dict__[state] = dict(changed.__dict__[state])
+    assert not captured.guard(x) and state in captured.explain_failure((x,), {})
+
+
+def test_the_forward_of_a_compiled_modules_class_replaced():
+    import tinycompile
+
+    class Plus(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    module = Plus()
+    compiled = tinycompile.compile(module, backend="eager")
+    assert torch.equal(compiled(X), X + 1)
+    Plus.forward = lambda self, x: x - 1
+    assert torch.equal(compiled(X), module(X))
+    Plus.forward.__code__ = (lambda self, x: x * 3).__code__
+    assert torch.equal(compiled(X), X * 3)

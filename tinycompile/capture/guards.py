@@ -1,8 +1,8 @@
 """Guards: the conditions under which a capture is valid, compiled into one expression with early exit.
 
 Two kinds exist. A *check* is a Python expression over the user's parameters. An *entry* says what a held dict (of a
-module, a class, globals) holds under a key; a model has hundreds of these, so they are checked in bulk by C functions
-(``all(map(is_, map(getitem, ...)))``).
+module, a class, globals) holds under a key, or which code a held function runs; a model has hundreds of these, so they are
+checked in bulk by C functions (``all(map(is_, map(getitem, ...)))``).
 The order is: global state, tensors, checks in the order in which capture met them, bulk entries.
 """
 
@@ -41,7 +41,7 @@ HELPERS: dict[str, Any] = {
     "_type": type, "_str": str, "_map": map, "_all": all, "_any": any, "_tuple": tuple, "_list": list, "_len": len,
     "_is": operator.is_, "_getitem": operator.getitem, "_contains": operator.contains,
     "_reduce": reduce, "_or": operator.or_, "_data_ptr": torch.Tensor.data_ptr, "_READ_ERRORS": READ_ERRORS,
-    "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
+    "_code": operator.attrgetter("__code__"), "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
     "_ordinary_mode": torch_private.ordinary_mode, "_is_empty": is_empty,
 }  # fmt: skip
 _FEW = 3  # so many entries are cheaper as single expressions
@@ -57,7 +57,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """``container`` holds ``value`` under ``key``. ``how``: ``is``, ``equal`` or ``absent``."""
+    """``container`` holds ``value`` under ``key``. ``how``: ``is``, ``equal``, ``absent``, or ``code`` for a function's."""
 
     how: str
     container: Held
@@ -70,6 +70,8 @@ class Entry:
         try:
             if self.how == "absent":
                 return self.key not in self.container.value
+            if self.how == "code":
+                return self.container.value.__code__ is self.value
             found = self.container.value[self.key]
         except READ_ERRORS:
             return False
@@ -128,6 +130,11 @@ class GuardSet:
     def absent(self, mapping: Held, key: str, label: str) -> None:
         """A held dict still lacks the key."""
         self.entries.setdefault(("absent", mapping.name, key), Entry("absent", mapping, key, None, label))
+
+    def code(self, fn: Held) -> None:
+        """A held function still runs the same code: reloading tools replace it in place."""
+        label = f"the code of {fn.value.__qualname__}"
+        self.entries.setdefault(("code", fn.name, "__code__"), Entry("code", fn, "__code__", fn.value.__code__, label))
 
     def equals(self, text: str, value: Any) -> str:
         """An expression: ``text`` names a constant of the same type and value (NaN equals NaN, -0.0 differs from 0.0)."""
@@ -207,7 +214,7 @@ class GuardSet:
             yield Check(f"not ({pointers}) & 15", "16-byte alignment of " + ", ".join(self.aligned_texts))
 
     def _bulk_checks(self, space: dict[str, Any]) -> Iterable[Check]:
-        for how in ("is", "equal", "absent"):
+        for how in ("is", "equal", "absent", "code"):
             entries = [e for e in self.entries.values() if e.how == how]
             if len(entries) <= _FEW:
                 yield from (self._single(e, space) for e in entries)
@@ -233,7 +240,7 @@ class GuardSet:
     def _single(self, e: Entry, space: dict[str, Any]) -> Check:
         if e.how == "absent":
             return Check(f"{e.key!r} not in {e.container.name}", e.label)
-        read = f"{e.container.name}[{e.key!r}]"
+        read = f"{e.container.name}.__code__" if e.how == "code" else f"{e.container.name}[{e.key!r}]"
         if e.how == "equal":
             return Check(self.equals(read, e.value), e.label)
         name = self.hold(e.value, "OBJECT").name
@@ -245,7 +252,7 @@ class GuardSet:
         space[f"{tag}_IN"] = tuple(e.container.value for e in entries)
         space[f"{tag}_KEYS"] = tuple(e.key for e in entries)
         space[f"{tag}_VALUES"] = values = tuple(e.value for e in entries)
-        read = f"_map(_getitem, {tag}_IN, {tag}_KEYS)"
+        read = f"_map(_code, {tag}_IN)" if how == "code" else f"_map(_getitem, {tag}_IN, {tag}_KEYS)"
         label = f"{len(entries)} entries: {', '.join(e.label for e in entries[:2])}, ..."
         if how == "absent":
             return Check(f"not _any(_map(_contains, {tag}_IN, {tag}_KEYS))", label)
