@@ -41,7 +41,8 @@ HELPERS: dict[str, Any] = {
     "_type": type, "_str": str, "_map": map, "_all": all, "_any": any, "_tuple": tuple, "_list": list, "_len": len,
     "_is": operator.is_, "_getitem": operator.getitem, "_contains": operator.contains,
     "_reduce": reduce, "_or": operator.or_, "_data_ptr": torch.Tensor.data_ptr, "_READ_ERRORS": READ_ERRORS,
-    "_code": operator.attrgetter("__code__"), "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
+    "_code": operator.attrgetter("__code__"),
+    "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
     "_ordinary_mode": torch_private.ordinary_mode, "_is_empty": is_empty,
 }  # fmt: skip
 _FEW = 3  # so many entries are cheaper as single expressions
