@@ -16,7 +16,7 @@ import torch
 from benchmarks.contenders import EAGER, INDUCTOR, OURS
 from benchmarks.workloads import geometric_mean
 
-NAMES = {EAGER: "eager", OURS: "tiny", INDUCTOR: "torch"}
+NAMES = {EAGER: "eager", OURS: "ours", INDUCTOR: "torch"}
 
 
 @dataclass
@@ -150,15 +150,15 @@ COLUMNS: tuple[tuple[str, Any], ...] = (
     ("MB", lambda row: f"{row.bytes / 1e6:.1f}" if row.bytes else ""),
     ("kernels", lambda row: "" if row.kernels is None else str(row.kernels)),
     *((f"{name} ms", _milliseconds(who)) for who, name in NAMES.items()),
-    ("tiny/eager", _ratio("run", EAGER)),
-    ("tiny/torch", _ratio("run", INDUCTOR)),
+    ("ours/eager", _ratio("run", EAGER)),
+    ("ours/torch", _ratio("run", INDUCTOR)),
     ("% of copy", _share),
     *((f"{name} host us", _microseconds(who)) for who, name in NAMES.items()),
-    ("host tiny/torch", _ratio("host", INDUCTOR)),
+    ("host ours/torch", _ratio("host", INDUCTOR)),
     *((f"{NAMES[who]} cold s", _seconds(who, "cold")) for who in (OURS, INDUCTOR)),
-    ("cold tiny/torch", _ratio("cold", INDUCTOR)),
+    ("cold ours/torch", _ratio("cold", INDUCTOR)),
     *((f"{NAMES[who]} warm s", _seconds(who, "warm")) for who in (OURS, INDUCTOR)),
-    ("warm tiny/torch", _ratio("warm", INDUCTOR)),
+    ("warm ours/torch", _ratio("warm", INDUCTOR)),
     ("right", lambda row: ("yes" if row.correct[OURS] else "NO") if OURS in row.correct else ""),
 )
 

@@ -75,7 +75,7 @@ def host_seconds(calls: Mapping[str, Call], device: str, seconds: float, batch: 
 
 def copy_call(bytes_moved: int, device: str) -> Call:
     """A copy that reads half of ``bytes_moved`` and writes the other half: what defines the bandwidth."""
-    source = torch.zeros(max(bytes_moved // 2, 1), dtype=torch.uint8, device=device)
+    source = torch.randint(0, 256, (max(bytes_moved // 2, 1),), dtype=torch.uint8, device=device)  # zeros may move faster
     if device == "cpu":
         return source.clone  # a fresh result, as the contenders make
     target = torch.empty_like(source)
