@@ -302,6 +302,22 @@ def buffers_in_place(m, x):
     return m(m(x))
 
 
+def _hooked() -> nn.Module:
+    m = Cached()
+    m.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    m.register_forward_pre_hook(lambda module, args, kwargs: (args, kwargs), with_kwargs=True)
+    m.register_forward_hook(lambda module, args, out: setattr(module, "out", out * args[0]))
+    m.register_forward_hook(lambda module, args, kwargs, out: (out, len(kwargs)), with_kwargs=True)
+    m.inner.register_forward_pre_hook(lambda module, args: args[0] + 1)
+    return m
+
+
+@case(lambda: (_hooked(), r(2)))
+def hooks(m, x):
+    out, n = m(x)
+    return out + 1, n, m.out
+
+
 @contextlib.contextmanager
 def traced(log, name):
     log.append(name)
@@ -442,6 +458,18 @@ def test_objects_that_are_one_in_one_call_and_not_in_the_next() -> None:
     k, xs, ys = compiled(h), [], []
     same(k(xs, ys, x), x)
     same(k(ys, ys, x), x + 1)
+
+
+def test_hooks_that_come_and_go() -> None:
+    m = nn.Linear(2, 2)
+    f = compiled(lambda x: m(x) + 1, fullgraph=True)
+    x = torch.ones(2)
+    for register in (None, lambda *a: a[2] * 2, lambda *a: a[2] * 3):
+        handle = None if register is None else m.register_forward_hook(register)
+        same(f(x), m(x) + 1)
+        if handle is not None:
+            handle.remove()
+    same(f(x), m(x) + 1)
 
 
 def test_inputs_that_are_one_tensor_in_the_next_call() -> None:

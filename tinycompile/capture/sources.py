@@ -106,7 +106,7 @@ class HeldItem(Source):
     Many of these are guarded at once, at C speed. ``pinned``: a tensor here is guarded by identity (it is a module's)."""
 
     of: Held
-    key: str
+    key: Any
     shown: str
     pinned: bool = False
 

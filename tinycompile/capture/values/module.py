@@ -10,7 +10,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Held, HeldItem
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
-from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import ObjectValue, class_lookup
@@ -20,7 +20,8 @@ from tinycompile.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", *_BACKWARD_HOOKS)
 _GLOBAL_HOOKS = (
     "_global_forward_hooks",
     "_global_forward_pre_hooks",
@@ -104,14 +105,51 @@ class ModuleValue(ObjectValue):
         if cls.__call__ is not torch.nn.Module.__call__:
             return super().call(tr, args, kwargs)
         tr.inherited(cls, torch.nn.Module, "__call__")
-        self._no_hooks(tr)
-        return self.get_attr(tr, "forward").call(tr, args, kwargs)
+        self._no_other_hooks(tr)
+        args, kwargs = self._before_forward(tr, args, kwargs)
+        result = self.get_attr(tr, "forward").call(tr, args, kwargs)
+        return self._after_forward(tr, args, kwargs, result)
 
-    def _no_hooks(self, tr: Tracer) -> None:
-        for name in _HOOKS:
+    # --- hooks ---
+
+    def _before_forward(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> tuple[Sequence[Value], Kwargs]:
+        for key, hook in self._hooks(tr, "_forward_pre_hooks"):
+            if key not in self.obj._forward_pre_hooks_with_kwargs:
+                answer = hook.call(tr, [self, TupleValue(args)], {})
+                if not tr.identical(answer, NONE):
+                    args = answer.values(tr) if isinstance(answer, TupleValue) else [answer]
+                continue
+            answer = hook.call(tr, [self, TupleValue(args), _dict(tr, kwargs)], {})
+            if not tr.identical(answer, NONE):
+                new, named = answer.iterate(tr)
+                args, kwargs = list(new.iterate(tr)), {k.constant(tr): v for k, v in named.pairs(tr)}  # type: ignore[attr-defined]
+        return args, kwargs
+
+    def _after_forward(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs, result: Value) -> Value:
+        for key, hook in self._hooks(tr, "_forward_hooks"):
+            with_kwargs = key in self.obj._forward_hooks_with_kwargs
+            given = [self, TupleValue(args), *([_dict(tr, kwargs)] if with_kwargs else []), result]
+            answer = hook.call(tr, given, {})
+            result = result if tr.identical(answer, NONE) else answer
+        return result
+
+    def _hooks(self, tr: Tracer, name: str) -> list[tuple[int, Value]]:
+        """Hooks of one kind in their order; which there are is guarded."""
+        hooks, label = self.obj.__dict__[name], f"{self.where.label}.{name}"
+        held = tr.guards.hold(hooks, "hooks", label)
+        if not hooks:
+            tr.guards.empty(held)
+            return []
+        tr.guards.keys(held)
+        return [(key, tr.wrap(hook, HeldItem(held, key, f"{label}[{key}]"))) for key, hook in hooks.items()]
+
+    def _no_other_hooks(self, tr: Tracer) -> None:
+        for name in _BACKWARD_HOOKS:
             self._empty(tr, self.obj.__dict__[name], f"{self.where.label}.{name}")
         for name in _GLOBAL_HOOKS:
             self._empty(tr, getattr(torch.nn.modules.module, name), name)
+        if self.obj._forward_hooks_always_called:
+            raise GraphBreak("hooks", f"{self.where.label} has hooks that are always called")
 
     @staticmethod
     def _empty(tr: Tracer, hooks: dict[int, Any], label: str) -> None:
@@ -200,6 +238,10 @@ class ModuleCall:
         if any(own[name] for name in _HOOKS) or any(everywhere[name] for name in _GLOBAL_HOOKS) or "forward" in own:
             return self.module(*args, **kwargs)
         return self.forward(self.module, *args, **kwargs)
+
+
+def _dict(tr: Tracer, kwargs: Kwargs) -> DictValue:
+    return DictValue(tr, [(Const(k), v) for k, v in kwargs.items()])
 
 
 def _named(state: str) -> Any:
