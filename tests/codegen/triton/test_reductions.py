@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.codegen.triton.harness import check
+from tests.codegen.triton.harness import check, emitted, interpret
 from tests.codegen.triton.nests import F32, Build, Case
 from tinycompile.ops.scalar import SCALAR_OPS
 
@@ -141,6 +141,29 @@ def test_dtypes(dtype: torch.dtype) -> None:
             if not (k == "sum" and dtype.itemsize == 1)
         ]
     )
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.float64, torch.bfloat16], ids=lambda d: str(d)[6:])
+@pytest.mark.parametrize("columns", [32768, 20011])
+def test_running_softmax_of_long_rows(columns: int, dtype: torch.dtype) -> None:
+    """Against float64: special values, rows far from 0, and the sum's error, which must stay some units of the last place."""
+    inf, nan = float("inf"), float("nan")
+    x = (torch.randn(9, columns, generator=torch.Generator().manual_seed(0)) * 3).to(dtype)
+    x[1] = -inf
+    x[2, 17], x[3, ::7], x[4, 5], x[5, 100] = inf, -inf, nan, inf
+    x[5, 200] = nan
+    x[6] += 300
+    x[7] = torch.linspace(-90, 0, columns)
+    x[8, 1:] = -inf
+    case = reduced("online_softmax", x, (1,))
+    assert "softmax_step_folded" in emitted(case).text
+    top, total = interpret(case, emitted(case))
+    wide = x.double()
+    best = wide.amax(1)
+    want = (wide - best[:, None]).exp().sum(1)
+    want[1] = 0.0
+    assert torch.equal(top.double().nan_to_num(nan=1e30), best.nan_to_num(nan=1e30))
+    torch.testing.assert_close(total.double(), want, rtol=4 * torch.finfo(total.dtype).eps, atol=0.0, equal_nan=True)
 
 
 def test_any_and_all() -> None:

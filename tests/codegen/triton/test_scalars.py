@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from tests.codegen.triton.harness import check, emitted, offline_ok
+from tests.codegen.triton.harness import check, emitted, interpret, offline_ok
 from tests.codegen.triton.nests import Build, Case
 from tinycompile.ops.scalar import SCALAR_OPS
 from tinycompile.runtime.triton_build import compile_offline
@@ -133,6 +135,58 @@ def test_signs_of_zero_are_kept() -> None:
         b.output("out", (6,), torch.bool)
         b.store("out", b.op("signbit", b.op(op, b.load("x", b.axis("i0")))), b.axis("i0"))
         check(b.case())
+
+
+def in_half(op: Callable[[Build, str], str], values: torch.Tensor) -> torch.Tensor:
+    """``op`` of half values in float32, rounded to half: the forms for half stores."""
+    b = Build("half", i0=len(values))
+    b.input("x", values)
+    b.output("out", (len(values),), values.dtype)
+    value = op(b, b.load("x", b.axis("i0")))
+    b.store("out", b.op("cast", value, dtype=values.dtype), b.axis("i0"))
+    case = b.case()
+    return interpret(case, emitted(case))[0]
+
+
+def half_ulps(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+    """The error in units of the last place of the half type."""
+    info = torch.finfo(got.dtype)
+    size = 2.0 ** want.abs().clamp(min=info.tiny).log2().floor() * info.eps
+    return ((got.double() - want) / size).abs()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:])
+def test_every_half_value(dtype: torch.dtype) -> None:
+    """All values that are normal in float32: erf and tanh within an ulp; gelu too where 1 + erf still has digits in float32, and nowhere worse than
+    with an exact erf."""
+    x = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+    x = x[(x.float().abs() > 1e-37) & (x.float().abs() < 1e30)]
+    wide = x.double()
+
+    def gelu(b: Build, v: str) -> str:
+        erf = b.op("erf", b.op("mul", v, b.const(math.sqrt(0.5))))
+        return b.op("mul", b.op("mul", v, b.const(0.5)), b.op("add", erf, b.const(1.0)))
+
+    assert half_ulps(in_half(lambda b, v: b.op("erf", v), x), wide.erf()).max() < 1.0
+    assert half_ulps(in_half(lambda b, v: b.op("tanh", v), x), wide.tanh()).max() < 1.0
+    want = wide * 0.5 * torch.special.erfc(wide * -math.sqrt(0.5))
+    error = half_ulps(in_half(gelu, x), want)
+    exact = half_ulps((x.float() * 0.5 * (1 + (x.float() * math.sqrt(0.5)).erf())).to(dtype), want)
+    assert error[wide > -4].max() < 1.0
+    assert error.max() < 1.25 * exact.max()
+
+
+def test_erf_in_float32() -> None:
+    x = torch.cat([torch.logspace(-30, 2, 4096), torch.linspace(0, 4.5, 60001)])
+    x = torch.cat([x, -x])
+    b = Build("erf_grid", i0=len(x))
+    b.input("x", x)
+    b.output("out", (len(x),), torch.float32)
+    b.store("out", b.op("erf", b.load("x", b.axis("i0"))), b.axis("i0"))
+    case = b.case()
+    want = x.double().erf()
+    ulp = 2.0 ** (want.abs().clamp(min=1e-30).log2().floor() - 23)
+    assert ((interpret(case, emitted(case))[0].double() - want) / ulp).abs().max() < 3.0
 
 
 def test_casts() -> None:

@@ -263,7 +263,7 @@ def _loop_step(r: int, few: bool, analysis: Analysis) -> tuple[int, int, bool]:
     elif kinds == {"sum"} and _tile_values(analysis) <= 2:
         warps, each = 16 if few else 8, 32  # many loads in flight at once
     else:
-        warps, each = 16 if few else 8, 2 * vector
+        warps, each = 16 if few else 8, vector  # a chain of arithmetic: many warps
     block = min(32 * warps * each, MAX_WHOLE_ROW)
     while block > 16 and r < 4 * block and (block > 1024 or r < block):  # the last step is partly idle
         block //= 2
