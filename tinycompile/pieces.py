@@ -186,6 +186,7 @@ class Piece:
                 self._internal_error(entry, error)
         elif self.options.fullgraph and not captured.user_exception:
             raise GraphBreakError("\n".join(str(b) for b in captured.breaks))
+        entry.captured = entry.captured.released()
         if not captured.user_exception:
             self._entries = (entry, *self._entries)
         if config.dump_dir:

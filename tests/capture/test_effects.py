@@ -439,6 +439,18 @@ def test_changes_add_up_over_calls() -> None:
     assert logs[0] == logs[1] == [0, 1, 2, 3]
 
 
+def test_a_list_that_grows_in_each_call() -> None:
+    def f(log, x):
+        log.append(x.sum())
+        return x + 1
+
+    g, log = compiled(f), []
+    for k in range(20):
+        same(g(log, torch.ones(2)), torch.full((2,), 2.0))
+        assert len(log) == k + 1
+    assert len(g._entries) == 3
+
+
 def test_objects_that_are_one_in_one_call_and_not_in_the_next() -> None:
     def f(a, b, x):
         a.value = x + 1

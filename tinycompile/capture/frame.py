@@ -70,6 +70,10 @@ class CaptureOptions:
         seen = [e.constants_seen.get(text) for e in self.earlier]
         return self.dynamic is not False and any(type(s) is int and s != value for s in seen)
 
+    def grows(self, text: str, length: int) -> bool:
+        """Whether the container at ``text`` had two other lengths before."""
+        return len({e.constants_seen[text] for e in self.earlier if text in e.constants_seen} - {length}) >= 2
+
     def unstable(self, text: str, value: Any) -> bool:
         """Whether the number at ``text`` had other values before, and no symbol can stand for it."""
         if type(value) not in (int, float) or (type(value) is int and value >= 2 and self.dynamic is not False):
@@ -109,6 +113,7 @@ class Captured:
     _bind: Callable[[Any], Callable[..., Any]] = field(repr=False)
     _recompile: Callable[[], CompiledGuards] = field(repr=False)
     _relations: int = field(repr=False)
+    _forget: Callable[[], None] = field(repr=False)
 
     def explain_failure(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The first guard that a call's arguments fail, in words; empty when they pass."""
@@ -126,6 +131,11 @@ class Captured:
             return self
         guards = self._recompile()
         return replace(self, guard=guards.guard, guard_source=guards.source, guards=guards.labels, _guards=guards)
+
+    def released(self) -> Captured:
+        """The same without the arguments it was captured with, to be kept for long."""
+        self._forget()
+        return replace(self, example_inputs=())
 
     @property
     def user_exception(self) -> bool:
@@ -352,6 +362,7 @@ def _finish(attempt: _Attempt) -> Captured:
         _bind=bind,
         _recompile=compile_guards,
         _relations=len(tr.env.relations),
+        _forget=tr.forget,
     )
 
 

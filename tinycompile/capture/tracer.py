@@ -95,6 +95,16 @@ class Tracer:
         self._named: set[str] = set()
         self._symbols = 0
 
+    def forget(self) -> None:
+        """Let go of the objects of the call, when guards and code are made."""
+        self.inputs.clear()
+        self.failure = self.handled = None
+        for table_ in (self._by_source, self._by_id, self._globals, self._exceptions, self.births, self.cells, self.functions):
+            table_.clear()
+        self.pinned.clear()
+        self.guards.tensors.clear()
+        self.effects = Effects()
+
     # --- from Python objects ---
 
     def wrap(self, obj: Any, source: Source) -> Value:

@@ -267,12 +267,23 @@ def _tuple(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     return TupleValue([Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source, type(obj))
 
 
+def _check_length(tr: Tracer, obj: Any, source: Source) -> None:
+    """A container that had other lengths in several captures grows from call to call: it is not looked into any more."""
+    at = f"len({source.text})"
+    if tr.options.resume and tr.options.grows(at, len(obj)):
+        tr.constants_seen[at] = len(obj)
+        raise GraphBreak("side-effect", f"the length of {source.label} differs from call to call")
+    tr.constants_seen[at] = len(obj)
+
+
 def _list(tr: Tracer, obj: list[Any], source: Source) -> Value:
+    _check_length(tr, obj, source)
     source = _guard_type(tr, obj, source, f"_len({{}}) == {len(obj)}", f"{len(obj)} items")
     return ListValue([Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source)
 
 
 def _dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
+    _check_length(tr, obj, source)
     for key in obj:
         if not isinstance(key, (str, int, float, bool, bytes, type(None))):
             raise GraphBreak("unsupported-value", f"{source.label} has a key of type {type(key).__name__}")
