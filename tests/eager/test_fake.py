@@ -127,7 +127,9 @@ def test_real_tensors_can_meet_fakes() -> None:
 
 
 @pytest.mark.parametrize(
-    "read", [bool, int, float, lambda t: t.item(), lambda t: t.tolist(), lambda t: t.torch(), lambda t: t.storage], ids=repr
+    "read",
+    [bool, int, float, lambda t: t.item(), lambda t: t.tolist(), lambda t: t.torch(), lambda t: t.storage],
+    ids=["bool", "int", "float", "item", "tolist", "torch", "storage"],
 )
 def test_a_fake_has_no_value(read: Any) -> None:
     with pytest.raises(DataDependentError):
