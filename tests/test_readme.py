@@ -30,7 +30,7 @@ def test_both_commands_name_one_environment_and_extras_that_exist() -> None:
     assert len(commands) == 2
     assert all(command.startswith("python3 -m venv .venv && .venv/bin/pip install -e ") for command in commands)
     assert commands[0].endswith("python -m tinycompile demo")
-    assert commands[1].endswith("python -m pytest -q")
+    assert commands[1].endswith("python -m pytest -q -n auto")
 
 
 def test_links_lead_somewhere() -> None:
