@@ -193,6 +193,8 @@ class Body:
             parts.append(f"mask={mask}")
         if s.mode == "atomic_add":
             return f'tl.atomic_add({", ".join(parts)}, sem="relaxed")'
+        if self.eviction and self.covers(self.schedule.dims[-1], span):
+            parts.append('eviction_policy="evict_first"')  # rows that a later pass reads stay longer
         return f"tl.store({', '.join(parts)})"
 
     def index(self, s: Index, form: Forms) -> str:
