@@ -219,3 +219,11 @@ def test_nothing_is_kept_alive() -> None:
         del x
     gc.collect()
     assert [r() is None for r in alive] == [True, True, True]
+
+
+def test_a_first_call_under_autocast_does_not_spoil_later_ones() -> None:
+    f = compiled(lambda x: x[None] @ x[:, None])
+    x = torch.ones(3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert f(x).dtype is torch.bfloat16 and not f.graphs
+    assert f(x).dtype is torch.float32 and len(f.graphs) == 1

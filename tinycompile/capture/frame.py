@@ -297,6 +297,7 @@ class _Attempt:
 
 def _guard_modes(tr: Tracer) -> None:
     if not torch_private.ordinary_mode():
+        tr.guards.state_check("not _ordinary_mode()", "autocast, inference mode, a torch function or dispatch mode")
         raise GraphBreak("mode", "autocast, inference mode, or a torch function or dispatch mode is active")
     tr.guards.state_check(f"_grad_enabled() is {tr.grad_enabled}", f"grad mode is {'on' if tr.grad_enabled else 'off'}")
     tr.guards.state_check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode")
