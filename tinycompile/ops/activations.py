@@ -39,6 +39,11 @@ def _relu_meta(x: TensorMeta) -> TensorMeta:
     return rules.like(x)
 
 
+def _relu6_meta(x: TensorMeta) -> TensorMeta:
+    _relu_meta(x)
+    return rules.empty_like(x)
+
+
 def _clip(b: Builder, x: Value, low: Number, high: Number) -> Value:
     """NaN stays NaN, and -0.0 stays -0.0: where both are equal, the second operand is taken."""
     return b("minimum", b.const(high, x.dtype), b("maximum", b.const(low, x.dtype), x))
@@ -69,10 +74,10 @@ def _threshold(b: Builder, x: Value, threshold: Number, value: Number) -> Value:
 
 
 unary("relu", _relu, "default", spelled("relu", "tmf"), one((*FLOATS, *INTS)), meta=_relu_meta)
-unary("relu6", lambda b, x: _clip(b, x, 0, 6), "default", spelled("relu6", "f"), one(FLOATS), eager=F.relu6, meta=_relu_meta)
+unary("relu6", lambda b, x: _clip(b, x, 0, 6), "default", spelled("relu6", "f"), one(FLOATS), eager=F.relu6, meta=_relu6_meta)
 declare(
     "hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
-    _like,
+    lambda x, low=-1, high=1: rules.empty_like(x),
     Pointwise(_hardtanh),
     F.hardtanh,
     spelled("hardtanh", "f"),
@@ -211,6 +216,13 @@ declare(
     ulp=4.0,
 )
 
+
+def _softsign_meta(x: TensorMeta) -> TensorMeta:
+    """``x / (x.abs() + 1)``, step by step."""
+    dtype = rules.float_type(x.dtype)
+    return rules.elementwise((x, rules.elementwise((rules.like(x), 1), x.dtype)), dtype, dtype)
+
+
 # name, formula, namespaces, the torch function, ATen's kernel name in errors
 _SMOOTH: tuple[tuple[str, Any, str, Any, str], ...] = (
     ("silu", lambda b, x: x * b("sigmoid", x), "f", F.silu, "silu_cpu"),
@@ -222,7 +234,7 @@ _SMOOTH: tuple[tuple[str, Any, str, Any, str], ...] = (
     ("log_sigmoid", _log_sigmoid, "", F.logsigmoid, "log_sigmoid_cpu"),
 )
 for _name, _formula, _where, _eager, _kernel in _SMOOTH:
-    _meta = _log_sigmoid_meta if _name == "log_sigmoid" else _float_only(_kernel)
+    _meta = {"log_sigmoid": _log_sigmoid_meta, "softsign": _softsign_meta}.get(_name) or _float_only(_kernel)
     _functions = ("torch.nn.functional.logsigmoid",) if _name == "log_sigmoid" else spelled(_name, _where)
     unary(_name, _formula, "default", _functions, one(FLOATS), eager=_eager, meta=_meta, ulp=4.0)
 
@@ -254,7 +266,7 @@ def _prelu_meta(x: TensorMeta, weight: TensorMeta) -> TensorMeta:
             f"Mismatch of parameter numbers and input channel size. Found parameter numbers = {weight.numel} and "
             f"channel size = {channels}."
         )
-    return rules.like(x)
+    return rules.empty_like(x)
 
 
 def _prelu(x: Any, weight: Any) -> Any:

@@ -67,7 +67,7 @@ def suggests_channels_last(x: TensorMeta, n: int) -> bool:
     """Whether a (possibly unbatched) n-d image asks for channels-last results."""
     if x.rank == n + 1:
         x = TensorMeta((1, *x.shape), (x.shape[0] * x.strides[0], *x.strides), x.dtype, x.device)
-    return not rules.is_row_major(x) and rules.suggests_channels_last(x)
+    return rules.suggests_channels_last(x)
 
 
 def conv_strides(shape: Shape, n: int) -> Shape:

@@ -20,7 +20,7 @@ def _no_floats(kernel: str, bools: bool = True) -> Any:
         dtype = rules.result_type(operands)
         if dtype.is_floating_point or (dtype == torch.bool and not bools):
             raise NotImplementedError(f"\"{kernel}\" not implemented for '{rules.type_name(dtype)}'")
-        return rules.elementwise(operands, dtype)
+        return rules.elementwise(operands, dtype, dtype)
 
     return meta
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -87,9 +88,16 @@ def _signbit(b: Builder, x: Value) -> Value:
     return _false(b, x) if x.dtype in (torch.bool, torch.uint8) else x < 0
 
 
-for _name in ("isnan", "isinf"):
-    unary(_name, _predicate(_name), "bool_out", spelled(_name), one(ANY))
-unary("isfinite", _isfinite, "bool_out", spelled("isfinite"), one(ANY))
+def _known_for_integers(x: TensorMeta) -> TensorMeta:
+    """Integers have no infinities: their answer is filled in. Floats: ``abs`` first, then a comparison with a number."""
+    if not x.dtype.is_floating_point:
+        return rules.empty_like(x, torch.bool)
+    return rules.elementwise((rules.like(x), math.inf), torch.bool)
+
+
+unary("isnan", _predicate("isnan"), "bool_out", spelled("isnan"), one(ANY))
+unary("isinf", _predicate("isinf"), "bool_out", spelled("isinf"), one(ANY), meta=_known_for_integers)
+unary("isfinite", _isfinite, "bool_out", spelled("isfinite"), one(ANY), meta=_known_for_integers)
 unary("isposinf", _infinite(1), "bool_out", spelled("isposinf"), one(ANY))
 unary("isneginf", _infinite(-1), "bool_out", spelled("isneginf"), one(ANY))
 unary("signbit", _signbit, "bool_out", spelled("signbit"), one(ANY))
@@ -104,7 +112,8 @@ def _where_meta(condition: TensorMeta, x: Any, other: Any) -> TensorMeta:
             f"where expected condition to be a boolean tensor, but got a tensor with dtype {rules.type_name(condition.dtype)}"
         )
     dtype = rules.result_type((x, other))
-    return rules.elementwise((condition, x, other), dtype)
+    cast = [rules.empty_like(o, dtype) if isinstance(o, TensorMeta) and o.dtype != dtype else o for o in (x, other)]
+    return rules.elementwise((condition, *cast), dtype)
 
 
 def _common(b: Builder, x: Value, y: Value) -> tuple[Value, Value]:
@@ -150,7 +159,7 @@ def _clamp_meta(x: TensorMeta, low: Any = None, high: Any = None) -> TensorMeta:
         raise NotImplementedError("\"clamp_scalar_cpu\" not implemented for 'Bool'")
     if not isinstance(low, TensorMeta) and not isinstance(high, TensorMeta):  # numbers make it a unary kernel
         return rules.like(x, dtype)
-    return rules.elementwise((x, low, high), dtype)
+    return rules.elementwise((x, low, high), dtype, dtype)
 
 
 def _clamp(b: Builder, x: Value, min: Value | None = None, max: Value | None = None) -> Value:
@@ -257,7 +266,7 @@ def _nan_to_num(x: Any, nan: float | None = None, posinf: float | None = None, n
 
 declare(
     "nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor",
-    lambda x, nan=None, posinf=None, neginf=None: rules.like(x),
+    lambda x, nan=None, posinf=None, neginf=None: rules.empty_like(x),
     Decompose(_nan_to_num),
     torch.nan_to_num,
     spelled("nan_to_num"),

@@ -290,7 +290,12 @@ def _roll_meta(x: TensorMeta, shifts: Sequence[Dim], dims: Sequence[int] = ()) -
         raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
     if not dims and len(shifts) != 1:
         raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:0")
-    return rules.fresh(x.shape, x.dtype, x.device)
+    return _rolled(x) if dims else rules.fresh(x.shape, x.dtype, x.device)
+
+
+def _rolled(x: TensorMeta) -> TensorMeta:
+    """Torch clones what is empty, and joins the two parts of the rest."""
+    return rules.empty_like(x) if any(rules.is_zero(n) for n in x.shape) else rules.fresh(x.shape, x.dtype, x.device)
 
 
 def _roll(x: Any, shifts: Sequence[Dim], dims: Sequence[int] = ()) -> Any:
@@ -363,7 +368,7 @@ declare(
 )
 declare(
     "roll_dim(Tensor self, SymInt shift, int dim) -> Tensor",
-    lambda x, shift, dim: rules.fresh(x.shape, x.dtype, x.device),
+    lambda x, shift, dim: _rolled(x),
     Indexed(_roll_dim),
     torch.roll,
     (),

@@ -41,6 +41,17 @@ def _pair_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean", *rest
     return full if reduction == "none" else rules.fresh((), full.dtype, full.device)
 
 
+def _huber_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean", *rest: Any) -> TensorMeta:
+    """The result is made like the input, and made anew where broadcasting needs it larger."""
+    full = _pair_meta(x, target, reduction)
+    return rules.empty_like(x, full.dtype) if reduction == "none" and x.shape == full.shape else full
+
+
+def _absolute_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean") -> TensorMeta:
+    full = _pair_meta(x, target, reduction)
+    return rules.like(full) if reduction == "none" else full
+
+
 def _elementwise(loss: Any) -> Any:
     """A decomposition: widen, the loss at each element, reduce."""
 
@@ -97,7 +108,7 @@ declare(
 )
 declare(
     "l1_loss(Tensor self, Tensor target, str reduction='mean') -> Tensor",
-    _pair_meta,
+    _absolute_meta,
     Decompose(_elementwise(_absolute)),
     lambda x, y, r="mean": F.l1_loss(x, y, reduction=r),
     (),
@@ -115,7 +126,7 @@ declare(
 )
 declare(
     "huber_loss(Tensor self, Tensor target, str reduction='mean', float delta=1.0) -> Tensor",
-    _pair_meta,
+    _huber_meta,
     Decompose(_elementwise(_huber)),
     lambda x, y, r="mean", delta=1.0: F.huber_loss(x, y, reduction=r, delta=delta),
     (),
@@ -125,9 +136,11 @@ declare(
 
 
 def _divergence_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean", log_target: bool = False) -> TensorMeta:
-    if reduction != "batchmean":
-        return _pair_meta(x, target, reduction)
-    return _pair_meta(x, target, "sum")
+    full = _pair_meta(x, target, "sum" if reduction == "batchmean" else reduction)
+    if reduction != "none":
+        return full
+    own = target if log_target else rules.elementwise((target, target), full.dtype)  # exp(t) * (t - x), or xlogy(t, t) - t * x
+    return rules.pointwise_default(own, rules.pointwise_default(target, x))
 
 
 def _kl_div(x: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
@@ -160,7 +173,7 @@ def _binary_meta(
     check_reduction(reduction)
     if x.shape != target.shape:
         raise ValueError(f"Target size ({_size(target)}) must be the same as input size ({_size(x)})")
-    full = rules.elementwise((x, target), x.dtype)
+    full = rules.empty_like(target, x.dtype)
     return full if reduction == "none" else rules.fresh((), full.dtype, full.device)
 
 

@@ -233,10 +233,16 @@ def iterator_strides(shape: Shape, operands: Sequence[TensorMeta], with_numbers:
         last = operands[-1].strides
         if all(t.strides == last for t in operands) and is_non_overlapping_and_dense(operands[-1]):
             return last
-    order = _iteration_order(shape, [shapes.expand_strides(t.shape, t.strides, shape) for t in operands])
+    order = _iteration_order(shape, [_strides_within(t, shape) for t in operands])
     if order == list(range(len(shape) - 1, -1, -1)):
         return dense_strides(shape)
     return strides_in_order(shape, order)
+
+
+def _strides_within(t: TensorMeta, shape: Shape) -> Shape:
+    """An operand's strides along the dims of ``shape``: 0 where it is expanded, and along dims that it lacks."""
+    own = zip(t.shape, t.strides, shape[len(shape) - t.rank :], strict=True)
+    return (0,) * (len(shape) - t.rank) + tuple(0 if is_one(n) and not is_one(to) else stride for n, stride, to in own)
 
 
 def _iteration_order(shape: Shape, strides: Sequence[Shape]) -> list[int]:
@@ -275,6 +281,11 @@ def preserved_strides(meta: TensorMeta) -> Shape:
     if is_non_overlapping_and_dense(meta):
         return meta.strides
     return strides_as_iterated(meta)
+
+
+def empty_like(meta: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
+    """A fresh tensor made by ``empty_like``: some kernels make their result so before they start, and others a copy of it."""
+    return TensorMeta(meta.shape, preserved_strides(meta), dtype or meta.dtype, meta.device)
 
 
 def strides_as_iterated(meta: TensorMeta) -> Shape:
@@ -320,8 +331,10 @@ def common_device(tensors: Sequence[TensorMeta]) -> Device:
     return device
 
 
-def elementwise(operands: Sequence[Any], dtype: torch.dtype) -> TensorMeta:
-    """The fresh result of an elementwise kernel over TensorMetas and Python numbers."""
+def elementwise(operands: Sequence[Any], dtype: torch.dtype, common: torch.dtype | None = None) -> TensorMeta:
+    """The fresh result of an elementwise kernel over TensorMetas and Python numbers.
+
+    ``common``: the dtype to which operands are cast first. On a CPU that copies them, which settles the copies' strides."""
     tensors: list[TensorMeta] = []
     mixed = False  # with numbers
     for o in operands:
@@ -340,23 +353,26 @@ def elementwise(operands: Sequence[Any], dtype: torch.dtype) -> TensorMeta:
         if t.device is not device and t.device != device:
             device = common_device(tensors)
             break
+    if common is not None and device.type == "cpu":
+        tensors = [t if t.dtype is common else empty_like(t, common) for t in tensors]
     return TensorMeta(shape, iterator_strides(shape, tensors, mixed), dtype, device)
 
 
 def pointwise_default(*operands: Any) -> TensorMeta:
     """Promote; the result has the common dtype."""
-    return elementwise(operands, result_type(operands))
+    dtype = result_type(operands)
+    return elementwise(operands, dtype, dtype)
 
 
 def pointwise_float(*operands: Any) -> TensorMeta:
     """Promote; integers become the default float dtype."""
-    return elementwise(operands, float_type(result_type(operands)))
+    dtype = float_type(result_type(operands))
+    return elementwise(operands, dtype, dtype)
 
 
 def pointwise_bool(*operands: Any) -> TensorMeta:
     """The result is bool; the operands must still promote."""
-    result_type(operands)
-    return elementwise(operands, torch.bool)
+    return elementwise(operands, torch.bool, result_type(operands))
 
 
 def like(meta: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:

@@ -37,7 +37,7 @@ def check_alpha(dtype: torch.dtype, alpha: Any) -> None:
 def _add_meta(x: Any, other: Any, alpha: Any = 1) -> TensorMeta:
     dtype = rules.result_type((x, other))
     check_alpha(dtype, alpha)
-    return rules.elementwise((x, other), dtype)
+    return rules.elementwise((x, other), dtype, dtype)
 
 
 def _sub_meta(x: Any, other: Any, alpha: Any = 1) -> TensorMeta:
@@ -146,7 +146,7 @@ def _not_for_bool(kernel: str) -> Any:
         dtype = rules.result_type((x, other))
         if dtype == torch.bool:
             raise NotImplementedError(f"\"{kernel}\" not implemented for 'Bool'")
-        return rules.elementwise((x, other), dtype)
+        return rules.elementwise((x, other), dtype, dtype)
 
     return meta
 
@@ -258,7 +258,7 @@ unary(
     one((*NUMERIC, "bool")),
     meta=lambda x: rules.elementwise((x,), rules.result_type((x, 2))),
 )
-unary("positive", lambda b, x: x, "default", (), one(NUMERIC), eager=torch.clone)
+unary("positive", lambda b, x: x, "default", (), one(NUMERIC), eager=torch.clone, meta=rules.empty_like)
 for _name in ("minimum", "maximum"):
     binary(_name, _extreme(_name), "default", spelled(_name), two(ANY, number=None))
 for _name in ("fmin", "fmax"):

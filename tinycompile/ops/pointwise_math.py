@@ -54,8 +54,15 @@ _TRANSCENDENTAL: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 for _name, _where, _fill, _more in _TRANSCENDENTAL:
     unary(_name, _word(_name), "int_to_float", (*spelled(_name, _where), *_more), one(ANY, _fill), ulp=4.0)
 
-unary("deg2rad", lambda b, x: x * (math.pi / 180), "int_to_float", spelled("deg2rad"), one(FLOATS))
-unary("rad2deg", lambda b, x: x * (180 / math.pi), "int_to_float", spelled("rad2deg"), one(FLOATS))
+for _name, _factor in (("deg2rad", math.pi / 180), ("rad2deg", 180 / math.pi)):
+    unary(
+        _name,
+        lambda b, x, factor=_factor: x * factor,
+        "int_to_float",
+        spelled(_name),
+        one(FLOATS),
+        meta=lambda x: rules.empty_like(x, rules.float_type(x.dtype)),
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- rounding
@@ -133,7 +140,7 @@ def _eager_nan_to_num(x: torch.Tensor, nan: Any = None, posinf: Any = None, negi
 
 REPLACE = declare(
     "replace_nonfinite(Tensor self, float nan, float posinf, float neginf) -> Tensor",
-    lambda x, nan, posinf, neginf: rules.like(x),
+    lambda x, nan, posinf, neginf: rules.empty_like(x),
     Pointwise(_replace_nonfinite),
     torch.nan_to_num,
     (),

@@ -25,7 +25,7 @@ def _pow_meta(x: Any, exponent: Any) -> TensorMeta:
     dtype = rules.result_type((x, exponent))
     if not dtype.is_floating_point and isinstance(exponent, int) and exponent < 0:
         raise RuntimeError("Integers to negative integer powers are not allowed.")
-    return rules.elementwise([o for o in (x, exponent) if isinstance(o, TensorMeta)], dtype)  # a number is no operand
+    return rules.elementwise([o for o in (x, exponent) if isinstance(o, TensorMeta)], dtype, dtype)  # a number is no operand
 
 
 def _integer_power(b: Builder, x: Value, exponent: int) -> Value:

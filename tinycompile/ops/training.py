@@ -54,7 +54,10 @@ declare(
 
 
 def _dropout_meta(x: TensorMeta, p: float, train: bool) -> Metas:
-    return rules.like(x), rules.like(x, torch.bool)
+    mask = rules.empty_like(x, torch.bool)
+    if any(rules.is_zero(n) for n in x.shape):
+        return rules.empty_like(x), mask
+    return rules.elementwise((x, mask), x.dtype, x.dtype), mask
 
 
 declare(
