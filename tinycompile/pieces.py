@@ -7,7 +7,6 @@ import os
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +18,8 @@ import torch
 from tinycompile.backends import Backend, lookup_backend, takes_halves
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
-from tinycompile.base.errors import BackendError, FallbackWarning, GraphBreakError, KernelError, RecompileLimitWarning
-from tinycompile.base.logs import log, warn_once
+from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, RecompileLimitWarning
+from tinycompile.base.logs import log, warn, warn_once
 from tinycompile.capture.frame import Captured, CaptureOptions, capture_from
 from tinycompile.capture.resume import Place
 from tinycompile.capture.start import FunctionStart, ResumeStart, Start
@@ -102,6 +101,11 @@ class Piece:
         """Runs it, and all that follows, in plain Python."""
         raise NotImplementedError
 
+    @property
+    def limit(self) -> int:
+        """How many specialisations it may have."""
+        return config.recompile_limit
+
     def stop_at(self, place: Place) -> Stop:
         """What goes on from a break at ``place``."""
         raise NotImplementedError
@@ -142,7 +146,7 @@ class Piece:
         with self._lock:
             entry = next((e for e in self._entries if e.guard(*args, **kwargs)), None)  # another thread may have made it
             if entry is None:
-                if len(self._entries) >= config.recompile_limit:
+                if len(self._entries) >= self.limit:
                     return self._give_up(args, kwargs)
                 entry = self._compile(args, kwargs)
         return entry
@@ -153,11 +157,10 @@ class Piece:
     def _give_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         self._eager = True
         reason = self._entries[0].captured.explain_failure(args, kwargs)
-        warnings.warn(
+        warn(
             f"{self.__name__} was compiled {len(self._entries)} times (config.recompile_limit) and runs eagerly for other "
             f"inputs from here on. The guard that failed last: {reason}",
             RecompileLimitWarning,
-            stacklevel=5,
         )
         return self._without_code()
 
@@ -237,11 +240,7 @@ class Piece:
             raise error
         folder = _write_artifacts(entry, Path(tempfile.gettempdir()) / f"tinycompile-error-{os.getpid()}-{next(_serial)}")
         where = f"Artifacts: {folder}" if folder else "Its artifacts could not be written"
-        warnings.warn(
-            f"tinycompile failed on {self.__name__} ({type(error).__name__}: {error}); it runs eagerly. {where}",
-            FallbackWarning,
-            stacklevel=6,
-        )
+        warn(f"tinycompile failed on {self.__name__} ({type(error).__name__}: {error}); it runs eagerly. {where}")
 
     def _log_capture(self, captured: Captured) -> None:
         for b in captured.breaks:
@@ -279,6 +278,10 @@ class ResumedPiece(Piece):
     @property
     def eagerly(self) -> Callable[..., Any]:
         return self._start.eager
+
+    @property
+    def limit(self) -> int:
+        return config.recompile_limit * 8  # in a loop over a model's layers there is one for each
 
     def stop_at(self, place: Place) -> Stop:
         return self.first.stop_at(place)

@@ -4,7 +4,6 @@ By default a sample of the instructions, chosen by hash; ``TINYCOMPILE_SWEEP=all
 
 from __future__ import annotations
 
-import copy
 import os
 import zlib
 from typing import Any
@@ -58,6 +57,3 @@ def test_break_before_every_instruction_of_every_frame() -> None:
         compiled = CompiledFunction(fn, Options(backend="eager", resume=True, force=lambda c, i: True))
         for _ in range(2):
             same(observed(compiled, make_args()), observed(fn, make_args()), name)
-
-
-_ = copy

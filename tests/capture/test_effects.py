@@ -16,7 +16,7 @@ from torch import nn
 import tests.capture.breaking as breaking
 from tests.capture.corpus import r
 from tests.capture.test_corpus import same
-from tests.capture.test_resumed import compiled, observed
+from tests.capture.test_resumed import compiled
 from tinycompile.capture.frame import CaptureOptions, capture
 
 pytestmark = pytest.mark.pure
@@ -505,6 +505,3 @@ def test_nothing_is_replayed_when_the_call_fails() -> None:
     with pytest.raises(IndexError):
         g(log, torch.ones(2), torch.tensor([5]))
     assert log == [1], "what eager did before the error, once"
-
-
-_ = observed

@@ -114,7 +114,9 @@ class Writer:
             self.emit(indent, "try:")
             self.block(indent + 1, depth - 1)
             self.emit(indent + 1, self.pick("raise ValueError(n)", "d['missing']", "a + torch.ones(9)", "log('fine')"))
-            self.emit(indent, f"except {self.pick('ValueError', 'KeyError', '(KeyError, RuntimeError)', 'Exception')} as error:")
+            self.emit(
+                indent, f"except {self.pick('ValueError', 'KeyError', '(KeyError, RuntimeError)', 'Exception')} as error:"
+            )
             self.emit(indent + 1, "log(type(error).__name__)")
             self.block(indent + 1, depth - 1)
             if self.draw(st.booleans()):
@@ -138,7 +140,14 @@ class Writer:
 
     def source(self) -> str:
         self.emit(0, "def function(a, b, xs, d, box, n):")
-        for line in ("c, m = a * 1, 1", "total = 0", "def add(k):", "    nonlocal total", "    total += k", "    return total % 5"):
+        for line in (
+            "c, m = a * 1, 1",
+            "total = 0",
+            "def add(k):",
+            "    nonlocal total",
+            "    total += k",
+            "    return total % 5",
+        ):
             self.emit(1, line)
         for _ in range(3):
             self.block(1, 2)

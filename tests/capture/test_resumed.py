@@ -227,3 +227,20 @@ def test_a_first_call_under_autocast_does_not_spoil_later_ones() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert f(x).dtype is torch.bfloat16 and not f.graphs
     assert f(x).dtype is torch.float32 and len(f.graphs) == 1
+
+
+def test_a_loop_over_many_layers_with_a_break_in_each() -> None:
+    layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(12))
+
+    def f(x):
+        for layer in layers:
+            x = layer(x).tanh()
+            print(end="")
+        return x
+
+    g = compiled(f)
+    for _ in range(2):
+        same(g(torch.ones(2)), f(torch.ones(2)))
+    before = len(g.graphs)
+    g(torch.ones(2))
+    assert before == len(g.graphs) <= 26

@@ -28,6 +28,9 @@ from tinycompile.eager.fake import tracing
 from tinycompile.ir.graph import Graph, Location
 
 
+_VARYING = (int, float, complex, str, bytes)
+
+
 @dataclass(frozen=True)
 class CaptureOptions:
     """``dynamic``: True makes every size symbolic, False none, None those that were seen to change in ``earlier`` captures.
@@ -75,8 +78,8 @@ class CaptureOptions:
         return len({e.constants_seen[text] for e in self.earlier if text in e.constants_seen} - {length}) >= 2
 
     def unstable(self, text: str, value: Any) -> bool:
-        """Whether the number at ``text`` had other values before, and no symbol can stand for it."""
-        if type(value) not in (int, float) or (type(value) is int and value >= 2 and self.dynamic is not False):
+        """Whether the number or text at ``text`` had other values before, and no symbol can stand for it."""
+        if type(value) not in _VARYING or (type(value) is int and value >= 2 and self.dynamic is not False):
             return False
         seen = {e.constants_seen[text] for e in self.earlier if type(e.constants_seen.get(text)) is type(value)}
         return len(seen - {value}) >= (1 if type(value) is float else 2)

@@ -174,7 +174,7 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
 def _constant(tr: Tracer, obj: Any, source: Source) -> Value:
     if tr.resumed and not isinstance(source, (Held, HeldItem)) and tr.options.unstable(source.text, obj):
         tr.constants_seen[source.text] = obj
-        raise GraphBreak("data-dependent", f"{source.label} is a number that differs from call to call")
+        raise GraphBreak("data-dependent", f"{source.label} is a value that differs from call to call")
     plain = isinstance(source, (Local, Item, Attr)) or (isinstance(source, HeldItem) and not source.pinned)
     if type(obj) is int and plain and tr.is_dynamic_int(source.text, obj):
         return _symbolic_int(tr, obj, source)
