@@ -11,12 +11,13 @@ import pytest
 from tinycompile import doctor, terminal
 from tinycompile.__main__ import main
 from tinycompile.base.config import config
+from tinycompile.base.target import H100
 from tinycompile.runtime import cpp_build
 from tinycompile.runtime.cache import DiskCache
 
 pytestmark = pytest.mark.pure
 
-PARTS = {"graph": "def graph(x):\n    return x\n", "target": "sm_90"}
+PARTS = {"graph": "from x import y\n\n\ndef model(\n    x,\n):\n    return x\n", "target": repr(H100)}
 KEY = DiskCache.key(PARTS)
 
 
@@ -69,7 +70,8 @@ def test_cache_ls_show_clear(capsys: pytest.CaptureFixture[str], folder: Path) -
     assert "0 entries" in capsys.readouterr().out
     DiskCache(folder).put(KEY, {"6_triton.py": "x = 1\n"}, PARTS)
     assert main(["cache", "ls"]) == 0
-    assert KEY[:12] in (out := capsys.readouterr().out) and "def graph(x):" in out
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert row.startswith(KEY[:12]) and "triton sm_90" in row and row.endswith("model") and "Target(" not in row
     assert main(["cache", "show", KEY[:6]]) == 0
     assert "6_triton.py" in (out := capsys.readouterr().out) and "return x" in out
     assert main(["cache", "show", "nothing"]) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -73,10 +74,10 @@ def run_cache(action: str, key: str) -> int:
             return 1
         return 0
     entries = cache.ls()
-    rows = [(e.key[:12], _age(e), size(e.size), e.parts.get("target", ""), _first_line(e)) for e in entries]
+    rows = [(e.key[:12], _age(e), size(e.size), _target(e), _function(e)) for e in entries]
     print(f"{len(entries)} entries, {size(sum(e.size for e in entries))}, in {cache.folder}")
     if rows:
-        print("\n" + columns(rows, ("key", "age", "size", "target", "graph"), " rr"))
+        print("\n" + columns(rows, ("key", "age", "size", "target", "function"), " rr"))
     return 0
 
 
@@ -97,11 +98,19 @@ def _age(entry: Entry) -> str:
     return f"{seconds:.0f} s"
 
 
-def _first_line(entry: Entry) -> str:
-    lines = [line for line in entry.parts.get("graph", "").splitlines() if line.startswith("def ")]
-    line = lines[0] if lines else ""
-    room = max(20, shutil.get_terminal_size().columns - 90)
-    return line if len(line) <= room else line[: room - 3] + "..."
+def _target(entry: Entry) -> str:
+    """Language and architecture, out of the text that the key has of the target."""
+    text = entry.parts.get("target", "")
+    found = re.search(r"language='(\w+)', arch='(\w+)'", text)
+    return " ".join(found.groups()) if found else text
+
+
+def _function(entry: Entry) -> str:
+    """The name of the function whose graph it is."""
+    found = re.search(r"^def (\w+)", entry.parts.get("graph", ""), re.MULTILINE)
+    name = found[1] if found else ""
+    room = max(20, shutil.get_terminal_size().columns - 60)
+    return name if len(name) <= room else name[: room - 3] + "..."
 
 
 def run_ops(name: str | None) -> int:

@@ -158,3 +158,24 @@ def test_a_compiler_that_fails_is_worked_around_with_one_warning(tmp_path: Path)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, timeout=300, check=False)
     assert done.stdout == "right\n", done.stderr
     assert done.stderr.count("Warning") == 1
+
+
+@pytest.mark.parametrize("kind", ["function", "module"])
+def test_warnings_point_at_the_users_call(kind: str) -> None:
+    class Inverse(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.inv(x) + 1
+
+    f = tinycompile.compile(Inverse() if kind == "module" else lambda x: torch.linalg.inv(x) + 2)
+    compiled = f.compiled if kind == "module" else f
+    f(torch.eye(3))
+
+    def broken(*inputs: Any) -> Any:
+        raise AssertionError(f"another fault of ours, in a {kind}")
+
+    compiled._entries[0].run = broken
+    with tinycompile.config.patch(on_error="eager"), pytest.warns(tinycompile.FallbackWarning) as caught:
+        f(torch.eye(3))
+    with tinycompile.config.patch(recompile_limit=1), pytest.warns(tinycompile.RecompileLimitWarning) as limited:
+        f(torch.eye(4))
+    assert caught[0].filename == limited[0].filename == __file__

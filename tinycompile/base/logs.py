@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
+from types import FrameType
+
+import torch
 
 from tinycompile.base.config import CHANNELS, config
 from tinycompile.base.errors import FallbackWarning
 
 _said: set[str] = set()
+_NOT_THE_USERS = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    "<tinycompile",
+)
 
 
 def enabled(channel: str) -> bool:
@@ -24,8 +33,17 @@ def log(channel: str, message: str) -> None:
         print("\n".join(f"[{channel}] {line}" for line in message.splitlines() or [""]), file=sys.stderr, flush=True)
 
 
+def warn(message: str, category: type[Warning] = FallbackWarning) -> None:
+    """A warning that points at the user's call: past our own frames, the code that we generated, and torch's."""
+    frame: FrameType | None = sys._getframe()
+    level = 1
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
 def warn_once(message: str) -> None:
     """A FallbackWarning, once a process for each message."""
     if message not in _said:
         _said.add(message)
-        warnings.warn(message, FallbackWarning, stacklevel=3)
+        warn(message)

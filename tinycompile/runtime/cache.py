@@ -15,13 +15,12 @@ import shutil
 import stat
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinycompile.base.errors import FallbackWarning
+from tinycompile.base.logs import warn
 
 SCHEMA = 1  # raise it when the layout of an entry changes: older entries are then never looked at
 META = "meta.json"
@@ -222,11 +221,9 @@ class DiskCache:
         if str(self.root) in _warned:
             return
         _warned.add(str(self.root))
-        warnings.warn(
+        warn(
             f"the disk cache at {self.root} can't be used ({error}); compiling goes on without it. "
-            f"TINYCOMPILE_CACHE_DIR names another folder.",
-            FallbackWarning,
-            stacklevel=4,
+            f"TINYCOMPILE_CACHE_DIR names another folder."
         )
 
 
