@@ -21,6 +21,7 @@ from tinycompile.base.config import config
 from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, RecompileLimitWarning
 from tinycompile.base.logs import log, warn, warn_once
 from tinycompile.capture.frame import Captured, CaptureOptions, capture_from
+from tinycompile.capture.reconstruct import COMMITTED
 from tinycompile.capture.resume import Place
 from tinycompile.capture.start import FunctionStart, ResumeStart, Start
 from tinycompile.capture.trampoline import Stop
@@ -125,6 +126,8 @@ class Piece:
 
     def can_be_redone(self, entry: CacheEntry, error: Exception) -> bool:
         """Whether compiled code failed, before any effect: a kernel that met a bad index, say, or a library function."""
+        if getattr(error, COMMITTED, False):
+            return False
         if entry.compiled is None or callable(self.options.backend):
             return isinstance(error, KernelError)
         return isinstance(error, KernelError) or not any(written(n) for n in entry.compiled.graph.nodes)

@@ -505,3 +505,26 @@ def test_nothing_is_replayed_when_the_call_fails() -> None:
     with pytest.raises(IndexError):
         g(log, torch.ones(2), torch.tensor([5]))
     assert log == [1], "what eager did before the error, once"
+
+
+def test_effects_are_applied_once_when_one_fails() -> None:
+    class Refusing(nn.Module):
+        refuse = False
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if type(self).refuse:
+                raise OSError("full")
+            super().__setattr__(name, value)
+
+    def f(log, m, x):
+        log.append(1)
+        m.value = x + 1
+        return x
+
+    g, m = compiled(f), Refusing()
+    g([], m, torch.ones(2))
+    log: list[Any] = []
+    Refusing.refuse = True
+    with pytest.raises(OSError, match="full"):
+        g(log, m, torch.ones(2))
+    assert log == [1]

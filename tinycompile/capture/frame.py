@@ -27,7 +27,6 @@ from tinycompile.capture.values.function import Cell
 from tinycompile.eager.fake import tracing
 from tinycompile.ir.graph import Graph, Location
 
-
 _VARYING = (int, float, complex, str, bytes)
 
 

@@ -34,6 +34,7 @@ from tinycompile.eager.tensor import from_torch
 from tinycompile.ir.builder import identifier, size_sources
 from tinycompile.ir.graph import Graph
 
+COMMITTED = "_tinycompile_committed"  # an attribute of errors that came up when something outside had been changed already
 _LITERALS = (bool, int, str, bytes, type(None), type(Ellipsis))
 
 
@@ -44,6 +45,7 @@ class Rebuilder:
         self.tr = tr
         self.outputs: list[TensorValue] = []
         self.statements: list[str] = []
+        self.commits: list[str] = []  # statements that change something outside: when one fails, the call can't be redone
         self.symbols: set[str] = set()
         self._names: dict[int, str] = {}
         self._reached: dict[str, str] = {}
@@ -95,9 +97,9 @@ class Rebuilder:
         """What changes outside: objects, and torch's own state. All expressions have been evaluated before."""
         self.tr.effects.check_views(self.outputs)
         self.tr.effects.guard_distinct(self.tr)
-        self.statements += self.tr.effects.replay(self)
+        self.commits = self.tr.effects.replay(self)
         if self.tr.grad_enabled != self.tr.root_grad_enabled:
-            self.statements.append(f"{self.held(torch.set_grad_enabled, 'set_grad_enabled')}({self.tr.grad_enabled})")
+            self.commits.append(f"{self.held(torch.set_grad_enabled, 'set_grad_enabled')}({self.tr.grad_enabled})")
 
     def _count(self, value: Value | Lazy) -> None:
         """How often each object that was made inside occurs: one that occurs twice must be one object."""
@@ -313,6 +315,10 @@ class Rebuilder:
             if t.cls is OurTensor:
                 lines.append(f"    {self._names[id(t)]} = {self.held(from_torch, 'from_torch')}({self._names[id(t)]})")
         lines += [f"    {s}" for s in self.statements]
+        if self.commits:
+            error = self.tr.guards.names.take("error")
+            lines += ["    try:", *(f"        {s}" for s in self.commits)]
+            lines += [f"    except Exception as {error}:", f"        {error}.{COMMITTED} = True", "        raise"]
         return "\n".join([*lines, f"    return {result}", ""]), call
 
     @staticmethod
