@@ -179,3 +179,20 @@ def test_warnings_point_at_the_users_call(kind: str) -> None:
     with tinycompile.config.patch(recompile_limit=1), pytest.warns(tinycompile.RecompileLimitWarning) as limited:
         f(torch.eye(4))
     assert caught[0].filename == limited[0].filename == __file__
+
+
+@pytest.mark.parametrize("index", [[0, 2], [1]])
+def test_an_index_into_an_expanded_dim(index: list[int]) -> None:
+    """No address depends on it, but it is checked."""
+    x, i = torch.tensor([[1.0], [2.0]]).expand(2, 3), torch.tensor(index)
+    f = tinycompile.compile(lambda x, i: x.index_select(-1, i) * 2, backend="triton")
+    assert torch.equal(f(x, i), x[:, index] * 2)
+    with pytest.raises(RuntimeError, match="out of"):
+        f(x, i + 5)
+
+
+@pytest.mark.parametrize("divisor", [1.5, -2.5])
+def test_remainders_by_a_number(divisor: float) -> None:
+    x = torch.tensor([-1.0, 2.0, 7.25])
+    for fn in (lambda x: x % divisor, lambda x: x // divisor, lambda x: torch.remainder(x, divisor)):
+        assert torch.equal(tinycompile.compile(fn, backend="triton")(x), fn(x))

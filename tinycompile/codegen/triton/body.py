@@ -146,6 +146,11 @@ class Body:
                 self.axes[f"@{dim.name}"] = dim.name
         return offset
 
+    def reached(self, form: Forms) -> frozenset[str]:
+        """The axes of an access: of its offset, its masks, and the coordinates it checks (a stride of 0 hides these)."""
+        walked = (axes_in(d, self.analysis) for d in (form.offset, *form.masks))
+        return frozenset[str]().union(*walked, *(self.analysis.spans[c.value] for c in form.checks))
+
     def checks(self, form: Forms) -> list[str]:
         """Conditions that keep indirect coordinates inside their dimension."""
         lines = []
@@ -160,7 +165,7 @@ class Body:
         inside = self.checks(form)
         if not inside:
             return []
-        at = axes_in(form.offset, self.analysis).union(*(axes_in(m, self.analysis) for m in form.masks))
+        at = self.reached(form)
         wanted = " & ".join([*self.dim_mask(at), *(f"({at_least_zero(m, self.symbol)})" for m in form.masks)])
         where = f", mask={wanted}" if wanted else ""
         return [f'tl.device_assert({" & ".join(inside)}, "index out of range"{where})']
@@ -168,7 +173,7 @@ class Body:
     def load(self, s: Load, form: Forms) -> str:
         """``tl.load(...)``, masked as the tile, the program's own masks and bounds checks require."""
         span = axes_in(form.offset, self.analysis)
-        at = span.union(*(axes_in(m, self.analysis) for m in form.masks))
+        at = self.reached(form)
         conditions = [f"({at_least_zero(m, self.symbol)})" for m in form.masks] + self.checks(form)
         parts = [self.pointer(s.buffer, form.offset, span, at)]
         mask = " & ".join([*self.dim_mask(at), *conditions])
@@ -185,6 +190,7 @@ class Body:
         span, value_span = axes_in(form.offset, self.analysis), self.analysis.spans[s.value]
         dtype = self.analysis.metas[s.buffer].dtype
         value = cast(self.operand(s.value), self.dtypes[s.value], dtype)
+        value_span |= self.reached(form)
         parts = [self.pointer(s.buffer, form.offset, span, value_span), value]
         mask = " & ".join([*self.dim_mask(span | value_span), *self.checks(form)])
         if s.mode == "atomic_add":
