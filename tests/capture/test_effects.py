@@ -472,6 +472,18 @@ def test_objects_that_are_one_in_one_call_and_not_in_the_next() -> None:
     same(k(ys, ys, x), x + 1)
 
 
+def test_an_object_reached_through_a_bound_method_is_that_object() -> None:
+    def f(box, bump, x):
+        bump(x)
+        return box.value + x
+
+    g = compiled(f)
+    boxes = breaking.Box(torch.zeros(2)), breaking.Box(torch.zeros(2))
+    for _ in range(3):
+        got, want = (h(b, b.bump, torch.ones(2)) for h, b in zip((g, f), boxes, strict=True))
+        same(got, want)
+
+
 def test_hooks_that_come_and_go() -> None:
     m = nn.Linear(2, 2)
     f = compiled(lambda x: m(x) + 1, fullgraph=True)

@@ -154,7 +154,7 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
         return PyModuleValue(obj, source)
     if isinstance(obj, MethodType):
         owner = tr.guards.hold(obj.__self__, "self")
-        return BoundFunction(from_callable(tr, obj.__func__), wrap(tr, obj.__self__, owner), source)
+        return BoundFunction(from_callable(tr, obj.__func__), tr.wrap(obj.__self__, owner), source)
     if isinstance(obj, torch.nn.Module):
         return ModuleValue(obj, source or tr.guards.hold(obj, "module"))
     if type(obj).__module__ == "tinycompile.api" and hasattr(
@@ -302,7 +302,7 @@ def _set(tr: Tracer, obj: Any, source: Source) -> Value:
 
 def _slice(tr: Tracer, obj: slice, source: Source) -> Value:
     source = _guard_type(tr, obj, source)
-    return SliceValue((wrap(tr, getattr(obj, n), Attr(source, n)) for n in ("start", "stop", "step")), source)
+    return SliceValue((tr.wrap(getattr(obj, n), Attr(source, n)) for n in ("start", "stop", "step")), source)
 
 
 # --- functions and objects ----------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ def _bound_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
         return pinned(tr, obj, source)
     tr.guards.check(f"_type({source.text}) is {tr.guards.hold(MethodType, 'method_').name}", f"{source.label} is a method")
     return BoundFunction(
-        wrap(tr, obj.__func__, Attr(source, "__func__")), wrap(tr, obj.__self__, Attr(source, "__self__")), source
+        tr.wrap(obj.__func__, Attr(source, "__func__")), tr.wrap(obj.__self__, Attr(source, "__self__")), source
     )
 
 
@@ -496,5 +496,5 @@ def from_python(tr: Tracer, obj: Any) -> Value:
     if callable(obj) and is_trusted(getattr(obj, "__module__", None)):
         return from_callable(tr, obj)
     if isinstance(obj, torch.Tensor):
-        return wrap(tr, obj, tr.guards.hold(obj, "tensor"))
+        return tr.wrap(obj, tr.guards.hold(obj, "tensor"))
     return tr.wrap(obj, tr.guards.hold(obj, kind.__name__.lower()))
