@@ -183,7 +183,7 @@ def reset() -> None:
 def explain(fn: Any, **options: Any) -> Callable[..., Report]:
     """``explain(fn)(*args)``: compile ``fn`` (a function, method, module, or something compiled already) for these
     arguments and report."""
-    return _compile(fn, Options(**options)).explain  # type: ignore[no-any-return]
+    return _compile(fn, Options(**options)).explain
 
 
 def compile(

@@ -107,7 +107,12 @@ WORKLOADS = (
     Workload(rms_norm, lambda: (_normal(64, 512, dtype=BF16), _normal(512, dtype=BF16)), 1),
     Workload(
         layer_norm_residual,
-        lambda: (_normal(64, 512, dtype=BF16), _normal(64, 512, dtype=BF16), _normal(512, dtype=BF16), _normal(512, dtype=BF16)),
+        lambda: (
+            _normal(64, 512, dtype=BF16),
+            _normal(64, 512, dtype=BF16),
+            _normal(512, dtype=BF16),
+            _normal(512, dtype=BF16),
+        ),
         1,
     ),
     Workload(softmax, lambda: (_normal(64, 300),), 1),

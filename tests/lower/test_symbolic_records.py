@@ -44,7 +44,9 @@ def _resized(value: Any, sizes: dict[int, int]) -> Any:
 def _usable(sample: Sample) -> bool:
     """Row-major tensors of sizes of at least 2 whose data is no index: then any size is as good as another."""
     specs = _specs((*sample.args, *sample.kwargs.values()))
-    plain = all(s.layout == "contiguous" and not s.fill.startswith("index") and s.fill != "special" and 0 not in s.shape for s in specs)
+    plain = all(
+        s.layout == "contiguous" and not s.fill.startswith("index") and s.fill != "special" and 0 not in s.shape for s in specs
+    )
     return bool(specs) and plain and any(n > 1 for s in specs for n in s.shape)
 
 

@@ -125,7 +125,7 @@ def function_apply(cls: type[torch.autograd.Function]) -> Callable[..., Any]:
     """``cls.apply`` without the Python in front of it, which looks for functorch transforms: for callers that have guards."""
     if _FunctionBase is None or not issubclass(cls, _FunctionBase):
         return cls.apply
-    apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply
+    apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
     return apply
 
 

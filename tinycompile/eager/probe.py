@@ -36,7 +36,9 @@ _UNRELIABLE_NAMES = frozenset(
         "max_unpool1d",
         "max_unpool2d",
         "max_unpool3d",
-        "nonzero_static", "svd_lowrank", "pca_lowrank",
+        "nonzero_static",
+        "svd_lowrank",
+        "pca_lowrank",
     )
 )
 _FROM_VALUES = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)

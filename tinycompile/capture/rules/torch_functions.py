@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +147,11 @@ def _set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _as_library_calls(*fns: Any) -> None:
     """Functions written in Python whose code is not followed: one node each."""
     for fn in fns:
-        RULES[fn] = lambda tr, args, kwargs, fn=fn: torch_calls.call_torch(tr, fn, args, kwargs)
+        RULES[fn] = functools.partial(_library_call, fn)
+
+
+def _library_call(fn: Any, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return torch_calls.call_torch(tr, fn, args, kwargs)
 
 
 _as_library_calls(
