@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import tinycompile
 from tests.codegen.triton.harness import check, emitted, interpret
 from tests.codegen.triton.nests import F32, Build, Case
 from tinycompile.ops.scalar import SCALAR_OPS
@@ -277,3 +278,15 @@ def test_every_op_on_row_values() -> None:
             b.output(f"out_{op}", (3,), b.dtypes[value])
             b.store(f"out_{op}", value, i)
         check(b.case(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fn", [torch.argmax, torch.argmin])
+@pytest.mark.parametrize("backend", ["cpp", "triton"])
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0), (0, 2, 1), (2, 0, 1)], ids=str)
+def test_positions_count_in_the_order_of_dims_not_of_memory(fn, backend: str, order: tuple[int, ...]) -> None:
+    f = tinycompile.compile(lambda x: fn(x), backend=backend, fullgraph=True)
+    for shape in ((4, 6, 5), (3, 40, 70)):
+        x = torch.randn(shape).permute(order)
+        assert torch.equal(f(x), fn(x))
+        g = tinycompile.compile(lambda x: (fn(x), fn(x.permute(order))), backend=backend)
+        assert all(torch.equal(a, b) for a, b in zip(g(x), g.original(x), strict=True))

@@ -106,7 +106,7 @@ def analyse(nest: Nest, metas: Mapping[str, TensorMeta], hints: Mapping[str, int
     _check_reductions(nest)
     values = {n for s in nest.body for n in names_of(s)}
     forms = [_forms(s, metas, values) for s in nest.body]
-    axes = list(nest.axes)
+    axes = _in_reduced_order(nest)
     for axis in [a for a in axes if isinstance(a.extent, int) and a.extent == 1]:
         forms = [_map_forms(f, lambda d, n=axis.name: ex.substitute(d, {n: 0})) for f in forms]  # type: ignore[misc]
         if axis.kind == "parallel":
@@ -116,6 +116,17 @@ def analyse(nest: Nest, metas: Mapping[str, TensorMeta], hints: Mapping[str, int
     reduction = tuple(a for a in axes if a.kind != "parallel")
     spans, level = _flow(nest, forms, {a.name for a in axes}, {a.name for a in reduction})
     return Analysis(nest, parallel, reduction, tuple(forms), spans, level, metas, hints)
+
+
+def _in_reduced_order(nest: Nest) -> list[Axis]:
+    """The nest's axes, those of an argmax in the order in which it flattens them (``Reduce.axes``, not the nest's)."""
+    orders = {s.axes for s in nest.body if isinstance(s, Reduce) and s.kind.startswith("arg")}
+    if not orders:
+        return list(nest.axes)
+    if len(orders) > 1:
+        raise BackendError(f"{nest.name}: reductions that return positions flatten their axes in different orders")
+    by_name = {a.name: a for a in nest.axes}
+    return [a for a in nest.axes if a.kind == "parallel"] + [by_name[name] for name in orders.pop()]
 
 
 def _check_reductions(nest: Nest) -> None:
