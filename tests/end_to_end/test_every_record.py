@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.lower.support import assert_contract, bind_sample, graph_of_call, run_eager, to_double
-from tests.lower.test_every_record import UNDEFINED
+from tests.lower.support import assert_contract, bind_sample, graph_of_call, run_eager
+from tests.lower.test_every_record import UNDEFINED, judged
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.device import Device
 from tinycompile.base.errors import KernelError
@@ -55,14 +55,6 @@ def _cases(op: Op) -> Iterator[tuple[tuple[Any, ...], Graph, list[Any], list[Any
             return
 
 
-def _exact(op: Op, args: tuple[Any, ...], want: list[Any]) -> list[Any]:
-    try:
-        exact = run_eager(op.eager, to_double(args))
-    except (RuntimeError, NotImplementedError):
-        return [None] * len(want)
-    return [e if isinstance(e, torch.Tensor) and e.shape == w.shape else None for e, w in zip(exact, want, strict=True)]
-
-
 def _source(graph: Graph, target: Target) -> Source:
     return generate(graph, target, Artifacts(), {})[1]
 
@@ -75,7 +67,7 @@ def _check(op: Op, target: Target) -> None:
             got = call(*inputs)
         except KernelError:
             continue  # refused before any effect; the API redoes such a call eagerly
-        for g, w, e in zip(got, want, _exact(op, args, want), strict=True):
+        for g, w, e in zip(got, want, judged(op, args, want), strict=True):
             assert_contract(g, w, e, op.ulp)
 
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.pure, pytest.mark.filterwarnings("ignore:.*degrees of 
 UNDEFINED = frozenset({"empty", "empty_like", "new_empty", "empty_strided"})  # memory as it comes
 
 
-def _judged(op: Op, args: tuple[Any, ...], want: list[Any]) -> list[Any]:
+def judged(op: Op, args: tuple[Any, ...], want: list[Any]) -> list[Any]:
     """The answer in float64, None where torch has none or answers in another shape."""
     try:
         exact = run_eager(op.eager, to_double(args))
@@ -48,7 +48,7 @@ def _check(op: Op, sample: Sample) -> None:
         for g, w in zip(got, want, strict=True):
             assert_same_form(g, w)
         return
-    for g, w, e in zip(got, want, _judged(op, args, want), strict=True):
+    for g, w, e in zip(got, want, judged(op, args, want), strict=True):
         assert_contract(g, w, e, op.ulp)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from tinycompile.base.meta import TensorMeta
+from tinycompile.ir.builder import inputs_of
 from tinycompile.ir.graph import Graph, Node, Ref
 
 # Ops whose result never requires grad, whatever their inputs: they read shapes only, or cut the tape.
@@ -27,19 +27,10 @@ def outputs_require_grad(graph: Graph, inputs: Sequence[bool]) -> tuple[bool, ..
 def _requires(node: Node, live: dict[str, bool]) -> bool:
     if node.kind == "call" and node.target in CUT:
         return False
-    reached = any(live[r.name] for r in refs((node.args, node.kwargs)))
+    reached = any(live[r.name] for r in inputs_of(node))
     return reached and (not isinstance(node.meta, TensorMeta) or has_gradient(node.meta))
 
 
 def has_gradient(meta: TensorMeta) -> bool:
     """Whether the dtype is one that gradients have."""
     return meta.dtype.is_floating_point or meta.dtype.is_complex
-
-
-def refs(value: Any) -> Iterator[Ref]:
-    """Every Ref in nested arguments."""
-    if isinstance(value, Ref):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for inner in value:
-            yield from refs(inner)
