@@ -59,12 +59,18 @@ def _deviation(b: Builder, mean: Value, m2: Value, count: Value, **attrs: Any) -
     return b("sqrt", _variance(b, mean, m2, count, **attrs))
 
 
+def _running_mean(b: Builder, mean: Value, count: Value) -> Value:
+    """The mean as a running formula gives it: past an infinity it meets inf - inf, so NaN; of one element, the element."""
+    lost = b("isinf", mean) & (count > 1)
+    return b.where(lost, b.const(float("nan"), mean.dtype), mean)
+
+
 def _variance_and_mean(b: Builder, mean: Value, m2: Value, count: Value, **attrs: Any) -> tuple[Value, Value]:
-    return _variance(b, mean, m2, count, **attrs), mean
+    return _variance(b, mean, m2, count, **attrs), _running_mean(b, mean, count)
 
 
 def _deviation_and_mean(b: Builder, mean: Value, m2: Value, count: Value, **attrs: Any) -> tuple[Value, Value]:
-    return _deviation(b, mean, m2, count, **attrs), mean
+    return _deviation(b, mean, m2, count, **attrs), _running_mean(b, mean, count)
 
 
 def _eager_moment(fn: Any) -> Any:
