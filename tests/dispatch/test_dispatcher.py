@@ -221,3 +221,37 @@ def test_table_and_resolve(batched: list[str]) -> None:
 
 def test_every_backend_is_in_every_table() -> None:
     assert all(key.name in dispatcher.table(A) for key in BACKENDS)
+
+
+def test_a_watcher_sees_each_handler_and_leaves_no_trace() -> None:
+    dispatcher.define("watched_op(Tensor x) -> Tensor")
+    seen = []
+
+    def watcher(name, keyset, choice):
+        def run(name, keyset, args):
+            seen.append((name, choice.key, choice.kind))
+            return choice.run(name, keyset, args)
+
+        return run if name == "watched_op" else choice.run
+
+    try:
+        dispatcher.register("watched_op", Key.CPU, lambda x: 5)
+        dispatcher.register(
+            "watched_op",
+            Key.AUTOGRAD,
+            lambda keyset, x: dispatcher.redispatch("watched_op", keyset.below(Key.AUTOGRAD), (x,)),
+            with_keyset=True,
+        )
+        x = Dummy(KeySet.of(Key.CPU))
+        with dispatcher.include(Key.AUTOGRAD):
+            dispatcher.call("watched_op", x)
+            dispatcher.watch(watcher)
+            try:
+                assert dispatcher.call("watched_op", x) == 5
+            finally:
+                dispatcher.unwatch(watcher)
+            assert seen == [("watched_op", Key.AUTOGRAD, "kernel"), ("watched_op", Key.CPU, "kernel")]
+            dispatcher.call("watched_op", x)
+        assert len(seen) == 2
+    finally:
+        dispatcher.undefine("watched_op")

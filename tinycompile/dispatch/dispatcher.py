@@ -39,6 +39,10 @@ class Choice(NamedTuple):
         return f"{self.key.name} {self.kind} {getattr(self.fn, '__qualname__', self.fn)}"
 
 
+# ``watcher(op_name, keyset, choice) -> run``: stands in for ``choice.run`` while it watches; see ``watch``.
+Watcher = Callable[[str, KeySet, Choice], Boxed]
+
+
 @dataclass
 class _Entry:
     """One op: its kernels by key, and the choices made so far by key set."""
@@ -59,6 +63,7 @@ class _Guards(threading.local):
 
 _ENTRIES: dict[str, _Entry] = {}
 _FALLBACKS: dict[Key, Boxed] = {}
+_WATCHERS: list[Watcher] = []
 _guards = _Guards()
 _lock = threading.Lock()  # for registration; calls take no lock
 
@@ -151,7 +156,7 @@ def _run(entry: _Entry, mask: int, args: tuple[Any, ...]) -> Any:
     choice = entry.choices.get(mask)
     if choice is None:
         keyset = KeySet(mask)
-        choice = entry.choices[mask] = keyset, _choose(entry, keyset).run
+        choice = entry.choices[mask] = keyset, _watched(entry.schema.name, keyset, _choose(entry, keyset))
     return choice[1](entry.schema.name, choice[0], args)
 
 
@@ -167,6 +172,34 @@ def _choose(entry: _Entry, keyset: KeySet) -> Choice:
     raise NotImplementedError(
         f"Could not run '{entry.schema.name}' with keys {keyset}: no kernel, fallback or decomposition (kernels: {have})"
     )
+
+
+def watch(watcher: Watcher) -> None:
+    """From now on ``watcher`` is asked once for each (op, key set) what shall run in place of the choice, in every thread.
+
+    Calls cost nothing more while nobody watches: a watcher is built into the cached choices, which are made anew."""
+    _set_watchers([*_WATCHERS, watcher])
+
+
+def unwatch(watcher: Watcher) -> None:
+    """End :func:`watch`. Raises ValueError when it does not watch."""
+    left = list(_WATCHERS)
+    left.remove(watcher)
+    _set_watchers(left)
+
+
+def _set_watchers(watchers: list[Watcher]) -> None:
+    with _lock:
+        _WATCHERS[:] = watchers
+        for entry in _ENTRIES.values():
+            entry.choices = {}
+
+
+def _watched(name: str, keyset: KeySet, choice: Choice) -> Boxed:
+    run = choice.run
+    for watcher in _WATCHERS:
+        run = watcher(name, keyset, choice._replace(run=run))
+    return run
 
 
 def _boxed(fn: Callable[..., Any], with_keyset: bool) -> Boxed:
