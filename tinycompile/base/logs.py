@@ -35,11 +35,23 @@ def log(channel: str, message: str) -> None:
 
 def warn(message: str, category: type[Warning] = FallbackWarning) -> None:
     """A warning that points at the user's call: past our own frames, the code that we generated, and torch's."""
-    frame: FrameType | None = sys._getframe()
+    warnings.warn(message, category, stacklevel=_users_frame()[1])
+
+
+def user_line() -> str:
+    """Where the user's program is now, as ``file:line``: past our own frames, generated code, and torch's. Empty in a thread
+    that runs none of it."""
+    frame = _users_frame()[0]
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _users_frame() -> tuple[FrameType | None, int]:
+    """The innermost frame of the user's, and its level above the caller's."""
+    frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    return frame, level
 
 
 def warn_once(message: str) -> None:

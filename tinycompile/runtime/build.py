@@ -21,6 +21,7 @@ from tinycompile.ops.record import OPS
 from tinycompile.runtime import cpp_build, interpreter_worker, triton_build, triton_restore
 from tinycompile.runtime.autotune import STEM, Tuned, Tuner, only
 from tinycompile.runtime.cache import Entry
+from tinycompile.runtime.linked import Linked
 
 Call = Callable[..., tuple[Any, ...]]
 Launcher = Callable[..., Any]
@@ -55,11 +56,13 @@ def link(source: Source, device: Device, launchers: Mapping[str, Launcher]) -> C
         **launchers,
         **{name: resolve(kind, path) for name, kind, path in source.externs},
     }
+    linked = Linked(source, namespace)
     for name, launcher in launchers.items():
         if isinstance(launcher, Tuned):
-            launcher.settled = functools.partial(namespace.__setitem__, name)  # the wrapper then calls the winner itself
+            launcher.settled = functools.partial(linked.replace, name)  # the wrapper then calls the winner itself
     exec(compile(source.wrapper, f"<tinycompile {source.name} wrapper>", "exec"), namespace)
     call: Call = namespace["call"]
+    call.linked = linked  # type: ignore[attr-defined]  # lives as long as the code
     if device.type == "cuda" and torch.cuda.device_count() > 1:
         call = _on_device(call, max(device.index, 0))
     return call
