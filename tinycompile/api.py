@@ -174,6 +174,11 @@ def _set_slot(module: CompiledModule, name: str, value: Any) -> None:
 _live: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 
 
+def compiled_functions() -> list[CompiledFunction]:
+    """All that are alive, in no order: of functions, of methods and of modules' forwards."""
+    return list(_live)
+
+
 def reset() -> None:
     """Forget every specialisation of every compiled function; the disk cache stays."""
     for function in list(_live):

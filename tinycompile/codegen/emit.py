@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tinycompile.codegen.cpp.emit as cpp
 import tinycompile.codegen.triton.emit as triton
 from tinycompile.base.target import Target
@@ -18,7 +20,7 @@ def emit(plan: Plan, target: Target) -> Source:
     emit_kernel = _EMITTERS[target.language]
     kernels: dict[str, KernelSource] = {}
     for kernel in plan.kernels:
-        kernels[kernel.nest.name] = emit_kernel(kernel, plan, target, kernel.nest.name)
+        kernels[kernel.nest.name] = replace(emit_kernel(kernel, plan, target, kernel.nest.name), flops=kernel.flops)
     prelude = cpp.prelude(target) if target.language == "cpp" and kernels else ""
     externs = dict.fromkeys((extern_name(s.kind, s.target), s.kind, s.target) for s in plan.steps if isinstance(s, ExternCall))
     aliases = tuple(

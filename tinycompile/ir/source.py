@@ -36,7 +36,8 @@ class KernelSource:
     ``text``: Triton: a whole importable module whose function ``name`` is the kernel. C++: the function alone (the module's
     prelude is shared by ``Source.prelude``). ``grid``: up to three expressions over size symbols and constants' names.
     ``configs``: candidates,
-    the cost model's choice first. ``bytes_moved``, ``lines`` (user's "file:line" strings) and ``why`` are for people.
+    the cost model's choice first. ``bytes_moved``, ``flops``, ``lines`` (user's "file:line" strings) and ``why`` are for
+    people.
     """
 
     name: str
@@ -46,6 +47,7 @@ class KernelSource:
     grid: tuple[Dim, ...] = (1,)
     configs: tuple[Config, ...] = (Config(),)
     bytes_moved: Dim = 0
+    flops: Dim = 0
     lines: tuple[str, ...] = ()
     why: str = ""
 

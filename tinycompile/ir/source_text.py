@@ -49,6 +49,7 @@ def _kernel(data: dict[str, Any]) -> KernelSource:
         "configs": configs,
         "grid": tuple(_dim(g) for g in data["grid"]),
         "bytes_moved": _dim(data["bytes_moved"]),
+        "flops": _dim(data["flops"]),
         "lines": tuple(data["lines"]),
     }
     return KernelSource(**{**data, **changed})
