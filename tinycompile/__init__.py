@@ -33,6 +33,7 @@ from tinycompile.capture.marks import (
     mark_static,
 )
 from tinycompile.eager import autograd
+from tinycompile.eager.autocast import autocast
 from tinycompile.eager.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from tinycompile.eager.checkpoint import checkpoint
 from tinycompile.eager.factories import (
@@ -70,7 +71,8 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendError", "CompiledFunction", "CompiledModule", "Device", "FallbackWarning", "GraphBreakError", "InternalError",
     "RecompileLimitWarning", "Report", "Storage", "Tensor", "TinycompileError", "allow_in_graph", "arange", "as_tensor",
-    "assume_constant_result", "autograd", "checkpoint", "compile", "config", "device", "disable", "empty", "empty_like",
+    "assume_constant_result", "autocast", "autograd", "checkpoint", "compile", "config", "device", "disable", "empty",
+    "empty_like",
     "empty_strided", "enable_grad", "errors", "explain", "eye", "from_dlpack", "from_numpy", "from_torch", "full", "full_like",
     "graph_break", "inference_mode", "is_compiling", "is_grad_enabled", "linspace", "list_backends", "logspace",
     "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like", "rand", "rand_like", "randint",

@@ -207,7 +207,7 @@ def test_table_and_resolve(batched: list[str]) -> None:
     text = dispatcher.table(A)
     rows = {line.split()[0]: line.split()[1] for line in text.splitlines()[1:]}
     assert text.startswith(f"{A}(Tensor self") and list(rows) == [key.name for key in sorted(Key, reverse=True)]
-    assert (rows["AUTOGRAD"], rows["BATCHED"], rows["AUTOCAST"], rows["PRIVATEUSE1"]) == (
+    assert (rows["AUTOGRAD"], rows["BATCHED"], rows["FUNCTIONALIZE"], rows["PRIVATEUSE1"]) == (
         "kernel",
         "fallback",
         "fall",

@@ -11,8 +11,8 @@ from tinycompile.dispatch.keys import ALL, BACKENDS, Key, KeySet, backend_key
 pytestmark = pytest.mark.pure
 
 
-def test_priority_is_the_designs() -> None:
-    order = "AUTOGRAD AUTOCAST BATCHED FUNCTIONALIZE TRACING CPU CUDA META PRIVATEUSE1".split()
+def test_priority() -> None:
+    order = "OUTLINE AUTOCAST AUTOGRAD BATCHED FUNCTIONALIZE TRACING CPU CUDA META PRIVATEUSE1".split()
     assert [key.name for key in ALL] == order
 
 

@@ -6,7 +6,9 @@ but right; ``doctor`` lists which ways are in use (:func:`in_use`).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,6 +51,15 @@ def is_functorch_wrapped(t: torch.Tensor) -> bool:
 # --- modes -------------------------------------------------------------------------------------------------------------------
 
 _any_autocast = _find("_is_any_autocast_enabled")
+
+
+def any_autocast_public() -> bool:
+    """As ``any_autocast``, for CPU and CUDA."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
+any_autocast: Callable[[], bool] = _any_autocast or any_autocast_public
+"""``any_autocast()``: whether this thread is in an autocast region of any device type."""
 _function_modes = _find("_len_torch_function_stack")
 _dispatch_modes = _find("_len_torch_dispatch_stack")
 
@@ -63,6 +74,29 @@ def ordinary_mode() -> bool:
 def ordinary_mode_public() -> bool:
     """As :func:`ordinary_mode`, but blind to torch-function and dispatch modes."""
     return not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") or torch.is_inference_mode_enabled())
+
+
+def ordinary_but_autocast() -> bool:
+    """As :func:`ordinary_mode`, whatever autocast is."""
+    modes = (_function_modes is not None and _function_modes()) or (_dispatch_modes is not None and _dispatch_modes())
+    return not (torch.is_inference_mode_enabled() or modes)
+
+
+_autocast_anchors: dict[str, torch.Tensor] = {}
+
+
+def autocast_token() -> weakref.ref[torch.Tensor] | None:
+    """Inside an autocast region on a CPU or GPU: a reference that dies when torch forgets the casts of weights it has kept.
+
+    It is a reference to such a cast. None where this torch does not show what a node saved: then nothing can be kept."""
+    kind = "cuda" if torch.is_autocast_enabled("cuda") else "cpu"
+    anchor = _autocast_anchors.get(kind)
+    if anchor is None:
+        anchor = _autocast_anchors[kind] = torch.zeros(1, 1, requires_grad=True, device=kind)
+    with torch.enable_grad():
+        made = torch.mm(anchor, anchor)
+    kept = getattr(made.grad_fn, "_saved_self", None)
+    return None if kept is None or kept.dtype == anchor.dtype else weakref.ref(kept)
 
 
 # --- allocation --------------------------------------------------------------------------------------------------------------
@@ -179,6 +213,22 @@ _keep_graph = _find("_autograd._get_current_graph_task_keep_graph")
 def keeps_graph() -> bool:
     """Inside torch's backward: whether it was asked to retain the graph. The public way can't tell, and says yes."""
     return True if _keep_graph is None else bool(_keep_graph())
+
+
+# --- kernels of torch's own dispatcher ---------------------------------------------------------------------------------------
+
+_op_names = _find("_dispatch_get_all_op_names")
+_has_kernel = _find("_dispatch_has_kernel_for_dispatch_key")
+
+
+@cache
+def ops_with_kernel(key: str) -> frozenset[str]:
+    """ATen ops, without overloads, that have a kernel of their own at one of torch's dispatch keys: ``AutocastCPU``,
+    ``CompositeImplicitAutograd``. There is no public way: then none are known."""
+    if _op_names is None or _has_kernel is None:
+        return frozenset()
+    names = (n for n in _op_names() if n.startswith("aten::"))
+    return frozenset(n[6:].partition(".")[0] for n in names if _has_kernel(n, key))
 
 
 def in_use() -> dict[str, bool]:

@@ -1,6 +1,7 @@
 """The dispatcher: which kernel a call runs, decided by the key sets of its tensors.
 
-A call's key set is the union of its tensors' ``keys``, with the thread's included keys added and its excluded keys removed.
+A call's key set is the union of its tensors' ``keys``, with the thread's included keys added (and AUTOCAST in a region of
+torch's autocast) and its excluded keys removed.
 Keys are tried from the highest down. The first that has something to run wins: a kernel registered for the op and the key,
 or the key's boxed fallback, or, at a backend, the op's composite (its decomposition). Other keys are fallen through.
 The choice is made once per (op, key set) and cached.
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tinycompile.base.device import Device
+from tinycompile.base.torch_private import any_autocast
 from tinycompile.dispatch.keys import BACKENDS, Key, KeySet, backend_key
 from tinycompile.dispatch.schema import Schema, parse
 
@@ -61,6 +63,7 @@ class _Guards(threading.local):
     exclude: int = 0
 
 
+_AUTOCAST = Key.AUTOCAST.bit
 _ENTRIES: dict[str, _Entry] = {}
 _FALLBACKS: dict[Key, Boxed] = {}
 _WATCHERS: list[Watcher] = []
@@ -143,8 +146,10 @@ def call(op_name: str, /, *args: Any, **kwargs: Any) -> Any:
 def call_bound(op_name: str, args: tuple[Any, ...]) -> Any:
     """``call`` for arguments that are in schema order already, with all defaults."""
     entry = _entry(op_name)
-    mask = _keys_of(entry, args)
-    return _run(entry, (mask | _guards.include) & ~_guards.exclude, args)
+    mask = _keys_of(entry, args) | _guards.include
+    if any_autocast():
+        mask |= _AUTOCAST
+    return _run(entry, mask & ~_guards.exclude, args)
 
 
 def redispatch(op_name: str, keyset: int, args: Sequence[Any]) -> Any:
@@ -343,8 +348,10 @@ def resolve(op_name: str, keyset: int) -> Choice:
 def keyset_of(op_name: str, /, *args: Any, **kwargs: Any) -> KeySet:
     """The key set with which ``call`` would dispatch these arguments now."""
     entry = _entry(op_name)
-    mask = _keys_of(entry, entry.schema.bind(args, kwargs))
-    return KeySet((mask | _guards.include) & ~_guards.exclude)
+    mask = _keys_of(entry, entry.schema.bind(args, kwargs)) | _guards.include
+    if any_autocast():
+        mask |= _AUTOCAST
+    return KeySet(mask & ~_guards.exclude)
 
 
 def table(op_name: str) -> str:

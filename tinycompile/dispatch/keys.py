@@ -16,8 +16,9 @@ class Key(IntEnum):
     TRACING = 4
     FUNCTIONALIZE = 5
     BATCHED = 6
-    AUTOCAST = 7
-    AUTOGRAD = 8
+    AUTOGRAD = 7
+    AUTOCAST = 8
+    OUTLINE = 9
 
     @property
     def bit(self) -> int:

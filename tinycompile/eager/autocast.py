@@ -1,0 +1,175 @@
+"""The Autocast key: mixed precision. Inside a region each op first casts its tensors by its policy (``autocast_policy.py``).
+
+The regions are torch's own: ``tinycompile.autocast`` is ``torch.autocast``, so that either spelling holds for both kinds of
+tensors. The key is the highest: the casts are ops themselves, so the tape follows them, and captures have them in their graphs.
+What runs below an op is outside the region, as in torch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.base import torch_private
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import Key, KeySet
+from tinycompile.eager.autocast_policy import BANNED_MESSAGE, POLICIES, Policy
+from tinycompile.eager.tensor import Tensor
+from tinycompile.ops.calls import cast
+
+autocast = torch.autocast
+
+_PROMOTION = "Unexpected floating ScalarType in at::autocast::prioritize"
+
+
+_Casts = dict[tuple[int, torch.dtype], tuple[Any, Any]]  # (id of a weight, dtype) -> the weight, its cast
+
+
+class _Weights(threading.local):
+    """Casts of leaves that require grad, kept until the outermost region ends: a weight that is used twice is cast once."""
+
+    token: Any = None
+    casts: _Casts | None = None
+
+
+_weights = _Weights()
+
+
+def run_autocast(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
+    """The Autocast key's fallback: cast as the policy of the call's device says, then go on with the region switched off."""
+    kind = "cuda" if keyset >> Key.CUDA & 1 else "cpu" if keyset >> Key.CPU & 1 else ""
+    if not kind or not torch.is_autocast_enabled(kind):
+        return dispatcher.redispatch(op_name, keyset.below(Key.AUTOCAST), args)
+    lower = torch.get_autocast_dtype(kind)
+    policy = POLICIES[kind].get(op_name)
+    if op_name == "einsum" and kind == "cpu" and len(args[1]) < 2:  # no matrix product in it
+        policy = None
+    keep = _cache(lower) if policy is Policy.LOWER and not keyset >> Key.TRACING & 1 else None
+    torch.set_autocast_enabled(kind, False)
+    try:
+        if policy is not None:
+            args = cast_arguments(policy, args, kind, lower, keep)
+            if policy is Policy.FP32_RESULT:
+                args = _with_dtype(op_name, args, kind)
+        return dispatcher.redispatch(op_name, keyset.below(Key.AUTOCAST), args)
+    finally:
+        torch.set_autocast_enabled(kind, True)
+
+
+# --- casts -------------------------------------------------------------------------------------------------------------------
+
+
+def cast_arguments(
+    policy: Policy, args: Sequence[Any], kind: str, lower: torch.dtype, keep: _Casts | None = None
+) -> tuple[Any, ...]:
+    """A call's arguments as ``policy`` casts them on devices of type ``kind``. Raises RuntimeError for what torch refuses.
+
+    ``keep``: casts of weights made so far in this region."""
+    if policy is Policy.BANNED:
+        raise RuntimeError(BANNED_MESSAGE)
+    if policy is Policy.FP32_RESULT:
+        return tuple(args)
+    to = lower if policy is Policy.LOWER else torch.float32
+    if policy is Policy.PROMOTE:
+        to = _widest(args, kind, lower)
+    return tuple(_cast(a, kind, to, keep) for a in args)
+
+
+def is_eligible(value: Any, kind: str) -> bool:
+    """Whether autocast may cast it: a floating-point tensor, not float64, on such a device."""
+    dtype = getattr(value, "dtype", None)
+    return (
+        dtype is not None
+        and dtype.is_floating_point
+        and dtype is not torch.float64
+        and getattr(getattr(value, "device", None), "type", "") == kind
+    )
+
+
+def _cast(value: Any, kind: str, to: torch.dtype, keep: _Casts | None) -> Any:
+    if type(value) in (tuple, list):
+        return type(value)(_cast(v, kind, to, keep) for v in value)
+    if not is_eligible(value, kind):
+        return value
+    if keep is None or value.dtype is not torch.float32 or not _is_weight(value):
+        return cast(value, to)
+    known = keep.get((id(value), to))
+    if known is None:
+        known = keep[id(value), to] = value, cast(value, to)  # the weight is held, so that its id stays its own
+    return known[1]
+
+
+def _widest(args: Sequence[Any], kind: str, lower: torch.dtype) -> torch.dtype:
+    """float32 if any tensor is; doubles don't count."""
+    widest = lower
+    for tensor in dispatcher.tensors_in(args):
+        if is_eligible(tensor, kind):
+            if tensor.dtype is torch.float32 or widest is torch.float32:
+                widest = torch.float32
+            elif tensor.dtype is not lower:
+                raise RuntimeError(_PROMOTION)
+    return widest
+
+
+def _with_dtype(op_name: str, args: tuple[Any, ...], kind: str) -> tuple[Any, ...]:
+    """With the op's ``dtype`` argument set to float32, unless the caller gave one."""
+    at = dispatcher.schema_of(op_name).positions["dtype"]
+    if args[at] is not None or not is_eligible(args[0], kind):
+        return args
+    return (*args[:at], torch.float32, *args[at + 1 :])
+
+
+# --- the cache of weights ----------------------------------------------------------------------------------------------------
+
+
+def _cache(lower: torch.dtype) -> _Casts | None:
+    """The casts kept in this region, with torch's lifetime: until its outermost region ends. None: nothing may be kept."""
+    if not torch.is_autocast_cache_enabled() or not torch.is_grad_enabled():
+        return None
+    if _weights.token is None or _weights.token() is None:
+        _weights.token, _weights.casts = torch_private.autocast_token(), {}
+    return None if _weights.token is None else _weights.casts
+
+
+def _is_weight(tensor: Any) -> bool:
+    """A leaf that requires grad, and no view: what torch keeps the cast of."""
+    if isinstance(tensor, Tensor):
+        return bool(tensor.keys & Key.AUTOGRAD.bit) and tensor._view is None and tensor.is_leaf
+    return bool(tensor.requires_grad and tensor.is_leaf and not tensor._is_view())
+
+
+# --- functions without a record ----------------------------------------------------------------------------------------------
+
+
+def policy_of(path: str, kind: str) -> Policy | None:
+    """The policy of a torch function by its dotted path: ``torch.nn.functional.conv_transpose2d``, ``torch.fft.rfft``."""
+    parts = path.removeprefix("torch.ops.aten.").split(".")
+    names = (parts[-1], "_".join(parts[-2:]), parts[0])
+    return next((POLICIES[kind][n] for n in names if n in POLICIES.get(kind, {})), None)
+
+
+def suspended(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` outside every region: for what was captured inside one, and has the casts in it."""
+
+    def outside(*args: Any) -> Any:
+        on = [kind for kind in POLICIES if torch.is_autocast_enabled(kind)]
+        for kind in on:
+            torch.set_autocast_enabled(kind, False)
+        try:
+            return fn(*args)
+        finally:
+            for kind in on:
+                torch.set_autocast_enabled(kind, True)
+
+    return outside
+
+
+def state() -> tuple[Any, ...]:
+    """What a region sets, as one value to compare: for each device type whether it is on, and its dtype if so."""
+    return tuple(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in POLICIES)
+
+
+dispatcher.fallback(Key.AUTOCAST, run_autocast)

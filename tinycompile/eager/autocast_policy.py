@@ -1,0 +1,68 @@
+"""What autocast does to each op: torch's cast policies for CPU and CUDA, by ATen's names.
+
+Source: the lists of ATen's ``autocast_mode.h`` and ``autocast_mode.cpp`` (torch 2.11 to 2.13), described in
+https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference. An op that no list names runs in the dtypes it is given.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Policy(Enum):
+    """How an op's floating-point tensors (float64 apart) are cast before it runs."""
+
+    LOWER = "to the region's lower precision"
+    FP32 = "to float32"
+    FP32_RESULT = "not at all, but the op's dtype argument is float32 unless the caller gave one"
+    PROMOTE = "to the widest among them"
+    BANNED = "refused"
+
+
+def _table(**names: str) -> dict[str, Policy]:
+    return {name: Policy[policy] for policy, listed in names.items() for name in listed.split()}
+
+
+# einsum on a CPU, and cross_entropy on CUDA, are composites of ops that have a policy: these are the policies they come to.
+CPU = _table(
+    LOWER="""
+        addbmm addmm baddbmm bmm conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution
+        einsum linalg_vecdot linear matmul mm mkldnn_rnn_layer prelu scaled_dot_product_attention""",
+    FP32="""
+        adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d binary_cross_entropy binary_cross_entropy_with_logits cdist cholesky
+        cholesky_inverse cholesky_solve cosine_embedding_loss cross_entropy cross_entropy_loss ctc_loss
+        fake_quantize_per_tensor_affine fft_fft fft_fft2 fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_irfft
+        fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn fractional_max_pool2d fractional_max_pool3d geqrf grid_sampler
+        grid_sampler_2d grid_sampler_3d hinge_embedding_loss huber_loss inverse kl_div l1_loss linalg_cholesky
+        linalg_cholesky_ex linalg_cond linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_householder_product
+        linalg_inv linalg_inv_ex linalg_lstsq linalg_matrix_rank linalg_qr linalg_solve linalg_svd linalg_svdvals
+        linalg_tensorinv linalg_tensorsolve lu_solve margin_ranking_loss max_pool3d max_unpool2d max_unpool3d mse_loss
+        multi_margin_loss multilabel_margin_loss nanquantile nll_loss nll_loss2d orgqr ormqr pinverse poisson_nll_loss polar
+        prod qr quantile reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d
+        smooth_l1_loss soft_margin_loss stft svd trace triangular_solve triplet_margin_loss view_as_complex""",
+    PROMOTE="cat index_copy stack",
+)
+CUDA = _table(
+    LOWER="""
+        addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
+        conv_transpose3d convolution cudnn_convolution cudnn_convolution_transpose einsum gru_cell linalg_multi_dot
+        linalg_vecdot linear lstm_cell matmul mm mv prelu rnn_relu_cell rnn_tanh_cell scaled_dot_product_attention""",
+    FP32="""
+        acos asin binary_cross_entropy_with_logits cdist cosh cosine_embedding_loss cosine_similarity cross_entropy dist erfinv
+        exp expm1 group_norm hinge_embedding_loss huber_loss kl_div l1_loss layer_norm log log10 log1p log2 logsumexp
+        margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss native_layer_norm nll_loss nll_loss2d
+        nuclear_norm pdist poisson_nll_loss pow pow_scalar reciprocal renorm rms_norm rsqrt sinh smooth_l1_loss
+        soft_margin_loss softplus tan triplet_margin_loss upsample_bicubic2d upsample_bilinear2d upsample_linear1d
+        upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d""",
+    FP32_RESULT="cumprod cumsum linalg_matrix_norm linalg_vector_norm log_softmax norm prod softmax sum",
+    PROMOTE="""
+        addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot""",
+    BANNED="binary_cross_entropy",
+)
+POLICIES = {"cpu": CPU, "cuda": CUDA}
+
+BANNED_MESSAGE = """torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.
+Many models use a sigmoid layer right before the binary cross entropy layer.
+In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits
+or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are
+safe to autocast."""
