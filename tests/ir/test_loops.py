@@ -90,7 +90,11 @@ REFUSED: dict[str, tuple[Loops, str]] = {
         "half types only occur",
     ),
     "store dtype": (program(LOAD, Scalar("y", BOOL, "isnan", ("x",)), STORE), "a torch.bool value for a buffer of torch.float32"),
-    "input written": (program(LOAD, NEG, replace(STORE, buffer="x")), "an input is written"),
+    "input added to": (program(LOAD, NEG, replace(STORE, buffer="x", mode="atomic_add")), "an input is added to"),
+    "input used after it is written": (
+        replace(ACCEPTED, steps=(replace(program(LOAD, NEG, replace(STORE, buffer="x")).steps[0], name="m"), *ACCEPTED.steps)),
+        "the input x is used after an earlier nest overwrote it",
+    ),
     "store mode": (program(LOAD, NEG, replace(STORE, mode="max")), "unknown mode 'max'"),
     "reduction kind": (program(LOAD, Reduce(("y",), (F32,), "median", ("x",), ("i1",)), STORE, reduced=("i1",)), "median is no reduction"),
     "reduction values": (program(LOAD, Reduce(("y",), (F32,), "welford", ("x",), ("i1",)), STORE, reduced=("i1",)), "welford is no reduction to 1"),

@@ -1,6 +1,6 @@
 """``differentiate``: Graph -> joint Graph, which computes the forward's outputs and the gradients of its inputs.
 
-The forward is recorded again on a :class:`~tinycompile.aot.tape.Tape`; then the tape is walked in reverse and each op's
+Writes to inputs stay the last nodes. The forward is recorded again on a :class:`~tinycompile.aot.tape.Tape`; then the tape is walked in reverse and each op's
 formula is run on fake tensors, which records the backward behind the forward.
 """
 
@@ -17,7 +17,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv, current_env
 from tinycompile.eager.fake import FakeTensor, tracing
 from tinycompile.ir.builder import map_refs
-from tinycompile.ir.effects import written
+from tinycompile.ir.effects import COPY, written
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.calls import ops
 from tinycompile.ops.record import OPS
@@ -65,6 +65,7 @@ def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -
         gradients = tuple(i for i, g in found.items() if g is not None)
         for i in gradients:
             _name(tape, found[i], f"grad_{tape.wish(forward.primals[i].ref)}")
+        forward.write()
         outputs = [*forward.outputs, *(found[i] for i in gradients)]
         joint = tape.finish(graph.name, outputs, dict(graph.hints))
     opaque = any(isinstance(s, OpaqueStep) for s in tape.steps)
@@ -73,7 +74,7 @@ def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -
 
 def _check(graph: Graph) -> None:
     for node in graph.nodes:
-        if written(node):
+        if written(node) and node.target != COPY:
             raise UntreatableError(f"{node.name} writes to memory")
         metas = node.meta if isinstance(node.meta, tuple) else (node.meta,)
         if any(isinstance(m, TensorMeta) and m.dtype.is_complex for m in metas):
@@ -95,6 +96,7 @@ class _Forward:
         self.values: dict[str, Any] = {}
         self.primals: list[Any] = []
         self.outputs: tuple[Any, ...] = ()
+        self._writes: list[Node] = []
 
     def add(self, node: Node) -> None:
         self.tape.location = node.loc
@@ -102,10 +104,18 @@ class _Forward:
             self._placeholder(node)
         elif node.kind == "output":
             self.outputs = self._given(node.args[0])
+        elif node.target == COPY:
+            self._writes.append(node)
         elif node.kind == "item":
             self._keep(node.name, self.values[node.args[0].name][node.args[1]])
         else:
             self._call(node)
+
+    def write(self) -> None:
+        """Copies into inputs, behind all else: what is computed before and after a write is not the same value."""
+        for node in self._writes:
+            self.tape.location = node.loc
+            self.tape.extern(COPY, self._given(node.args), {}, node.meta)
 
     def _placeholder(self, node: Node) -> None:
         made = self.tape.placeholder(node.name, node.meta, node.target)

@@ -14,14 +14,17 @@ import torch
 Fn = Callable[..., tuple[Any, ...]]
 
 
-def attach_replay(call: Fn, replay: Fn, differentiable: Sequence[bool], aliases: Sequence[tuple[int, int]]) -> Fn:
+def attach_replay(
+    call: Fn, replay: Fn, differentiable: Sequence[bool], aliases: Sequence[tuple[int, int]], written: Sequence[bool] = ()
+) -> Fn:
     """A function like ``call`` whose outputs carry gradients: one node of torch's autograd, whose backward runs ``replay``.
 
     ``replay`` computes the same outputs with torch ops. ``differentiable`` says which outputs depend on an input that
     requires grad, as eager would. ``aliases`` lists ``(output, input)`` pairs where the output is a view of the input:
-    those are made by torch itself.
+    those are made by torch itself. ``written``: which inputs ``call`` writes to, and ``replay`` must see as they were.
     """
     views = dict(aliases)
+    changed = [i for i, w in enumerate(written) if w]
     computed = [i for i, d in enumerate(differentiable) if d and i not in views]
 
     class ReplayedFunction(torch.autograd.Function):
@@ -29,7 +32,11 @@ def attach_replay(call: Fn, replay: Fn, differentiable: Sequence[bool], aliases:
 
         @staticmethod
         def forward(ctx: Any, made: dict[int, Any], *inputs: Any) -> tuple[Any, ...]:
+            before = list(inputs)
+            for i in changed:
+                before[i] = inputs[i].clone()
             outputs = call(*inputs)
+            inputs = tuple(before)
             made.update({i: outputs[i] for i in views})
             ctx.numbers = [None if isinstance(x, torch.Tensor) else x for x in inputs]
             ctx.is_tensor = [isinstance(x, torch.Tensor) for x in inputs]

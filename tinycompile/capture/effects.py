@@ -1,11 +1,13 @@
 """What a function changes outside itself. Capture works on shadows; the rebuilt code replays the end state after the graph.
 
 Only the end state counts, for no code of the user's runs in between: each changed list, dict, set, object, cell and global
-is brought to what it is at the end (or at a break)."""
+is brought to what it is at the end (or at a break). Tensors are written by the graph itself: its last nodes copy the new data
+into them, and the rebuilt code counts their versions up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,12 +20,26 @@ from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import DELETED, ObjectValue
 from tinycompile.capture.values.sequence import ListValue, SetValue
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.dispatch import dispatcher
+from tinycompile.eager.fake import FakeTensor
+from tinycompile.ir.effects import COPY
+from tinycompile.ir.graph import Location, Ref
+from tinycompile.ops.record import OPS, View
 
 if TYPE_CHECKING:
     from tinycompile.capture.reconstruct import Rebuilder
     from tinycompile.capture.tracer import Input, Tracer
 
 Entry = Value | Lazy
+
+
+@dataclass(frozen=True)
+class Write:
+    """A tensor from outside that is written: ``before`` is its value at the beginning; its ``fake`` is that at the end."""
+
+    target: TensorValue
+    before: FakeTensor
+    location: Location
 
 
 class Effects:
@@ -33,7 +49,7 @@ class Effects:
         self._changed: dict[int, tuple[Value, Any]] = {}  # by id: a Value from outside, and what it held before
         self._globals: dict[tuple[int, str], tuple[Held, str, Value]] = {}
 
-        self._written: dict[int, TensorValue] = {}  # tensors from outside that were written in place
+        self._written: dict[int, Write] = {}  # by id: tensors from outside that were written in place
         self.reborn: set[tuple[int, str]] = set()  # attributes, by id of their object, that were deleted and set again
 
     def __bool__(self) -> bool:
@@ -50,7 +66,7 @@ class Effects:
     def write(self, tr: Tracer, target: TensorValue) -> None:
         """Called before a tensor from outside takes over new data; what can't be done in the end is done by leaving here."""
         if id(target) not in self._written:
-            self._written[id(target)] = target
+            self._written[id(target)] = Write(target, target.fake, tr.location())
             tr.births.setdefault(id(target), (target, tr.frames[0].count))
 
     def set_global(self, of: Held, name: str, value: Value) -> None:
@@ -101,15 +117,31 @@ class Effects:
                     f"del {name}.{at}" if v is DELETED else f"{name}.{at} = {rebuilder.expr(v)}"
                     for at, v in value.shadow.items()
                 ]
-        for target in self._written.values():
-            data = TensorValue(target.fake, torch.Tensor, False)
-            lines.append(f"{rebuilder.expr(target)}.copy_({rebuilder.expr(data)})")
+        if self._written:
+            count_up = rebuilder.held(torch.autograd.graph.increment_version, "increment_version")
+            lines.append(f"{count_up}([{', '.join(rebuilder.expr(w.target) for w in self._written.values())}])")
         lines += [f"{of.name}[{name!r}] = {rebuilder.expr(value)}" for of, name, value in self._globals.values()]
         return lines
 
+    @property
+    def writes(self) -> bool:
+        """Whether the graph writes to tensors from outside."""
+        return bool(self._written)
+
+    def record_writes(self, tr: Tracer) -> None:
+        """The graph's last nodes: each written tensor takes over its data. What another write could change is copied before."""
+        data = []
+        for write in self._written.values():
+            tr.builder.location = write.location
+            fake = write.target.fake
+            data.append(dispatcher.call("clone", fake) if _is_input(tr, fake.ref) else fake)
+        for write, fake in zip(self._written.values(), data, strict=True):
+            tr.builder.location = write.location
+            tr.builder.extern(COPY, (write.before, fake), {}, write.before.meta)
+
     def check_views(self, outputs: Sequence[TensorValue]) -> None:
         """No view of a written tensor may leave the graph: it would be one of the graph's data."""
-        for target in self._written.values():
+        for target in (w.target for w in self._written.values()):
             if any(t.memory is target.memory for t in outputs):
                 raise NotRebuildable(
                     target, f"a view of {target.describe()}, which is written, is used outside", "input-mutation"
@@ -128,7 +160,7 @@ class Effects:
 
     def guard_distinct(self, tr: Tracer) -> None:
         """What was changed is no other object that was read, and what was written shares no memory with another input."""
-        for target in self._written.values():
+        for target in (w.target for w in self._written.values()):
             for given in tr.inputs:
                 if isinstance(given.value, torch.Tensor) and given.source != target.source:
                     self._guard_separate(tr, target, given)
@@ -138,6 +170,14 @@ class Effects:
                 if other is not value and type(other) is type(value) and not known and other.source is not None:
                     assert value.source is not None
                     tr.guards.check(f"{value.source.text} is not {other.source.text}", "which objects are one")
+
+
+def _is_input(tr: Tracer, ref: Ref) -> bool:
+    """Whether a value can be the memory of an input: the input itself, or a view of it."""
+    node = tr.builder.nodes[ref.name]
+    while node.kind == "call" and isinstance(OPS[node.target].lowering, View):
+        node = tr.builder.nodes[node.args[0].name]
+    return node.kind == "placeholder"
 
 
 def separate(a: torch.Tensor, b: torch.Tensor) -> bool:

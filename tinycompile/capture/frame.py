@@ -290,6 +290,7 @@ class _Attempt:
     def _finish_graph(self, result: str) -> None:
         tr = self.tr
         self.result = result
+        tr.effects.record_writes(tr)
         self.graph = tr.builder.finish(self.start.name, [t.fake for t in self.rebuilder.outputs], tr.env.hints)
 
     def finish(self) -> Captured:
@@ -359,7 +360,7 @@ def _finish(attempt: _Attempt) -> Captured:
         code=function.__code__,
         env=tr.env,
         place=attempt.place,
-        calls_graph=bool(attempt.rebuilder.outputs),
+        calls_graph=bool(attempt.rebuilder.outputs) or tr.effects.writes,
         redo_on_error=tr.op_in_try,
         _guards=guards,
         _bind=bind,

@@ -306,11 +306,14 @@ class Rebuilder:
         """The rebuilt function's source, and the name under which it expects the graph."""
         call = self.tr.guards.names.take("graph")
         lines = [f"def {name}({signature}):"]
-        lines += [f"    {symbol} = {self._size(graph, symbol)}" for symbol in sorted(self.symbols)]
         if self.outputs:
+            self.symbols.update(*(i.names for i in self.tr.inputs))
+        lines += [f"    {symbol} = {self._size(graph, symbol)}" for symbol in sorted(self.symbols)]
+        if self.outputs or self.tr.effects.writes:
             names = ", ".join(self._names[id(t)] for t in self.outputs)
             inputs = ", ".join(self._input(i.source, i.ours) for i in self.tr.inputs)
-            lines.append(f"    {names}{',' if len(self.outputs) == 1 else ''} = {call}({inputs})")
+            target = f"{names}{',' if len(self.outputs) == 1 else ''} = " if names else ""
+            lines.append(f"    {target}{call}({inputs})")
         for t in self.outputs:
             if t.cls is OurTensor:
                 lines.append(f"    {self._names[id(t)]} = {self.held(from_torch, 'from_torch')}({self._names[id(t)]})")

@@ -20,7 +20,7 @@ WEIGHTS: Mapping[str, int] = {
     "div": 4, "sqrt": 4, "rsqrt": 4, "reciprocal": 4, "exp": 6, "exp2": 4, "log": 6, "log2": 4, "log10": 6, "sigmoid": 10,
     "tanh": 14, "erf": 16, "erfc": 16, "expm1": 12, "log1p": 12, "sin": 16, "cos": 16, "tan": 20, "pow": 24, "atan2": 24,
     "asin": 20, "acos": 20, "atan": 20, "sinh": 16, "cosh": 16, "asinh": 20, "acosh": 20, "atanh": 20, "lgamma": 40,
-    "floordiv": 12, "truncdiv": 12, "mod": 12, "fmod": 16, "cast": 1, "where": 1,
+    "philox": 60, "floordiv": 12, "truncdiv": 12, "mod": 12, "fmod": 16, "cast": 1, "where": 1,
 }  # fmt: skip
 _DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "fmod"})
 _ORDERED_KINDS = frozenset({"argmax", "argmin"})
@@ -200,10 +200,19 @@ def writes_of(step: Step) -> frozenset[str]:
     return frozenset(s.buffer for s in step.body if isinstance(s, Store))
 
 
-def predecessors(steps: Sequence[Step]) -> list[set[int]]:
+def may_fail(nest: Nest) -> bool:
+    """Whether a kernel can find at run time that torch must redo the call: an index out of range, an integer divided by 0."""
+    values = {name for s in nest.body for name in defined(s)}
+    indirect = any(names_in(d) & values for s in nest.body if isinstance(s, (Load, Store)) for d in s.index)
+    return indirect or analyse(nest).divides
+
+
+def predecessors(steps: Sequence[Step], inputs: Container[str] = ()) -> list[set[int]]:
     """For each step the earlier ones that must run before it: it reads what they write, or overwrites what they touch.
 
-    Calls that draw random numbers, or of which nothing is known, stay in order among themselves."""
+    Calls that draw random numbers, or of which nothing is known, stay in order among themselves. What writes to ``inputs``
+    waits for all that may fail, so that a call can be redone."""
+    failing = [i for i, s in enumerate(steps) if isinstance(s, Nest) and may_fail(s)]
     impure: int | None = None
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
@@ -216,6 +225,8 @@ def predecessors(steps: Sequence[Step]) -> list[set[int]]:
         for name in writes:
             needs.update(writers.get(name, ()))
             needs.update(readers.get(name, ()))
+            if name in inputs:
+                needs.update(j for j in failing if j < i)
         if isinstance(step, ExternCall) and not is_pure(_node(step)):
             needs.update(() if impure is None else (impure,))
             impure = i

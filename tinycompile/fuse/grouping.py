@@ -28,7 +28,8 @@ class Grouped:
 class _Grouping:
     def __init__(self, steps: Sequence[Step], facts: Sequence[Facts | None], kept: frozenset[str], cost: Cost) -> None:
         self.steps, self.kept, self.cost = steps, kept, cost
-        self.before = predecessors(steps)
+        inputs = {n for n, b in cost.buffers.items() if b.role == "input"}
+        self.before = predecessors(steps, inputs)
         self.reach = Reach(self.before)
         self.nodes: dict[int, Group | ExternCall] = {}
         self.owner = list(range(len(steps)))  # step -> the node that it is part of now
@@ -40,7 +41,6 @@ class _Grouping:
                 self.readers.setdefault(name, []).append(i)
             for name in writes_of(step):
                 self.writers.setdefault(name, []).append(i)
-        inputs = {n for n, b in cost.buffers.items() if b.role == "input"}
         self.mutable = frozenset(n for n, w in self.writers.items() if len(w) > 1 or n in inputs)
         self.age = [0] * len(steps)
         self.heap: list[tuple[int, int, int, int, int, int]] = []

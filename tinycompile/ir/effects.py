@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from tinycompile.ir.graph import Node, Ref
+from dataclasses import replace
+
+from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS
+
+COPY = "torch.Tensor.copy_"  # how a graph writes to its inputs: nodes of this target, after all others
 
 # Records and torch functions whose results differ from call to call. Records with a probability draw only when it is not 0.
 _RANDOM = frozenset((
-    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "multinomial", "normal",
-    "uniform", "exponential", "native_dropout", "rrelu_with_noise", "poisson", "binomial", "rrelu", "gumbel_softmax",
+    "random_seeds", "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli",
+    "multinomial", "normal", "uniform", "exponential", "native_dropout", "rrelu_with_noise", "poisson", "binomial", "rrelu", "gumbel_softmax",
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout",
     "fractional_max_pool2d", "fractional_max_pool3d", "svd_lowrank", "pca_lowrank",
 ))  # fmt: skip
@@ -33,6 +37,23 @@ def written(node: Node) -> tuple[Ref, ...]:
     name = node.target.rpartition(".")[2]
     first = node.args[:1] if name.endswith("_") and not name.endswith("__") else ()
     return tuple(a for a in (*first, *(v for k, v in node.kwargs if k == "out")) if isinstance(a, Ref))
+
+
+def writes_in_between(graph: Graph) -> bool:
+    """Whether something is computed after a write. Captured graphs write last."""
+    seen = False
+    for node in graph.nodes[:-1]:
+        if written(node):
+            seen = True
+        elif seen:
+            return True
+    return False
+
+
+def without_writes(graph: Graph) -> Graph:
+    """The graph without the copies into inputs at its end."""
+    kept = tuple(n for n in graph.nodes if not (n.kind == "extern" and n.target == COPY))
+    return graph if len(kept) == len(graph.nodes) else replace(graph, nodes=kept)
 
 
 def is_random(node: Node) -> bool:

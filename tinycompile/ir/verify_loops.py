@@ -45,10 +45,14 @@ def verify_loops(loops: Loops) -> None:
             raise VerifyError(f"input buffer {b.name} is no input of {loops.name}")
     written = {b.name for b in loops.buffers if b.role == "input"}
     names: set[str] = set()
+    overwritten: set[str] = set()
     for step in loops.steps:
         if step.name in names:
             raise VerifyError(f"two steps are called {step.name}")
         names.add(step.name)
+        if isinstance(step, Nest):
+            _after_writes(step, overwritten)
+            overwritten |= {s.buffer for s in step.body if isinstance(s, Store) and buffers[s.buffer].role == "input"}
         written |= (
             verify_nest(step, buffers, sizes, written)
             if isinstance(step, Nest)
@@ -56,6 +60,12 @@ def verify_loops(loops: Loops) -> None:
         )
     for view in _views(loops.outputs):
         _verify_view(view, buffers, sizes, written, "an output")
+
+
+def _after_writes(nest: Nest, overwritten: set[str]) -> None:
+    for s in nest.body:
+        if isinstance(s, (Load, Store)) and s.buffer in overwritten:
+            raise VerifyError(f"nest {nest.name}: the input {s.buffer} is used after an earlier nest overwrote it")
 
 
 def verify_nest(nest: Nest, buffers: dict[str, Buffer], sizes: set[str], written: set[str]) -> set[str]:
@@ -274,11 +284,11 @@ class _NestCheck:
 
     def store(self, s: Store) -> None:
         buffer, _ = self.place(s.buffer, s.index, masked=False)
-        if buffer.role == "input":
-            self.fail("an input is written")
+        if buffer.role == "input" and s.mode != "plain":
+            self.fail("an input is added to")
         if s.mode not in ("plain", "atomic_add"):
             self.fail(f"unknown mode {s.mode!r}")
-        if s.buffer in self.written and s.mode == "plain":
+        if s.buffer in self.written and s.mode == "plain" and buffer.role != "input":
             self.fail("written before, in an earlier step")
         want, have = buffer.meta.dtype, self.value(s.value)
         if have != want and not (want in HALF and have is torch.float32):

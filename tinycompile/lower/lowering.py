@@ -1,7 +1,7 @@
 """``lower``: Graph -> Loops. One nest a graph node that computes; views fold into index maps; the rest are library calls.
 
 Each record's lowering picks the function here. Reading order: values.py (tensors as buffer + index map), nest.py (formulas
-become statements), then pointwise.py, reduction.py, indexed.py, extern.py.
+become statements), then pointwise.py, reduction.py, indexed.py, writes.py, extern.py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tinycompile.lower.pointwise import lower_pointwise
 from tinycompile.lower.program import COMPUTABLE, Program, results_of
 from tinycompile.lower.reduction import lower_reduction, lower_scan
 from tinycompile.lower.values import TensorValue, ViewStep
+from tinycompile.lower.writes import is_plain_write, lower_write
 from tinycompile.ops.record import OPS, Indexed, Pointwise, Reduction, Scan, View
 
 
@@ -43,7 +44,7 @@ def _lower_node(program: Program, node: Node) -> Any:
     if node.kind == "item":
         return program.values[node.args[0].name][node.args[1]]
     if node.kind == "extern":
-        return lower_extern(program, node)
+        return lower_write(program, node) if is_plain_write(program, node) else lower_extern(program, node)
     if node.kind != "call":
         raise InternalError(f"a node of kind {node.kind!r} in the middle of a graph")
     op = OPS[node.target]

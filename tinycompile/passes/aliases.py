@@ -14,7 +14,8 @@ def escaping(graph: Graph) -> set[str]:
     for node in reversed(graph.nodes):
         if node.kind == "output" or (node.name in found and may_alias_inputs(node)):
             found.update(r.name for r in inputs_of(node))
-        found.update(r.name for r in written(node))
+        if written(node):  # what is written, and what is copied into it, which another write may change
+            found.update(r.name for r in inputs_of(node))
     return found
 
 

@@ -1,7 +1,7 @@
 """Remove calls that change nothing: conversions to what a tensor already is, identity views, and arithmetic that is exact.
 
 ``x + 0`` is not exact (-0.0 + 0 is 0.0), ``x - 0``, ``x * 1`` and ``x / 1`` are, in every dtype. Arithmetic gives fresh memory,
-so it is only removed where nobody can tell: no output shows it, and nothing in the graph is written.
+so it is only removed where nobody can tell: no output shows it, no write takes it, and nothing is read after a write.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from tinycompile.base.expr import sym
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv, current_env
-from tinycompile.ir.effects import written
+from tinycompile.ir.effects import writes_in_between
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS, View
 from tinycompile.passes.aliases import escaping
@@ -50,7 +50,7 @@ _HANDS_ON: dict[str, Callable[..., bool]] = {
 
 def fold(graph: Graph) -> Graph:
     """The graph without calls that hand a value on; their users take the value itself."""
-    visible = {n.name for n in graph.nodes} if any(written(n) for n in graph.nodes) else escaping(graph)
+    visible = {n.name for n in graph.nodes} if writes_in_between(graph) else escaping(graph)
     metas: dict[str, Any] = {}
     renamed: dict[str, Ref] = {}
     kept: list[Node] = []
