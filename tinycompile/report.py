@@ -17,6 +17,7 @@ from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.plan import Decision, Plan
 from tinycompile.ir.source import KernelSource, Source
 from tinycompile.runtime import triton_build
+from tinycompile.runtime.twins import twin_key
 
 if TYPE_CHECKING:
     from tinycompile.pieces import CacheEntry, Piece
@@ -44,6 +45,7 @@ class KernelInfo:
     bytes_moved: int
     lines: tuple[str, ...]
     why: str
+    flops: int = 0
     _triton: KernelSource | None = field(repr=False, default=None)
     _arch: int = field(repr=False, default=90)
 
@@ -78,13 +80,33 @@ class KernelInfo:
         """Bytes of registers spilled to local memory a thread."""
         return self._offline.spills
 
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory a block."""
+        return self._offline.shared
+
+    @property
+    def warps(self) -> int:
+        """Warps a block."""
+        return self._offline.num_warps
+
+    @property
+    def listing(self) -> str:
+        """``sass``, with the lines of ``triton`` that it comes from."""
+        return self._offline.listing()
+
+    @property
+    def twin(self) -> object:
+        """Equal for kernels whose code differs in names alone."""
+        return twin_key(self._triton) if self._triton else self.source
+
 
 def kernel_infos(compiled: CompiledGraph | None) -> list[KernelInfo]:
     """The kernels of a compiled graph and then of its backward, in launch order; those of an H100 where C++ ran."""
-    return [k for half in _halves(compiled) for k in _kernels_of(half)]
+    return [k for half in halves(compiled) for k in _kernels_of(half)]
 
 
-def _halves(compiled: CompiledGraph | None) -> list[CompiledGraph]:
+def halves(compiled: CompiledGraph | None) -> list[CompiledGraph]:
     """Forward and backward; the graph alone where there is none."""
     return [] if compiled is None else [half for half in (compiled, compiled.backward) if half is not None]
 
@@ -102,8 +124,9 @@ def _kernels_of(compiled: CompiledGraph) -> list[KernelInfo]:
 
 
 def _info(kernel: KernelSource, triton: KernelSource | None, hints: dict[str, int], arch: int) -> KernelInfo:
-    moved = _number(kernel.bytes_moved, hints)
-    return KernelInfo(kernel.name, kernel.text, kernel.language, kernel.grid, moved, kernel.lines, kernel.why, triton, arch)
+    moved, flops = _number(kernel.bytes_moved, hints), _number(kernel.flops, hints)
+    facts = kernel.name, kernel.text, kernel.language, kernel.grid, moved, kernel.lines, kernel.why
+    return KernelInfo(*facts, flops, triton, arch)
 
 
 def _number(d: Any, hints: dict[str, int]) -> int:
@@ -237,8 +260,8 @@ def make_report(function: Piece, entry: CacheEntry, seen: set[int] | None = None
     seen.add(id(function))
     later = [p for p in entry.stop.pieces if id(p) not in seen and p._entries] if entry.stop is not None else []
     compiled = entry.compiled
-    halves = _halves(compiled)
-    plans = [(plan, dict(half.graph.hints)) for half in halves if (plan := _plan_of(half)) is not None]
+    both = halves(compiled)
+    plans = [(plan, dict(half.graph.hints)) for half in both if (plan := _plan_of(half)) is not None]
     kernels = tuple(kernel_infos(compiled))
     return Report(
         name=function.__name__,
@@ -247,7 +270,7 @@ def make_report(function: Piece, entry: CacheEntry, seen: set[int] | None = None
         breaks=tuple(entry.captured.breaks),
         guards=tuple(entry.captured.guards),
         kernels=kernels,
-        externs=tuple(call for half in halves if half.source for call in library_calls(half.source)),
+        externs=tuple(call for half in both if half.source for call in library_calls(half.source)),
         decisions=tuple(d for plan, _ in plans for d in plan.decisions),
         bytes_moved=sum(k.bytes_moved for k in kernels),
         bytes_minimum=sum(_number(plan.bytes_minimum, hints) for plan, hints in plans),

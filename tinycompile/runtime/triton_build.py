@@ -54,6 +54,10 @@ class Offline:
         """The machine code as text."""
         return _tool("nvdisasm", self.cubin, "-c", "-plr")
 
+    def listing(self) -> str:
+        """The machine code with the source lines that it comes from."""
+        return _tool("nvdisasm", self.cubin, "-c", "-gi")
+
 
 def compile_kernel(source: KernelSource, device_index: int) -> Launcher:
     """Compile the first configuration for a CUDA device and load it. The launcher is called as
