@@ -18,6 +18,7 @@ from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import Held, Local, Source
 from tinycompile.capture.tracer import Tracer
+from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.context import GradMode, NullContext, entered_grad_mode
@@ -28,7 +29,6 @@ from tinycompile.capture.values.object import DELETED, ClassValue, NewObject, Ob
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, SetValue, SliceValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
-from tinycompile.capture.wrap import is_trusted
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.eager.tensor import from_torch
 from tinycompile.ir.builder import identifier, size_sources

@@ -17,7 +17,7 @@ from tinycompile.capture.sources import Attr, Held, Local
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.values.base import Lazy
 from tinycompile.capture.values.function import FunctionValue
-from tinycompile.capture.wrap import cell_from
+from tinycompile.capture.wrap_functions import cell_from
 from tinycompile.ir.builder import UniqueNames, identifier
 
 

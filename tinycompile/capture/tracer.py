@@ -18,9 +18,11 @@ from tinycompile.capture import calls, indexing, operators, torch_calls, wrap
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
+from tinycompile.capture.pins import guard_one_object
 from tinycompile.capture.rules import iteration, marked, registry, torch_functions, types
 from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
+from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.exception import ExceptionValue
@@ -30,6 +32,7 @@ from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import ClassValue, NewObject, ObjectValue
 from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.capture.wrap_functions import from_callable
 from tinycompile.ir.builder import GraphBuilder, UniqueNames, identifier
 from tinycompile.ir.graph import Location
 from tinycompile.ops import table
@@ -124,7 +127,7 @@ class Tracer:
             made = wrap.wrap(self, obj, source)
             self._by_id[id(obj)] = obj, made
             return made
-        wrap.guard_one_object(self, known[1], source)
+        guard_one_object(self, known[1], source)
         return known[1]
 
     def force(self, lazy: Lazy | Value) -> Value:
@@ -137,7 +140,7 @@ class Tracer:
 
     def from_callable(self, obj: Any) -> Value:
         """The Value of a function, class or module that needs no guard."""
-        return wrap.from_callable(self, obj)
+        return from_callable(self, obj)
 
     def code_constant(self, obj: Any) -> Value:
         """A constant of a code object."""
@@ -164,7 +167,7 @@ class Tracer:
         """What a class holds under a name: ``obj`` is that, or the function inside of a static or class method."""
         source = HeldItem(self._class_dict(owner), name, f"{owner.__name__}.{name}")
         raw = owner.__dict__[name]
-        if wrap.is_trusted(owner.__module__):
+        if is_trusted(owner.__module__):
             if isinstance(raw, FunctionType):  # people do replace methods of torch's classes
                 self.guards.item(source, raw, equal=False)
             return self.from_python(obj)
@@ -176,7 +179,7 @@ class Tracer:
     def inherited(self, cls: type, owner: type, name: str) -> None:
         """Guard that no class between ``cls`` and ``owner``, where ``name`` was found, comes to define it."""
         for between in cls.__mro__[: cls.__mro__.index(owner)]:
-            if not wrap.is_trusted(between.__module__):
+            if not is_trusted(between.__module__):
                 self.guards.absent(self._class_dict(between), name, f"{between.__name__} inherits {name!r}")
 
     def _class_dict(self, cls: type) -> Held:
@@ -191,7 +194,7 @@ class Tracer:
         if assigned is not None:
             return assigned
         obj = getattr(module, name)  # AttributeError is the user's
-        if wrap.is_trusted(module.__name__) or name not in module.__dict__:
+        if is_trusted(module.__name__) or name not in module.__dict__:
             return self.from_python(obj)
         return self._global(module.__dict__, name, f"{module.__name__}.{name}")
 
@@ -211,7 +214,7 @@ class Tracer:
         return (value for _, value in self._by_id.values())
 
     def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
-        trusted = wrap.is_trusted(globals_.get("__name__"))
+        trusted = is_trusted(globals_.get("__name__"))
         if name in globals_:
             return self.from_python(globals_[name]) if trusted else self._global(globals_, name, name)
         if not hasattr(python_builtins, name):
@@ -295,7 +298,7 @@ class Tracer:
             mark = fn.fn.__dict__.get("_tinycompile_mark")
             if mark is not None:
                 return marked.call(self, fn.fn, mark, args, kwargs)
-            if not wrap.is_trusted(fn.fn.__module__):
+            if not is_trusted(fn.fn.__module__):
                 self.guards.code(self.guards.hold(fn.fn, fn.fn.__name__))
         return calls.inline(self, fn, args, kwargs)
 

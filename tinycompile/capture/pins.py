@@ -1,0 +1,42 @@
+"""Guards on which object a source gives: its identity, or its class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.sources import Held, HeldItem, Source
+from tinycompile.capture.values.base import Value
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+def pin(tr: Tracer, obj: Any, source: Source, hint: str | None = None) -> Held:
+    """Guard that the source still gives this very object, and hold it."""
+    if isinstance(source, Held):
+        return source
+    held = tr.guards.hold(obj, hint or source.label, source.label)
+    if isinstance(source, HeldItem):
+        tr.guards.item(source, obj, equal=False)
+    else:
+        tr.guards.check(f"{source.text} is {held.name}", f"{source.label} is {held.shown}")
+    return held
+
+
+def guard_type(tr: Tracer, obj: Any, source: Source, more: str = "", label: str = "") -> Source:
+    """Guard the class (and ``more``, with ``{}`` for the expression); what is held already is known by identity."""
+    if isinstance(source, (Held, HeldItem)):
+        source = pin(tr, obj, source)
+        if more:
+            tr.guards.check(more.format(source.text), f"{source.label}: {label}")
+        return source
+    cls = tr.guards.hold(type(obj), type(obj).__name__ + "_")
+    text = f"_type({source.text}) is {cls.name}" + (f" and {more.format(source.text)}" if more else "")
+    tr.guards.check(text, f"{source.label} is a {type(obj).__name__}" + (f", {label}" if label else ""))
+    return source
+
+
+def guard_one_object(tr: Tracer, found: Value, where: Source) -> None:
+    """Two ways lead to one object."""
+    if found.source is not None and found.source != where:
+        tr.guards.check(f"{where.text} is {found.source.text}", f"{where.label} is {found.source.label}")

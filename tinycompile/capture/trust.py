@@ -1,0 +1,50 @@
+"""Which packages are taken not to change: the standard library's and torch's are not guarded inside."""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
+from typing import Any
+
+import torch
+
+BUILTIN_TYPES = (
+    BuiltinFunctionType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+    MethodWrapperType,
+    torch._ops.OpOverloadPacket,
+    torch._ops.OpOverload,
+)
+# Packages whose attributes are taken not to change.
+_TRUSTED = frozenset(
+    {
+        "torch",
+        "builtins",
+        "math",
+        "operator",
+        "functools",
+        "itertools",
+        "collections",
+        "typing",
+        "numbers",
+        "enum",
+        "types",
+        "abc",
+        "contextlib",
+        "inspect",
+        "warnings",
+        "copy",
+        "tinycompile",
+        "dataclasses",
+    }
+)
+
+
+def is_trusted(module_name: str | None) -> bool:
+    """Whether a module is the standard library's or torch's: not guarded inside."""
+    return (module_name or "").partition(".")[0] in _TRUSTED
+
+
+def is_torch_object(obj: Any) -> bool:
+    """Whether an object is one of torch's internals (its functions in C are methods of these)."""
+    return type(obj).__module__.startswith("torch") and not isinstance(obj, (torch.Tensor, torch.Size))

@@ -1,0 +1,190 @@
+"""Functions, classes, modules and other objects from outside.
+
+Those whose identity is guarded are *pinned*; functions that come with a call are guarded by what they are made of."""
+
+from __future__ import annotations
+
+import functools
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.capture.pins import guard_one_object, guard_type, pin
+from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Source
+from tinycompile.capture.trust import is_torch_object, is_trusted
+from tinycompile.capture.values.base import Lazy, MethodOf, Value
+from tinycompile.capture.values.constant import is_constant_object
+from tinycompile.capture.values.context import GradMode
+from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
+from tinycompile.capture.values.module import ModuleValue
+from tinycompile.capture.values.object import ClassValue, ObjectValue, PyModuleValue
+from tinycompile.capture.values.sequence import TupleValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+def pinned(tr: Tracer, obj: Any, source: Source) -> Value:
+    """The Value of an object whose identity is guarded; one Value an object."""
+    held = pin(tr, obj, source)
+    found = tr.pinned.get(id(obj))
+    if found is None:
+        found = tr.pinned[id(obj)] = from_callable(tr, obj, held)
+    return found
+
+
+def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
+    """Functions, classes, modules, methods: objects whose identity is known already."""
+    if isinstance(obj, FunctionType):
+        return _function(tr, obj, source)
+    if isinstance(obj, type):
+        return ClassValue(obj, source)
+    if isinstance(obj, ModuleType):
+        return PyModuleValue(obj, source)
+    if isinstance(obj, MethodType):
+        owner = tr.guards.hold(obj.__self__, "self")
+        return BoundFunction(from_callable(tr, obj.__func__), tr.wrap(obj.__self__, owner), source)
+    if isinstance(obj, torch.nn.Module):
+        return ModuleValue(obj, source or tr.guards.hold(obj, "module"))
+    if type(obj).__module__ == "tinycompile.api" and hasattr(
+        obj, "original"
+    ):  # a compiled function inside another: its original
+        return from_callable(tr, obj.original)
+    if isinstance(obj, functools.partial):
+        return PartialValue(
+            from_callable(tr, obj.func),
+            [tr.from_python(a) for a in obj.args],
+            {k: tr.from_python(v) for k, v in obj.keywords.items()},
+            source,
+        )
+    return BuiltinValue(obj, source)
+
+
+def _function(tr: Tracer, fn: FunctionType, source: Held | None) -> FunctionValue:
+    held = source or tr.guards.hold(fn, fn.__name__)
+    cells = [_cell(tr, cell, name) for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)]
+    made = FunctionValue(fn.__code__, fn.__globals__, cells, fn, held)
+    made.name = fn.__qualname__
+    trusted = is_trusted(fn.__module__)
+    if fn.__defaults__:
+        listed = Attr(held, "__defaults__")
+        if not trusted:
+            defaults = tr.guards.hold(fn.__defaults__, "defaults")
+            tr.guards.check(f"{listed.text} is {defaults.name}", f"the defaults of {fn.__qualname__}")
+        made.defaults = [_default(tr, o, Item(listed, i), trusted) for i, o in enumerate(fn.__defaults__)]
+    if fn.__kwdefaults__:
+        named = Attr(held, "__kwdefaults__")
+        made.kwdefaults = {k: _default(tr, o, Item(named, k), trusted) for k, o in fn.__kwdefaults__.items()}
+    return made
+
+
+def _default(tr: Tracer, obj: Any, source: Source, trusted: bool) -> Value | Lazy:
+    return tr.from_python(obj) if trusted and is_constant_object(obj) else Lazy(obj, source)
+
+
+def _cell(tr: Tracer, cell: CellType, name: str) -> Cell:
+    """One Cell a closure cell, so that functions share it."""
+    return tr.cells.get(id(cell)) or cell_from(tr, cell, tr.guards.hold(cell, f"cell_{name}", name))
+
+
+def cell_from(tr: Tracer, cell: CellType, where: Source) -> Cell:
+    """The Cell of a cell that is found at ``where``."""
+    found = tr.cells.get(id(cell))
+    if found is not None:
+        guard_one_object(tr, found, where)
+        return found
+    try:
+        content: Lazy | None = Lazy(cell.cell_contents, Attr(where, "cell_contents"))
+    except ValueError:
+        content = None
+        tr.guards.check(f"_is_empty({where.text})", f"{where.label} is not bound")
+    found = tr.cells[id(cell)] = Cell(content, where)
+    return found
+
+
+def passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
+    """A function that comes with the call: what counts is its code and its variables, for it may be made anew each time."""
+    if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or fn.__dict__:
+        return pinned(tr, fn, source)
+    found = tr.functions.get(id(fn))
+    if found is not None:
+        guard_one_object(tr, found, source)
+        return found
+    text, hold = source.text, tr.guards.hold
+    tr.guards.check(
+        f"_type({text}) is {hold(FunctionType, 'function_').name} and {text}.__code__ is {hold(fn.__code__, 'code').name}"
+        f" and {text}.__globals__ is {hold(fn.__globals__, 'globals').name} and not {text}.__dict__",
+        f"{source.label} is a function with the code of {fn.__qualname__}",
+    )
+    made = tr.functions[id(fn)] = FunctionValue(fn.__code__, fn.__globals__, (), None, source)
+    made.name, made.passed = fn.__qualname__, fn
+    made.closure = tuple(
+        cell_from(tr, cell, Item(Attr(source, "__closure__"), i)) for i, cell in enumerate(fn.__closure__ or ())
+    )
+    _passed_defaults(tr, made, fn, source)
+    return made
+
+
+def passed_partial(tr: Tracer, obj: functools.partial[Any], source: Source) -> Value:
+    """A partial that comes with the call: what counts is what it is made of."""
+    if isinstance(source, (Held, HeldItem)):
+        return pinned(tr, obj, source)
+    source = guard_type(tr, obj, source, f"_tuple({{}}.keywords) == {tuple(obj.keywords)!r}", "the same keywords")
+    fn, args = tr.wrap(obj.func, Attr(source, "func")), tr.wrap(obj.args, Attr(source, "args"))
+    assert isinstance(args, TupleValue)
+    named = Attr(source, "keywords")
+    return PartialValue(fn, args.values(tr), {k: tr.wrap(v, Item(named, k)) for k, v in obj.keywords.items()}, source)
+
+
+def _passed_defaults(tr: Tracer, made: FunctionValue, fn: FunctionType, source: Source) -> None:
+    listed, named = Attr(source, "__defaults__"), Attr(source, "__kwdefaults__")
+    count, keys = len(fn.__defaults__ or ()), tuple(fn.__kwdefaults__ or ())
+    tr.guards.check(f"_len({listed.text} or ()) == {count}", f"{source.label} has {count} defaults")
+    tr.guards.check(f"_tuple({named.text} or ()) == {keys!r}", f"{source.label} has keyword defaults {keys!r}")
+    made.defaults = [Lazy(o, Item(listed, i)) for i, o in enumerate(fn.__defaults__ or ())]
+    made.kwdefaults = {k: Lazy(o, Item(named, k)) for k, o in (fn.__kwdefaults__ or {}).items()}
+
+
+def code(tr: Tracer, code: CodeType, source: Source) -> Value:
+    """A constant of the function's own, on its way to MAKE_FUNCTION."""
+    pin(tr, code, source, "code")
+    return CodeConstant(code)
+
+
+def builtin(tr: Tracer, fn: Any, source: Source) -> Value:
+    """A function in C, or a method of a built-in object: made anew whenever somebody asks for it."""
+    receiver = fn.__self__
+    if receiver is None or isinstance(receiver, (ModuleType, type)) or is_torch_object(receiver):
+        return pinned(tr, fn, source)
+    if isinstance(source, (Held, HeldItem)):
+        source = pin(tr, fn, source)
+    else:
+        kind = tr.guards.hold(BuiltinFunctionType, "builtin_").name
+        tr.guards.check(
+            f"_type({source.text}) is {kind} and {source.text}.__name__ == {fn.__name__!r}",
+            f"{source.label} is a method {fn.__name__!r}",
+        )
+    return MethodOf(tr.wrap(receiver, Attr(source, "__self__")), fn.__name__)
+
+
+def bound_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
+    if isinstance(source, (Held, HeldItem)):
+        return pinned(tr, obj, source)
+    tr.guards.check(f"_type({source.text}) is {tr.guards.hold(MethodType, 'method_').name}", f"{source.label} is a method")
+    return BoundFunction(
+        tr.wrap(obj.__func__, Attr(source, "__func__")), tr.wrap(obj.__self__, Attr(source, "__self__")), source
+    )
+
+
+def plain_object(tr: Tracer, obj: Any, source: Source) -> Value:
+    if isinstance(obj, (torch.no_grad, torch.enable_grad)):
+        guard_type(tr, obj, source)
+        return GradMode(isinstance(obj, torch.enable_grad), now=False, before=tr.grad_enabled)
+    source = guard_type(tr, obj, source)
+    if isinstance(source, Held):
+        found = tr.pinned.get(id(obj))
+        if found is None:
+            found = tr.pinned[id(obj)] = ObjectValue(obj, source)
+        return found
+    return ObjectValue(obj, source)
