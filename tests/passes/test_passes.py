@@ -45,7 +45,7 @@ def test_passes_in_order_and_observed() -> None:
     assert (
         seen
         == list(enumerate(name for name, _ in PASSES))
-        == [(0, "decompose"), (1, "fold"), (2, "constants"), (3, "cse"), (4, "dce")]
+        == [(0, "attention"), (1, "decompose"), (2, "fold"), (3, "constants"), (4, "cse"), (5, "dce")]
     )
 
 

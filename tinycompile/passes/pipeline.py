@@ -13,10 +13,12 @@ from tinycompile.passes.cse import merge_equal
 from tinycompile.passes.dce import drop_dead
 from tinycompile.passes.decompose import decompose
 from tinycompile.passes.fold import fold
+from tinycompile.passes.patterns_attention import recognise_attention
 
 Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[tuple[str, Pass], ...] = (
+    ("attention", recognise_attention),
     ("decompose", decompose),
     ("fold", fold),
     ("constants", fold_constants),

@@ -84,7 +84,8 @@ class _Emitter:
         args = [self._pointer_arg(b) for b in self.pointers] + [self._size_arg(n, d) for n, d in self.sizes.items()]
         return KernelSource(
             self.name, "triton", module.text() + body, tuple(args), (self.schedule.grid,), self.configs(),
-            self.kernel.bytes_moved, self.source_lines(), f"{self.schedule.why}. {self.kernel.why}".strip(),
+            self.kernel.bytes_moved, self.kernel.flops, self.source_lines(),
+            f"{self.schedule.why}. {self.kernel.why}".strip(),
         )  # fmt: skip
 
     def configs(self) -> tuple[Config, ...]:
