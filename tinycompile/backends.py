@@ -70,6 +70,11 @@ def takes_halves(backend: Backend) -> bool:
     return backend in (None, "triton", "cpp", "aot_eager")
 
 
+def generates_code(backend: Backend) -> bool:
+    """Whether a backend is one of ours that writes kernels."""
+    return backend in (None, "triton", "cpp")
+
+
 def graph_device(graph: Graph) -> Device | None:
     """The one device of all tensors of the graph; None when there are several or none."""
     found = {n.meta.device for n in graph.nodes if isinstance(n.meta, TensorMeta)}

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.backends import Backend, lookup_backend, takes_halves
+from tinycompile.backends import Backend, generates_code, lookup_backend, takes_halves
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, RecompileLimitWarning
@@ -26,9 +26,11 @@ from tinycompile.capture.resume import Place
 from tinycompile.capture.start import FunctionStart, ResumeStart, Start
 from tinycompile.capture.trampoline import Stop
 from tinycompile.compiler import CompiledGraph
+from tinycompile.eager import autocast
 from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
+from tinycompile.passes.draw import draw_in_kernels
 from tinycompile.training import compile_training
 
 MODES = ("default", "reduce-overhead", "max-autotune")
@@ -181,7 +183,7 @@ class Piece:
         self._log_capture(captured)
         if captured.graph is not None:
             try:
-                with captured.env.active():  # what later stages decide about sizes is guarded too
+                with captured.env.active(), autocast.outside():  # what later stages decide about sizes is guarded too
                     self._fill(entry, captured.graph, captured)
                 entry.captured = captured.guarded_by_later_stages()
                 entry.guard = entry.captured.guard
@@ -222,6 +224,8 @@ class Piece:
             entry.run, entry.stop = captured.bind(_no_graph), stop
             return
         backend = lookup_backend(self.options.backend, mode=self.options.mode)
+        if generates_code(self.options.backend) and not config.fallback_random:
+            graph = draw_in_kernels(graph)
         if any(captured.inputs_require_grad) and torch.is_grad_enabled():
             compiled = compile_training(
                 graph,

@@ -39,7 +39,8 @@ class Config:
     ``cache_dir``, ``disk_cache``: where compiled code is kept, and whether it is. ``dump_dir``: a folder for the artifacts of
     every compile. ``log``: channels that print to stderr. ``recompile_limit``: entries a function may have before it stays
     eager. ``verify_ir``: run the verifier after every stage. ``dynamic``: sizes are static first (None), always symbolic
-    (True), never (False). ``max_autotune``: time candidate configurations of each kernel.
+    (True), never (False). ``max_autotune``: time candidate configurations of each kernel. ``fallback_random``: random calls are
+    torch's own, so compiled code draws the numbers that eager draws; else kernels draw them where they use them.
     """
 
     on_error: Literal["eager", "raise"] = field(default_factory=_on_error)
@@ -51,6 +52,7 @@ class Config:
     verify_ir: bool = True
     dynamic: bool | None = None
     max_autotune: bool = False
+    fallback_random: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _CHECKS:
@@ -93,6 +95,7 @@ _CHECKS = {
     "verify_ir": _is_bool,
     "dynamic": lambda v: v is None or isinstance(v, bool),
     "max_autotune": _is_bool,
+    "fallback_random": _is_bool,
 }
 
 config = Config()

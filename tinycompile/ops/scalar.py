@@ -53,6 +53,20 @@ def _via_torch(fn: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], An
     return lambda x: fn(torch.from_numpy(np.ascontiguousarray(x))).numpy().reshape(np.shape(x))
 
 
+def _philox(seed: Any, counter: Any) -> Any:
+    """Philox4x32-10 (Salmon et al., 2011): word 0 of the block that a 64-bit counter has under a 64-bit key."""
+    low = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    seed, counter = np.asarray(seed).astype(np.uint64), np.asarray(counter).astype(np.uint64)
+    k0, k1, c0, c1 = seed & low, seed >> shift, counter & low, counter >> shift
+    c2 = c3 = np.zeros_like(c0)
+    for _ in range(10):
+        a, b = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (b >> shift) ^ c1 ^ k0, b & low, (a >> shift) ^ c3 ^ k1, a & low
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
+    return c0.astype(np.int64)
+
+
 _ALL = (
     # arithmetic
     ScalarOp("add", 2, "fi", np.add),
@@ -121,6 +135,8 @@ _ALL = (
     ScalarOp("not", 1, "ib", np.invert),
     ScalarOp("shl", 2, "i", np.left_shift),  # the count is in [0, bits): formulas handle the rest as torch does
     ScalarOp("shr", 2, "i", np.right_shift),  # arithmetic on signed
+    # random bits: of a key and a counter (int64), 32 bits
+    ScalarOp("philox", 2, "i", _philox),
     # choice
     ScalarOp("where", 3, "fib", np.where),
     ScalarOp("cast", 1, "fib", lambda x: x),  # the statement's dtype is the target

@@ -11,6 +11,7 @@ from tinycompile.base import shapes
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Expr
 from tinycompile.ops import meta_rules as rules
+from tinycompile.ops.calls import meta_of
 from tinycompile.ops.record import OPS, BoundCall
 from tinycompile.ops.table import KEYWORDS, Args, add, add_attribute, call_of, is_tensor
 from tinycompile.ops.views import flattened_shape
@@ -54,15 +55,6 @@ def strides_match(x: Any, memory_format: torch.memory_format) -> bool:
     if memory_format == torch.contiguous_format:
         return rules.is_row_major(meta)
     return meta.rank == (4 if memory_format == torch.channels_last else 5) and rules.is_channels_last(meta)
-
-
-def meta_of(x: Any) -> rules.TensorMeta:
-    """The TensorMeta of a tensor of any kind."""
-    if isinstance(x, rules.TensorMeta):
-        return x
-    if isinstance(x, torch.Tensor):
-        return rules.TensorMeta(tuple(x.shape), x.stride(), x.dtype, Device.of(x.device), int(x.storage_offset()))
-    return x.meta
 
 
 def _to(args: Args, kwargs: Kwargs) -> Bound:
@@ -241,6 +233,21 @@ def _filled(value: Any, record: str = "full") -> Callable[[Args, Kwargs], Bound]
     return binder
 
 
+def _drawn(record: str) -> Callable[[Args, Kwargs], Bound]:
+    """rand, randn: sizes as a list or as separate numbers; from a generator of the program's own they are torch's call."""
+
+    def binder(args: Args, kwargs: Kwargs) -> Bound:
+        if not _no_effect(kwargs) or kwargs.pop("generator", None) is not None:
+            return None
+        size = kwargs.pop("size", None)
+        if size is None:
+            size = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+        kwargs["dtype"] = kwargs.get("dtype") or torch.get_default_dtype()
+        return call_of(record, size, **kwargs)
+
+    return binder
+
+
 def _filled_like(value: Any) -> Callable[[Args, Kwargs], Bound]:
     def binder(args: Args, kwargs: Kwargs) -> Bound:
         x = args[0] if args else kwargs.pop("input", None)
@@ -306,6 +313,8 @@ def _factories() -> None:
         add(f"torch.{name}_like", _filled_like(value))
         add(f"torch.Tensor.new_{name}", _new("full", value))
     add("torch.Tensor.new_full", _new("full"))
+    for name in ("rand", "randn"):
+        add(f"torch.{name}", _drawn(name))
     add("torch.empty", _filled(None, "empty"))
     add("torch.Tensor.new_empty", _new("empty"))
     add("torch.arange", _arange)

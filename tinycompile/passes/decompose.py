@@ -6,7 +6,7 @@ recorded. The parts take the composite's place in the user's source, and the las
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -58,15 +58,22 @@ class Expander:
             self.nodes.append(node)
             self.metas[node.name] = node.meta
             return
+        self.start_part(node)
+        self.end_part(node, self._expand(OPS[node.target], map_refs(node.args, self.fake), node.meta))
+
+    def start_part(self, node: Node) -> None:
+        """What is recorded from here on stands for ``node``."""
         self.part, self._prefix, self._location = {}, node.name, node.loc
-        refs = self._expand(OPS[node.target], map_refs(node.args, self._fake), node.meta)
+
+    def end_part(self, node: Node, refs: Ref | tuple[Ref, ...] | None) -> None:
+        """``refs`` are its results; None: it stays as it is."""
         if refs is None:
             self.nodes.append(node)
             self.metas[node.name] = node.meta
         else:
             self._finish_part(node, refs)
 
-    def _fake(self, ref: Ref) -> Any:
+    def fake(self, ref: Ref) -> Any:
         """What a decomposition gets for a ref: a fake tensor; numeric inputs stay refs."""
         meta = self.metas[ref.name]
         return FakeTensor(meta, self, ref) if isinstance(meta, TensorMeta) else ref
@@ -125,10 +132,14 @@ class Expander:
         return tuple(Ref(i) for i in items)
 
     def _expand(self, op: Op, args: tuple[Any, ...], metas: Metas) -> Ref | tuple[Ref, ...] | None:
-        """Run the decomposition. None, with nothing recorded, when it declines or gives other metadata than the op's rule."""
+        """Run the decomposition, which may decline."""
         assert isinstance(op.lowering, Decompose)
+        return self.expand_with(op.lowering.fn, args, metas)
+
+    def expand_with(self, fn: Callable[..., Any], args: tuple[Any, ...], metas: Metas) -> Ref | tuple[Ref, ...] | None:
+        """Record what ``fn`` does. None, with nothing recorded, when it declines or gives other metadata than ``metas``."""
         before = len(self.part)
-        result = op.lowering.fn(*args)
+        result = fn(*args)
         if result is not NotImplemented:
             results = tuple(result) if isinstance(metas, tuple) else (result,)
             if tuple(r.meta for r in results) == (metas if isinstance(metas, tuple) else (metas,)):

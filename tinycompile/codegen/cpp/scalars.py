@@ -57,7 +57,7 @@ _FLOAT32_FAULTS = frozenset(("sin", "cos", "tan"))
 COST = {
     **dict.fromkeys(("exp", "exp2", "sigmoid", "log", "log2", "log10", "tanh", "erf", "expm1", "log1p", "sin", "cos"), 8),
     **dict.fromkeys(("tan", "sinh", "cosh", "atan", "asin", "acos", "asinh", "acosh", "atanh"), 12),
-    **dict.fromkeys(("pow", "erfc", "atan2", "lgamma"), 30),
+    **dict.fromkeys(("pow", "erfc", "atan2", "lgamma", "philox"), 30),
     **dict.fromkeys(("fmod", "mod", "floordiv", "truncdiv"), 10),
     **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), 4),
 }

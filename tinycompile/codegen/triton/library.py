@@ -478,3 +478,22 @@ def softmax_reduce(m, s, axis: tl.constexpr, keep: tl.constexpr):
     highest = tl.reduce(m, axis, maximum, keep_dims=keep)
     total = tl.sum(s * scale, axis, keep_dims=keep)
     return highest, tl.where(highest == float("inf"), float("nan"), total)
+
+
+# random bits ---------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def philox(seed, counter):
+    """32 random bits, as int64: word 0 of Philox4x32-10's block number ``counter`` under the key ``seed``, both int64 (Salmon
+    et al., 2011)."""
+    c0, c1 = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
+    k0, k1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+    c2 = c0 ^ c0
+    c3 = c2
+    for _ in tl.static_range(10):
+        high_a, low_a = tl.umulhi(c0, 0xD2511F53), c0 * 0xD2511F53
+        high_b, low_b = tl.umulhi(c2, 0xCD9E8D57), c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
+        k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
+    return c0.to(tl.int64)

@@ -32,6 +32,7 @@ _BOOL = {
 }
 
 _INT = {
+    "philox": "philox({0}, {1})",
     "floordiv": "floor_divide({0}, {1})", "mod": "floor_mod({0}, {1})", "truncdiv": "{0} // {1}", "fmod": "{0} % {1}",
     "minimum": "tl.minimum({0}, {1})", "maximum": "tl.maximum({0}, {1})",
 }  # fmt: skip

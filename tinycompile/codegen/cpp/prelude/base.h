@@ -112,6 +112,19 @@ template <class T> static inline T floordiv(T a, T b, int& fault) {  // towards 
     return (r != 0) & ((r < 0) != (b < 0)) ? (T)(q - 1) : q;
 }
 
+// Random bits: word 0 of Philox4x32-10's block number `counter` under the key `seed` (Salmon et al., 2011).
+static inline int64_t philox(int64_t seed, int64_t counter) {
+    const uint64_t low = 0xffffffffu;
+    uint64_t k0 = (uint64_t)seed & low, k1 = (uint64_t)seed >> 32;
+    uint64_t c0 = (uint64_t)counter & low, c1 = (uint64_t)counter >> 32, c2 = 0, c3 = 0;
+    for (int round = 0; round < 10; ++round) {
+        const uint64_t a = c0 * 0xd2511f53u, b = c2 * 0xcd9e8d57u;
+        c0 = (b >> 32) ^ c1 ^ k0, c1 = b & low, c2 = (a >> 32) ^ c3 ^ k1, c3 = a & low;
+        k0 = (k0 + 0x9e3779b9u) & low, k1 = (k1 + 0xbb67ae85u) & low;
+    }
+    return (int64_t)c0;
+}
+
 // Index arithmetic: the divisor is known positive, the dividend is not known to be.
 static inline int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 static inline int64_t floor_mod(int64_t a, int64_t b) { const int64_t r = a % b; return r < 0 ? r + b : r; }
