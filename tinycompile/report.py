@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.base import expr as ex
@@ -16,6 +18,7 @@ from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.plan import Decision, Plan
 from tinycompile.ir.source import KernelSource, Source
+from tinycompile.journey import report_page
 from tinycompile.runtime import triton_build
 from tinycompile.runtime.twins import twin_key
 
@@ -188,6 +191,15 @@ class Report:
     times: tuple[tuple[str, float], ...]
     from_disk: bool
     then: tuple[Report, ...] = ()  # of the pieces that ran behind the break
+    artifacts: Artifacts = field(default_factory=Artifacts, repr=False, compare=False)
+
+    def html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The report as one page that needs nothing else: every stage's text, reasons, kernels' code side by side. Written to
+        ``path`` too, if given."""
+        text = report_page.page(self)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
 
     def __str__(self) -> str:
         own = [*self._head(), *self._kernel_lines(), *self._fusion_lines(), *self._guard_lines(), *self._time_lines()]
@@ -277,6 +289,7 @@ def make_report(function: Piece, entry: CacheEntry, seen: set[int] | None = None
         times=tuple(stage_order(entry.times)),
         from_disk=compiled.from_disk if compiled else False,
         then=tuple(make_report(p, p._entries[0], seen) for p in later if id(p) not in seen),
+        artifacts=entry.artifacts,
     )
 
 

@@ -1,0 +1,190 @@
+"""torch's own tracer, beside our recorder: which ops of torch's ran, and which kernels on which stream.
+
+On CUDA it is the profiler that reads CUPTI, the source of grids, registers and exact times; elsewhere the light one, which sees
+torch's CPU ops. Its clock is fitted to ours by marks that both see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from tinycompile.journey.events import KernelRun
+
+MARK = "tinycompile.clock"
+MARKS = 3  # at each end; the quickest counts
+
+
+@dataclass(frozen=True)
+class TorchOp:
+    """An op of torch's on the host. ``thread``: the system's id, or None where the tracer doesn't know it."""
+
+    name: str
+    start: int
+    end: int
+    thread: int | None
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A kernel, copy or fill on a device, and when (and in which thread) the host asked for it."""
+
+    run: KernelRun
+    asked: int
+    thread: int
+
+
+class Tracer:
+    """Started by ``start()``; after ``stop()`` there are ``ops`` and ``launched``. ``problem`` says why there are none."""
+
+    def __init__(self, cuda: bool) -> None:
+        self.cuda = cuda
+        self.ops: list[TorchOp] = []
+        self.launched: list[Launched] = []
+        self.problem: str | None = None
+        self._profiler: Any = None
+        self._marks: list[tuple[int, int]] = []
+
+    def start(self) -> None:
+        """Raises nothing: a tracer that is taken (the user's own profiler) is a ``problem``."""
+        try:
+            with _without_chatter():
+                self._begin()
+        except RuntimeError as error:
+            self.problem, self._profiler = f"torch's tracer can't be had: {error}", None
+            return
+        self._mark()
+
+    def _begin(self) -> None:
+        if self.cuda:
+            activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+            self._profiler = torch.profiler.profile(activities=activities)
+            self._profiler.start()
+        else:
+            self._profiler = torch.autograd.profiler.profile(use_kineto=False)
+            self._profiler.__enter__()
+
+    def stop(self) -> None:
+        """End the trace and read it."""
+        if self._profiler is None:
+            return
+        self._mark()
+        profiler, self._profiler = self._profiler, None
+        with _without_chatter():
+            if self.cuda:
+                profiler.stop()
+            else:
+                profiler.__exit__(None, None, None)
+        if self.cuda:
+            self._read_trace(_exported(profiler))
+        else:
+            self._read_events(profiler.function_events)
+
+    def _mark(self) -> None:
+        """A few spans that both clocks see."""
+        for _ in range(MARKS):
+            start = perf_counter_ns()
+            with torch.profiler.record_function(MARK):
+                pass
+            self._marks.append((start, perf_counter_ns()))
+
+    def _read_events(self, events: Any) -> None:
+        """The light tracer's: microseconds, and threads numbered from 1. Ours is the one with the marks."""
+        seen = [(e.time_range.start, e.time_range.end) for e in events if e.name == MARK]
+        clock = fit(self._marks, seen)
+        home = next((e.thread for e in events if e.name == MARK), None)
+        us = threading.get_native_id()
+        self.ops = [
+            TorchOp(e.name, clock(e.time_range.start), clock(e.time_range.end), us if e.thread == home else None)
+            for e in events
+            if e.name != MARK
+        ]
+
+    def _read_trace(self, events: list[dict[str, Any]]) -> None:
+        """The Chrome trace that kineto writes: microseconds, host ops in ``cpu_op``, device work by correlation id."""
+        spans = [e for e in events if e.get("ph") == "X"]
+        seen = [(e["ts"], e["ts"] + e["dur"]) for e in spans if e["name"] == MARK and e.get("cat") == "user_annotation"]
+        clock = fit(self._marks, sorted(seen))
+        asked: dict[int, dict[str, Any]] = {}
+        for e in spans:
+            if e.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in e["args"]:
+                asked[e["args"]["correlation"]] = e
+        for e in spans:
+            cat = e.get("cat")
+            start, end = clock(e["ts"]), clock(e["ts"] + e["dur"])
+            if cat == "cpu_op":
+                self.ops.append(TorchOp(e["name"], start, end, e["tid"]))
+            elif cat in ("kernel", "gpu_memcpy", "gpu_memset"):
+                by = asked.get(e["args"].get("correlation", -1))
+                if by is not None:
+                    self.launched.append(Launched(_run(e, start, end), clock(by["ts"]), by["tid"]))
+        if not any(e.get("cat") == "kernel" for e in spans):
+            self.problem = "the device's tracer (CUPTI) reported no kernels"
+
+
+@contextmanager
+def _without_chatter() -> Iterator[None]:
+    """The tracer of some builds of torch tells stderr that it starts and stops: those lines are dropped, others kept."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            said = [line for line in file.read().splitlines(keepends=True) if not line.startswith(b"USDT:")]
+            os.write(2, b"".join(said))
+
+
+def _run(e: dict[str, Any], start: int, end: int) -> KernelRun:
+    args = e["args"]
+    grid, block = args.get("grid"), args.get("block")
+    return KernelRun(
+        e["name"],
+        start,
+        end,
+        f"cuda:{args.get('device', 0)}",
+        args.get("stream"),
+        tuple(grid) if grid else None,
+        tuple(block) if block else None,
+        args.get("registers per thread"),
+        args.get("shared memory"),
+    )
+
+
+def _exported(profiler: Any) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="tinycompile-") as folder:
+        path = os.path.join(folder, "trace.json")
+        profiler.export_chrome_trace(path)
+        with open(path, encoding="utf-8") as file:
+            events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    return events
+
+
+def fit(ours: list[tuple[int, int]], theirs: list[tuple[float, float]]) -> Callable[[float], int]:
+    """From their microseconds to our nanoseconds: through the middles of the quickest mark at each end.
+
+    Raises ValueError when the marks don't match in number."""
+    if len(ours) != len(theirs):
+        raise ValueError(f"torch's tracer saw {len(theirs)} of {len(ours)} marks")
+    half = len(ours) // 2
+    points = []
+    for part in (range(half), range(half, len(ours))):
+        best = min(part, key=lambda i: ours[i][1] - ours[i][0])
+        points.append((sum(theirs[best]) / 2, sum(ours[best]) / 2))
+    (x0, y0), (x1, y1) = points
+    slope = (y1 - y0) / (x1 - x0) if x1 - x0 > 1000 else 1000.0  # a span under a millisecond fits no slope
+    return lambda x: int(y0 + (x - x0) * slope)
