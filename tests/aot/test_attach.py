@@ -159,7 +159,8 @@ def dropped(x):
     return F.dropout(torch.sin(x), 0.4) * x
 
 
-def test_dropout_draws_eagers_numbers_once() -> None:
+def test_dropout_draws_eagers_numbers_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tinycompile.config, "fallback_random", True)
     f = tinycompile.compile(dropped, fullgraph=True)
     x = torch.randn(40, requires_grad=True)
     found = []
@@ -171,6 +172,23 @@ def test_dropout_draws_eagers_numbers_once() -> None:
         found.append((y.detach(), first.detach(), second, torch.rand(1)))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_dropout_in_kernels_is_one_noise_in_all_derivatives() -> None:
+    """y = noise * sin(x) * x: the noise that y shows is that of both gradients, and the seed decides it."""
+    f = tinycompile.compile(dropped, fullgraph=True)
+    x = torch.randn(40, requires_grad=True)
+    torch.manual_seed(5)
+    y = f(x)
+    (first,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    noise = (y / (torch.sin(x) * x)).detach()
+    assert 5 < (noise == 0).sum() < 28
+    torch.testing.assert_close(noise[noise != 0], torch.full_like(noise, 1 / 0.6)[noise != 0])
+    torch.testing.assert_close(first, noise * (torch.cos(x) * x + torch.sin(x)))
+    torch.testing.assert_close(second, noise * (2 * torch.cos(x) - torch.sin(x) * x))
+    torch.manual_seed(5)
+    assert torch.equal(f(x), y) and not torch.equal(f(x), y)
 
 
 def random_mask(x):

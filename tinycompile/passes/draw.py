@@ -11,7 +11,7 @@ from typing import Any
 
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv, current_env
-from tinycompile.eager.fake import FakeTensor, tracing
+from tinycompile.eager.fake import tracing
 from tinycompile.ir.builder import map_refs
 from tinycompile.ir.effects import is_random
 from tinycompile.ir.graph import Graph, Node, Ref

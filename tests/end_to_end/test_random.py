@@ -1,0 +1,91 @@
+"""Random numbers in compiled functions: where they are drawn, what decides them, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tinycompile
+
+pytestmark = pytest.mark.cpu
+
+DRAWING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dropout": lambda x: F.dropout(x * 2, 0.3) + 1,
+    "rand_like": lambda x: x + torch.rand_like(x),
+    "randn_like": lambda x: x + torch.randn_like(x),
+    "rand": lambda x: x * torch.rand(x.shape[0], 1),
+    "randn": lambda x: x * torch.randn(x.shape),
+    "bernoulli": lambda x: torch.bernoulli(torch.sigmoid(x)) * x,
+    "two": lambda x: F.dropout(F.gelu(F.dropout(x, 0.2)), 0.5),
+    "half": lambda x: F.dropout(x.bfloat16(), 0.3),
+    "double": lambda x: x.double() + torch.randn_like(x, dtype=torch.float64),
+    "transposed": lambda x: F.dropout(x.t() * 1.5, 0.3),
+    "softmax": lambda x: F.dropout(torch.softmax(x, -1), 0.1),
+}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_one_kernel_and_the_seed_decides(name: str) -> None:
+    f = tinycompile.compile(DRAWING[name], fullgraph=True)
+    x = torch.randn(40, 33)
+    torch.manual_seed(1)
+    first, second = f(x), f(x)
+    torch.manual_seed(1)
+    assert torch.equal(f(x), first) and not torch.equal(first, second)
+    assert torch.equal(f(x), second)
+    assert len(f.kernels) == 1
+
+
+@pytest.mark.parametrize("name", ["dropout", "randn_like", "softmax", "double"])
+def test_both_languages_draw_the_same(name: str) -> None:
+    x = torch.randn(6, 9)
+    found = []
+    for backend in ("cpp", "triton"):
+        f = tinycompile.compile(DRAWING[name], fullgraph=True, backend=backend)
+        torch.manual_seed(2)
+        found.append(f(x))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_fallback_random_is_eagers_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tinycompile.config, "fallback_random", True)
+    f = tinycompile.compile(DRAWING[name], fullgraph=True)
+    x = torch.randn(8, 5)
+    torch.manual_seed(1)
+    want = [DRAWING[name](x), torch.rand(3)]
+    torch.manual_seed(1)
+    torch.testing.assert_close([f(x), torch.rand(3)], want)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_backends_that_write_no_kernels_draw_as_eager(backend: str) -> None:
+    f = tinycompile.compile(DRAWING["two"], fullgraph=True, backend=backend)
+    x = torch.randn(8, 5)
+    torch.manual_seed(1)
+    want = DRAWING["two"](x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(f(x), want)
+
+
+def test_a_backward_keeps_seeds_and_not_the_noise() -> None:
+    f = tinycompile.compile(lambda x: torch.sin(F.dropout(x, 0.5)), fullgraph=True)
+    x = torch.randn(64, 64, requires_grad=True)
+    y = f(x)
+    y.sum().backward()
+    assert x.grad is not None
+    assert ((x.grad == 0) == (y == 0)).all()
+    saved = f.source("forward").splitlines()[-1]
+    assert "seeds" in saved and "bits" not in saved
+
+
+def test_symbolic_sizes() -> None:
+    """The counter runs over the sizes of the call, and one kernel serves them."""
+    f = tinycompile.compile(lambda x: F.dropout(x, 0.5), fullgraph=True, dynamic=True)
+    for rows in (5, 17, 40):
+        y = f(torch.ones(rows, 64))
+        assert 0.3 < (y == 0).float().mean() < 0.7
+    assert len(f.recompiles) == 0
