@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,12 @@ from tinycompile.runtime import cpp_build
 from tinycompile.runtime.build import link
 
 Run = Callable[..., Sequence[Any]]
+
+
+def library_calls(steps: Iterable[Any]) -> list[str]:
+    """The torch functions among the steps of Loops or of a Plan. Making room for a result without elements is none."""
+    found = [s for s in steps if isinstance(s, ExternCall)]
+    return [s.target for s in found if not (s.target in ("torch.empty_strided", "empty") and 0 in s.args[0])]
 
 
 @dataclass
@@ -52,7 +58,7 @@ class LoopsBackend:
     def __call__(self, module: GraphModule, inputs: Sequence[Any]) -> Run:
         loops = lower(optimize(module.graph))
         verify_loops(loops)
-        self.externs += [s.target for s in loops.steps if isinstance(s, ExternCall)]
+        self.externs += library_calls(loops.steps)
         return lambda *tensors: tuple(run_loops(loops, tensors))
 
     def finish(self) -> None:
@@ -80,12 +86,13 @@ class CppBackend:
 
     def __call__(self, module: GraphModule, inputs: Sequence[Any]) -> Run:
         source = self._generate(module.graph)
-        self.externs += [target for _, _, target in source.externs]
         self.waiting.append(_Later(source))
         return self.waiting[-1]
 
     def _generate(self, graph: Graph) -> Source:
-        return generate(graph, cpp_build.cpu_target(), Artifacts(), {})[1]
+        plan, source = generate(graph, cpp_build.cpu_target(), Artifacts(), {})
+        self.externs += library_calls(plan.steps)
+        return source
 
     def finish(self) -> None:
         """Build every graph that waits."""

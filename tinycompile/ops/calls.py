@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.device import Device
+from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
+from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.meta_rules import opmath
 
 
@@ -42,3 +45,33 @@ def widen(x: Any) -> Any:
 def row_major(x: Any) -> Any:
     """``x``, copied where its memory is not row-major: for ops whose result torch always makes contiguous."""
     return x if x.is_contiguous() else ops.clone(x, memory_format=torch.contiguous_format)
+
+
+def meta_of(x: Any) -> TensorMeta:
+    """The TensorMeta of a tensor of any kind."""
+    if isinstance(x, TensorMeta):
+        return x
+    if isinstance(x, torch.Tensor):
+        return TensorMeta(tuple(x.shape), x.stride(), x.dtype, Device.of(x.device), int(x.storage_offset()))
+    found: TensorMeta = x.meta
+    return found
+
+
+def laid_out_as(y: Any, like: Any) -> Any:
+    """``y`` with the strides that ``empty_like(like)`` has, for ops that write into a copy of an argument."""
+    strides = rules.preserved_strides(meta_of(like))
+    return y if meta_of(y).strides == strides else ops.restride(y, strides)
+
+
+def in_format_of(y: Any, like: Any) -> Any:
+    """``y`` in the memory format that ATen suggests for ``like``: channels-last, or row-major."""
+    if rules.suggests_channels_last(meta_of(like)):
+        return ops.clone(y, memory_format=torch.channels_last if len(y.shape) == 4 else torch.channels_last_3d)
+    return row_major(y)
+
+
+def positions(size: Any, rank: int, dim: int, device: Any) -> Any:
+    """0 .. size - 1 along ``dim``, of size 1 along the other dims."""
+    dim %= rank
+    line = ops.arange(0, size, 1, dtype=torch.int64, device=device)
+    return ops.reshape(line, tuple(size if d == dim else 1 for d in range(rank)))

@@ -9,7 +9,8 @@ import torch
 
 from tinycompile.dispatch import schema as schemas
 from tinycompile.ops import meta_rules as rules
-from tinycompile.ops.record import Lowering, Metas, Op, Pointwise, Sample, register
+from tinycompile.ops.outline import Outlined
+from tinycompile.ops.record import Decompose, Lowering, Metas, Op, Pointwise, Sample, register
 
 # One letter a namespace, as ``spelled`` reads them.
 NAMESPACES = {"t": "torch", "m": "torch.Tensor", "f": "torch.nn.functional", "s": "torch.special", "l": "torch.linalg"}
@@ -32,6 +33,21 @@ def declare(
 ) -> Op:
     """Make and register one record. ``eager`` is called with the arguments in schema order."""
     return register(Op(schemas.parse(schema), meta, eager, lowering, functions, samples, None, ulp, doc))
+
+
+def composite(
+    schema: str,
+    fn: Callable[..., Any],
+    eager: Callable[..., Any],
+    functions: tuple[str, ...] = (),
+    samples: Callable[[], Iterable[Sample]] = tuple,
+    ulp: float = 4.0,
+    doc: str = "",
+) -> Op:
+    """A record that is other ops: its metadata is what ``fn`` makes of its arguments' outlines, and its gradient ``fn``'s.
+
+    What ``fn`` declines (NotImplemented) or raises for is torch's own call, so that the error is torch's."""
+    return declare(schema, Outlined(fn), Decompose(fn), eager, functions, samples, ulp, doc)
 
 
 def unary(

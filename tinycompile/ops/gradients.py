@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import families  # noqa: F401  formulas attach to its records
 from tinycompile.ops import meta_rules as rules
-from tinycompile.ops.calls import cast, ops, widen
+from tinycompile.ops.calls import cast, ops, positions, widen  # noqa: F401  positions: for the formulas
 from tinycompile.ops.record import OPS, Decompose, Op, Vjp
 
 Gradients = Sequence[Any]
@@ -136,10 +134,3 @@ def kept(reduced: Any, x: Any, dim: Any, keepdim: bool) -> Any:
 def count_of(x: Any, dims: Sequence[int]) -> Any:
     """How many elements of ``x`` a reduction over ``dims`` takes together."""
     return rules.shapes.numel(tuple(x.shape[d] for d in dims))
-
-
-def positions(size: Any, rank: int, dim: int, device: Any) -> Any:
-    """0 .. size - 1 along ``dim``, of size 1 along the other dims."""
-    dim %= rank
-    line = ops.arange(0, size, 1, dtype=torch.int64, device=device)
-    return ops.reshape(line, tuple(size if d == dim else 1 for d in range(rank)))

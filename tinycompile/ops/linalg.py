@@ -15,8 +15,9 @@ from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import Shape
 from tinycompile.ops import meta_rules as rules
+from tinycompile.ops.calls import ops
 from tinycompile.ops.declare import declare, spelled
-from tinycompile.ops.record import Extern
+from tinycompile.ops.record import Decompose, Extern
 from tinycompile.ops.samples import FLOATS, call, t
 
 
@@ -239,7 +240,7 @@ declare(
 declare(
     "outer(Tensor self, Tensor vec2) -> Tensor",
     _outer_meta,
-    Extern(),
+    Decompose(lambda x, vec2: ops.mul(ops.unsqueeze(x, 1), vec2)),
     torch.outer,
     (*spelled("outer"), *spelled("ger")),
     lambda: [call(t(3), t(4)), call(t(3, dtype="int64"), t(4)), call(t(3, 1), t(4))],

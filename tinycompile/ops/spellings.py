@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.ops import spellings_tensors
+from tinycompile.ops import spellings_parts, spellings_tensors
 from tinycompile.ops.record import OPS, BoundCall
 from tinycompile.ops.spellings_tensors import identity
 from tinycompile.ops.table import KEYWORDS, Args, SchemaBinder, add, call_of, is_tensor
@@ -51,6 +51,7 @@ FORMS: dict[str, tuple[str, str]] = {
         "binary_cross_entropy_with_logits", f"self target weight {_LOSS} pos_weight"),
     "torch.index_select": ("index_select", "self dim index"),
     "torch.nn.functional.pad": ("pad", "self pad mode value"),
+    "torch.constant_pad_nd": ("pad", "self pad value"),
     "torch.where": ("where", "condition self other"),
     "torch.Tensor.where": ("where", "self condition other"),
 }  # fmt: skip
@@ -306,5 +307,5 @@ def install() -> None:
     """Add every special spelling to the table; the records are registered by then."""
     for dotted, (op, form) in FORMS.items():
         add(dotted, FormBinder(op, form, _OTHER_NAMES.get(dotted, {})))
-    for group in (_operators, _reductions, _layers, *spellings_tensors.GROUPS):
+    for group in (_operators, _reductions, _layers, *spellings_tensors.GROUPS, *spellings_parts.GROUPS):
         group()

@@ -18,6 +18,7 @@ import torch
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch.schema import Schema
 from tinycompile.ops.meta_rules import SUPPORTED
+from tinycompile.ops.outline import Outlined
 from tinycompile.ops.record import OPS, BoundCall, Op
 
 Args = tuple[Any, ...]
@@ -125,7 +126,7 @@ def _understood(values: Any) -> bool:
 class SchemaBinder:
     """Binds a call by the record's schema: renames keywords, makes tuples of lists, sets aside ``out`` and ``inplace``."""
 
-    __slots__ = ("fixes", "inplace", "needs_tensor", "numbers", "op", "varargs")
+    __slots__ = ("fixes", "inplace", "needs_tensor", "numbers", "op", "outlined", "varargs")
 
     def __init__(self, op: Op, inplace: bool = False, varargs: bool = False) -> None:
         self.op, self.inplace = op, inplace
@@ -135,6 +136,7 @@ class SchemaBinder:
         )
         self.numbers = tuple(i for i, a in enumerate(op.schema.args) if a.base in _NUMBERS and not a.is_list)
         self.needs_tensor = op.schema.args[0].base == "Tensor"
+        self.outlined = op.meta if isinstance(op.meta, Outlined) else None
 
     def __call__(self, args: Args, kwargs: dict[str, Any]) -> BoundCall | None:
         if self.varargs is not None and len(args) > self.varargs and not isinstance(args[self.varargs], (tuple, list)):
@@ -161,6 +163,8 @@ class SchemaBinder:
             return None
         if inplace and not is_tensor(values[0]):
             inplace = False
+        if self.outlined is not None and not self.outlined.covers(values):  # a wrong call, or a case left to torch
+            return None
         return BoundCall(self.op, values, inplace, out)
 
     def _renamed(self, kwargs: dict[str, Any]) -> dict[str, Any]:

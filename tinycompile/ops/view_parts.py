@@ -195,6 +195,58 @@ declare(
 )
 
 
+def _unfold_meta(x: TensorMeta, dimension: int, size: int, step: int) -> TensorMeta:
+    at = shapes.normalize_dim(dimension, x.rank)
+    extent: Dim = x.shape[at] if x.rank else 1
+    if size < 0:
+        raise RuntimeError(f"size is {size} but must be >= 0")
+    if not shapes.at_least(extent, size):
+        raise RuntimeError(f"maximum size for tensor at dimension {at} is {extent} but size is {size}")
+    if step <= 0:
+        raise RuntimeError(f"step is {step} but must be > 0")
+    if not x.rank:
+        return viewed(x, (size,), (1,))
+    count = ex.floordiv(extent - size, step) + 1
+    shape, strides = rules.replaced(x.shape, at, count), rules.replaced(x.strides, at, x.strides[at] * step)
+    return viewed(x, (*shape, size), (*strides, x.strides[at]))
+
+
+def _unfold_index(coords: Coords, meta_in: TensorMeta, meta_out: TensorMeta, dimension: int, size: int, step: int) -> Coords:
+    if not meta_in.rank:
+        return ()
+    at = shapes.normalize_dim(dimension, meta_in.rank)
+    return (*coords[:at], coords[at] * step + coords[-1], *coords[at + 1 : -1])
+
+
+def _row_3d_meta(x: TensorMeta) -> TensorMeta:
+    return viewed(x, (1, x.shape[0], 1), (x.shape[0] * x.strides[0], x.strides[0], 1))
+
+
+declare(
+    "unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)",
+    _unfold_meta,
+    View(_unfold_index),
+    lambda x, dimension, size, step: x.unfold(dimension, size, step),
+    spelled("unfold", "m"),
+    lambda: [
+        call(t(3, 7), 1, 3, 2),
+        call(t(7), 0, 2, 2),
+        call(t(), 0, 1, 1),
+        call(t(3, 7), 0, 4, 1),
+        call(t(4, 6, layout="transposed"), -1, 2, 1),
+    ],
+)
+declare(
+    "row_3d(Tensor(a) self) -> Tensor(a)",
+    _row_3d_meta,
+    View(lambda coords, meta_in, meta_out: (coords[1],)),
+    torch.atleast_3d,
+    (),
+    lambda: [call(t(4)), call(t(4, layout="strided"))],
+    doc="A vector as (1, n, 1): what atleast_3d makes of it.",
+)
+
+
 # ------------------------------------------------------------------------------------------------- several views at a time
 
 

@@ -1,0 +1,163 @@
+"""Torch callables that return their argument, views of it, or take their tensors one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinycompile.base import shapes
+from tinycompile.base.expr import Expr
+from tinycompile.ops.calls import meta_of
+from tinycompile.ops.record import BoundCall
+from tinycompile.ops.spellings_tensors import identity, reshaped
+from tinycompile.ops.table import KEYWORDS, Args, add, add_attribute, call_of, is_tensor
+
+Kwargs = dict[str, Any]
+Bound = BoundCall | None
+
+
+def _only(args: Args, kwargs: Kwargs) -> Any:
+    """The one tensor of a call, or None."""
+    given = [*args, *kwargs.values()]
+    return given[0] if len(given) == 1 and is_tensor(given[0]) else None
+
+
+# -------------------------------------------------------------------------------------------------------- the argument
+
+
+def _itself(args: Args, kwargs: Kwargs) -> Bound:
+    x = _only(args, kwargs)
+    return None if x is None else identity(x)
+
+
+def _positive(args: Args, kwargs: Kwargs) -> Bound:
+    x = _only(args, kwargs)
+    return None if x is None or str(x.dtype) == "torch.bool" else identity(x)
+
+
+def _at_least(rank: int) -> Callable[[Args, Kwargs], Bound]:
+    """atleast_1d and its like of one tensor: a view with dims of size 1, or the tensor."""
+
+    def binder(args: Args, kwargs: Kwargs) -> Bound:
+        x = _only(args, kwargs)
+        if x is None:
+            return None
+        have = len(x.shape)
+        if have >= rank:
+            return identity(x)
+        if have == 0:
+            return call_of("view", x, (1,) * rank)
+        return call_of("unsqueeze", x, 0 if have == 1 and rank == 2 else -1) if have == rank - 1 else call_of("row_3d", x)
+
+    return binder
+
+
+def _sum_to_size(args: Args, kwargs: Kwargs) -> Bound:
+    size = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
+    if kwargs or not all(isinstance(s, (int, Expr)) for s in size):
+        return None
+    x = args[0]
+    same = bool(size) and len(size) == len(x.shape) and all(map(shapes.same, size, x.shape))
+    return identity(x) if same else call_of("sum_to_size", x, tuple(size))
+
+
+def _ravel(args: Args, kwargs: Kwargs) -> Bound:
+    x = _only(args, kwargs)
+    if x is None:
+        return None
+    return reshaped(x, (-1,)) if meta_of(x).is_contiguous() else call_of("ravel", x)
+
+
+def _wholes() -> None:
+    for name in ("conj", "conj_physical", "resolve_conj", "resolve_neg"):
+        add(f"torch.{name}", _itself)
+        add(f"torch.Tensor.{name}", _itself)
+    add("torch.real", _itself)
+    add_attribute("real", lambda args, kwargs: identity(args[0]))
+    for where in ("torch", "torch.Tensor"):
+        add(f"{where}.positive", _positive)
+        add(f"{where}.ravel", _ravel)
+    add("torch.Tensor.__pos__", _positive)
+    add("operator.pos", _positive)
+    for rank in (1, 2, 3):
+        add(f"torch.atleast_{rank}d", _at_least(rank))
+    add("torch.Tensor.sum_to_size", _sum_to_size)
+
+
+# --------------------------------------------------------------------------------------------------------------- parts
+
+
+def _lengths(size: int, pieces: Any) -> list[int] | None:
+    """Lengths of ``tensor_split``'s parts: almost equal ones, or those between indices (clipped as slices are)."""
+    if isinstance(pieces, int):
+        return None if pieces <= 0 else [size // pieces + (i < size % pieces) for i in range(pieces)]
+    if not all(isinstance(i, int) for i in pieces):
+        return None
+    starts = [min(max(i + size if i < 0 else i, 0), size) for i in pieces]
+    lengths = [max(end - start, 0) for start, end in zip([0, *starts], [*starts, size], strict=True)]
+    return lengths if sum(lengths) == size else None  # indices that go back overlap: torch's own
+
+
+def _tensor_split(args: Args, kwargs: Kwargs) -> Bound:
+    given = dict(zip(("self", "pieces", "dim"), args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
+    pieces = given.get("pieces", given.get("indices_or_sections", given.get("sections", given.get("indices"))))
+    return _split_at(given["self"], pieces, given.get("dim", 0), False)
+
+
+def _split_at(x: Any, pieces: Any, dim: int, equal: bool) -> Bound:
+    if pieces is None or is_tensor(pieces) or not len(x.shape) or not -len(x.shape) <= dim < len(x.shape):
+        return None
+    size = shapes.pinned(x.shape[dim])
+    if equal and isinstance(pieces, int) and (pieces <= 0 or size % pieces):
+        return None
+    lengths = _lengths(size, pieces)
+    return None if lengths is None else call_of("split_with_sizes", x, tuple(lengths), dim)
+
+
+def _split_along(dim: int, least: int) -> Callable[[Args, Kwargs], Bound]:
+    def binder(args: Args, kwargs: Kwargs) -> Bound:
+        if len(args) != 2 or kwargs or len(args[0].shape) < least:
+            return None
+        return _split_at(args[0], args[1], 0 if len(args[0].shape) == 1 else dim, True)
+
+    return binder
+
+
+def _unsafe_split(args: Args, kwargs: Kwargs) -> Bound:
+    given = dict(zip(("self", "split_size", "dim"), args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
+    return call_of("split", given["self"], given["split_size"], given.get("dim", 0))
+
+
+def _several(name: str) -> Callable[[Args, Kwargs], Bound]:
+    """Functions that take their tensors as separate arguments, or in one list."""
+
+    def binder(args: Args, kwargs: Kwargs) -> Bound:
+        tensors = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+        if kwargs or not tensors or not all(map(is_tensor, tensors)):
+            return None
+        alone = name == "cartesian_prod" and len(tensors) == 1 and len(tensors[0].shape) == 1
+        return identity(tensors[0]) if alone else call_of(name, tuple(tensors))
+
+    return binder
+
+
+def _parts() -> None:
+    for where in ("torch", "torch.Tensor"):
+        add(f"{where}.tensor_split", _tensor_split)
+        for name, dim, least in (("hsplit", 1, 1), ("vsplit", 0, 2), ("dsplit", 2, 3)):
+            add(f"{where}.{name}", _split_along(dim, least))
+        add(f"{where}.unsafe_split", _unsafe_split)
+        add(f"{where}.unsafe_chunk", lambda args, kwargs: call_of("chunk", *args, **kwargs))
+    add("torch.ops.aten.slice.Tensor", lambda args, kwargs: call_of("slice", *args, **kwargs))
+    add("torch.linalg.diagonal", _linalg_diagonal)
+    for name in ("block_diag", "cartesian_prod"):
+        add(f"torch.{name}", _several(name))
+
+
+def _linalg_diagonal(args: Args, kwargs: Kwargs) -> Bound:
+    given = {"offset": 0, "dim1": -2, "dim2": -1} | kwargs
+    x = args[0] if args else given.pop("A", None)
+    return None if x is None or len(args) > 1 else call_of("diagonal", x, given["offset"], given["dim1"], given["dim2"])
+
+
+GROUPS = (_wholes, _parts)
