@@ -232,8 +232,8 @@ def hooks(m, x):
     return m(x)
 
 
-@breaks("input-mutation", lambda: (nn.BatchNorm1d(4), torch.ones(3, 4)))
-def batch_norm_in_training(m, x):
+@breaks("input-mutation", lambda: (nn.InstanceNorm1d(4, track_running_stats=True), torch.ones(3, 4, 5)))
+def instance_norm_in_training(m, x):
     return m(x)
 
 

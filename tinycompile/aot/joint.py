@@ -1,7 +1,7 @@
 """``differentiate``: Graph -> joint Graph, which computes the forward's outputs and the gradients of its inputs.
 
-Writes to inputs stay the last nodes. The forward is recorded again on a :class:`~tinycompile.aot.tape.Tape`; then the tape is walked in reverse and each op's
-formula is run on fake tensors, which records the backward behind the forward.
+The forward is recorded again on a :class:`~tinycompile.aot.tape.Tape`; then the tape is walked in reverse and each op's
+formula is run on fake tensors, which records the backward behind the forward. Writes to inputs stay the last nodes.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from tinycompile.ops import (  # noqa: F401
     activations,
     attention,
+    batch_norm,
     bitwise,
     casts,
     comparison,

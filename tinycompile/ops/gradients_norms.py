@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tinycompile.ops import meta_rules as rules
+from tinycompile.ops.batch_norm import per_channel, reduced_dims
 from tinycompile.ops.calls import cast, ops, widen
 from tinycompile.ops.gradients import Gradients, positions, sum_to, vjp
 from tinycompile.ops.losses import class_dim
@@ -75,6 +76,33 @@ def _group_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradient
     if needs[2]:
         second = cast(ops.sum(ops.mul(g, ops.reshape(normal, size)), rest), weight.dtype)
     return first, None, second, cast(ops.sum(g, rest), bias.dtype) if needs[3] else None, None
+
+
+@vjp("batch_norm_training", "self", "weight?self", "result1", "result2")
+def _batch_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """Also through the statistics: d mean / dx = 1 / n, d var / dx = 2 (x - mean) / n."""
+    x, weight, bias, eps = args
+    rank, dims = len(x.shape), reduced_dims(len(x.shape))
+    wide = widen(x)
+    mean, scale = per_channel(results[1], rank), per_channel(ops.rsqrt(ops.add(results[2], eps)), rank)
+    apart = ops.sub(wide, mean)
+    first: Any = None
+    second = third = None
+    if grads[0] is not None:
+        g, normal = widen(grads[0]), ops.mul(apart, scale)
+        along = None if weight is None else per_channel(widen(weight), rank)
+        first = _centered(_weighted(g, along), normal, scale, dims) if needs[0] else None
+        second = cast(ops.sum(ops.mul(g, normal), dims), weight.dtype) if needs[1] else None
+        third = cast(ops.sum(g, dims), bias.dtype) if needs[2] else None
+    if needs[0]:
+        count = rules.shapes.numel(tuple(x.shape[d] for d in dims))
+        for g, slope in ((grads[1], None), (grads[2], apart)):
+            if g is not None:
+                part = ops.div(per_channel(g, rank), count)
+                part = ops.expand(part, tuple(x.shape)) if slope is None else ops.mul(ops.mul(part, 2.0), slope)
+                first = part if first is None else ops.add(first, part)
+        first = None if first is None else cast(first, x.dtype)
+    return first, second, third, None
 
 
 # ---------------------------------------------------------------------------------------------------------------- losses

@@ -1,0 +1,61 @@
+"""Batch normalisation in training: one op, and arithmetic on the statistics that is written to the buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional as F
+
+from tinycompile.base import shapes
+from tinycompile.capture import torch_calls
+from tinycompile.capture.rules.registry import Args, rule
+from tinycompile.capture.values.base import Kwargs, Value
+from tinycompile.capture.values.constant import NONE
+from tinycompile.capture.values.sequence import TupleValue
+from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.dispatch import dispatcher
+from tinycompile.ops.batch_norm import reduced_dims, running, unbiased
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+_NAMES = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+
+
+@rule(F.batch_norm)
+def _batch_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """``F.batch_norm``; in evaluation it is an op like others."""
+    given: dict[str, Value] = dict(zip(_NAMES, args, strict=False)) | dict(kwargs)
+    x, mean, var = given["input"], given.get("running_mean", NONE), given.get("running_var", NONE)
+    if "training" not in given or not given["training"].truth(tr) or not isinstance(x, TensorValue) or x.meta.rank < 2:
+        return torch_calls.call_torch(tr, F.batch_norm, args, kwargs)
+    _check_size(x)
+    weight, bias = given.get("weight", NONE), given.get("bias", NONE)
+    eps = given["eps"].constant(tr) if "eps" in given else 1e-5
+    operands = [v for v in (x, weight, bias) if v is not NONE]
+    made = torch_calls.run_op(tr, "batch_norm_training", (*(v.argument(tr) for v in (x, weight, bias)), eps), operands)
+    assert isinstance(made, TupleValue)
+    result, batch_mean, batch_var = made.values(tr)
+    momentum = given["momentum"].constant(tr) if "momentum" in given else 0.1
+    if isinstance(mean, TensorValue):
+        _update(tr, mean, batch_mean, lambda new, old: running(new, old, momentum))
+    if isinstance(var, TensorValue):
+        _update(tr, var, batch_var, lambda new, old: running(unbiased(new, x.meta.shape), old, momentum))
+    return result
+
+
+def _check_size(x: TensorValue) -> None:
+    """torch's refusal of a batch of one value a channel."""
+    shape = x.meta.shape
+    if shapes.same(shapes.numel(tuple(shape[d] for d in reduced_dims(len(shape)))), 1):
+        sizes = torch.Size([shapes.hint(s) for s in shape])
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {sizes}")
+
+
+def _update(tr: Tracer, buffer: TensorValue, batch: Value, compute: Callable[[Any, Any], Any]) -> None:
+    """Write a running statistic. No gradient flows through it."""
+    assert isinstance(batch, TensorValue)
+    new = dispatcher.call("detach", batch.fake) if batch.requires_grad else batch.fake
+    torch_calls.write(tr, buffer, lambda: TensorValue(compute(new, buffer.fake), torch.Tensor, False))
