@@ -118,3 +118,10 @@ def test_function_apply_is_apply() -> None:
     x = torch.ones(3, requires_grad=True)
     private.function_apply(Double)(x).sum().backward()
     assert torch.equal(x.grad, torch.full((3,), 2.0))
+
+
+def test_a_running_profiler_is_seen() -> None:
+    assert not private.profiler_runs()
+    with torch.autograd.profiler.profile(use_kineto=False):
+        assert private.profiler_runs()
+    assert not private.profiler_runs()

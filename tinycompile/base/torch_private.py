@@ -231,6 +231,16 @@ def ops_with_kernel(key: str) -> frozenset[str]:
     return frozenset(n[6:].partition(".")[0] for n in names if _has_kernel(n, key))
 
 
+# --- torch's profiler ---------------------------------------------------------------------------------------------------------
+
+_profiler_enabled = _find("_autograd._profiler_enabled")
+
+
+def profiler_runs() -> bool:
+    """Whether somebody records with torch's profiler. The public way can't tell, and says no."""
+    return _profiler_enabled is not None and bool(_profiler_enabled())
+
+
 def in_use() -> dict[str, bool]:
     """Which private ways this build of torch offers."""
     return {
@@ -242,5 +252,6 @@ def in_use() -> dict[str, bool]:
         "_StaticCudaLauncher": static_launcher is not None,
         "_FunctionBase": _FunctionBase is not None,
         "_get_current_graph_task_keep_graph": _keep_graph is not None,
+        "_profiler_enabled": _profiler_enabled is not None,
         "modes": None not in (_any_autocast, _function_modes, _dispatch_modes),
     }

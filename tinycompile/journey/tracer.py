@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from tinycompile.base import torch_private
 from tinycompile.journey.events import KernelRun
 
 MARK = "tinycompile.clock"
@@ -56,7 +57,10 @@ class Tracer:
         self._marks: list[tuple[int, int]] = []
 
     def start(self) -> None:
-        """Raises nothing: a tracer that is taken (the user's own profiler) is a ``problem``."""
+        """Raises nothing: a tracer that is taken (the user's own profiler, a profile around this one) is a ``problem``."""
+        if torch_private.profiler_runs():
+            self.problem = "torch's tracer is in use: kernels of torch's are not told"
+            return
         try:
             with _without_chatter():
                 self._begin()
@@ -85,10 +89,13 @@ class Tracer:
                 profiler.stop()
             else:
                 profiler.__exit__(None, None, None)
-        if self.cuda:
-            self._read_trace(_exported(profiler))
-        else:
-            self._read_events(profiler.function_events)
+        try:
+            if self.cuda:
+                self._read_trace(_exported(profiler))
+            else:
+                self._read_events(profiler.function_events)
+        except ValueError as error:  # somebody stopped it, or started another, inside the block
+            self.problem = f"torch's tracer was disturbed: {error}"
 
     def _mark(self) -> None:
         """A few spans that both clocks see."""
