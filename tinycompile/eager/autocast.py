@@ -8,7 +8,8 @@ What runs below an op is outside the region, as in torch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch
 from tinycompile.base import torch_private
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
-from tinycompile.eager.autocast_policy import BANNED_MESSAGE, POLICIES, Policy
+from tinycompile.eager.autocast_policy import BANNED_MESSAGE, COMPOSED, POLICIES, Policy
 from tinycompile.eager.tensor import Tensor
 from tinycompile.ops.calls import cast
 
@@ -151,25 +152,66 @@ def policy_of(path: str, kind: str) -> Policy | None:
     return next((POLICIES[kind][n] for n in names if n in POLICIES.get(kind, {})), None)
 
 
-def suspended(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """``fn`` outside every region: for what was captured inside one, and has the casts in it."""
+def cast_call(path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The arguments of a torch function without a record as this region casts them: for a call that will run outside of it.
 
-    def outside(*args: Any) -> Any:
-        on = [kind for kind in POLICIES if torch.is_autocast_enabled(kind)]
+    None where torch composes the function of ops with a policy: then only torch can tell. Raises RuntimeError as torch does."""
+    tensors = dispatcher.tensors_in((args, tuple(kwargs.values())))
+    kind = next((k for k in POLICIES if torch.is_autocast_enabled(k) and any(is_eligible(t, k) for t in tensors)), None)
+    if kind is None:
+        return tuple(args), dict(kwargs)
+    policy = policy_of(path, kind)
+    if policy is None:
+        return None if path.rpartition(".")[2] in COMPOSED else (tuple(args), dict(kwargs))
+    if policy is Policy.FP32_RESULT and kwargs.get("dtype") is None:  # sums in float32 of what was cast are the same
+        policy = Policy.FP32
+    lower = torch.get_autocast_dtype(kind)
+    with outside():
+        cast_args = cast_arguments(policy, (*args, *kwargs.values()), kind, lower)
+    return cast_args[: len(args)], dict(zip(kwargs, cast_args[len(args) :], strict=True))
+
+
+# --- regions -----------------------------------------------------------------------------------------------------------------
+
+RegionState = tuple[Any, ...]
+
+
+def region_state() -> RegionState:
+    """What regions set, as one value: (enabled, dtype) for CPU and CUDA, and whether casts of weights are kept."""
+    kinds = tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in POLICIES)
+    return (*kinds, torch.is_autocast_cache_enabled())
+
+
+def set_region_state(state: RegionState) -> None:
+    """Back to what ``region_state`` gave."""
+    *kinds, cache_enabled = state
+    for kind, (enabled, dtype) in zip(POLICIES, kinds, strict=True):
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+    torch.set_autocast_cache_enabled(cache_enabled)
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Outside every region: compilers work here, and so does what was captured with its casts in it."""
+    on = [kind for kind in POLICIES if torch.is_autocast_enabled(kind)]
+    for kind in on:
+        torch.set_autocast_enabled(kind, False)
+    try:
+        yield
+    finally:
         for kind in on:
-            torch.set_autocast_enabled(kind, False)
-        try:
+            torch.set_autocast_enabled(kind, True)
+
+
+def run_outside(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` that runs outside every region."""
+
+    def run(*args: Any) -> Any:
+        with outside():
             return fn(*args)
-        finally:
-            for kind in on:
-                torch.set_autocast_enabled(kind, True)
 
-    return outside
-
-
-def state() -> tuple[Any, ...]:
-    """What a region sets, as one value to compare: for each device type whether it is on, and its dtype if so."""
-    return tuple(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in POLICIES)
+    return run
 
 
 dispatcher.fallback(Key.AUTOCAST, run_autocast)
