@@ -13,7 +13,7 @@ import functools
 import hashlib
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -67,6 +67,13 @@ class CompiledGraph:
     times: dict[str, float] = field(default_factory=dict)
     from_disk: bool = False
     backward: CompiledGraph | None = None
+
+    @property
+    def aligned_inputs(self) -> Collection[int] | None:
+        """Positions of the inputs on whose alignment to 16 bytes generated code relies; None: all, for gradients may."""
+        if self.source is None or (self.target is not None and self.target.language != "triton"):
+            return ()
+        return self.source.aligned if self.backward is None else None
 
 
 def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artifacts, autotune: bool = False) -> CompiledGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import tempfile
@@ -31,6 +32,7 @@ from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.passes.draw import draw_in_kernels
+from tinycompile.selfcheck.checked import Checked, Policy, check_policy
 from tinycompile.training import compile_training
 
 MODES = ("default", "reduce-overhead", "max-autotune")
@@ -49,6 +51,7 @@ class Options:
     fullgraph: bool = False
     dynamic: bool | None = None
     activation_memory_budget: float = 1.0
+    verify: Policy = None
     resume: bool = True
     force: Callable[[CodeType, int], bool] | None = None
 
@@ -61,6 +64,7 @@ class Options:
             raise TypeError(f"dynamic must be None, True or False, not {self.dynamic!r}")
         if not 0 <= self.activation_memory_budget <= 1:
             raise ValueError(f"activation_memory_budget must be between 0 and 1, not {self.activation_memory_budget!r}")
+        check_policy(self.verify)
         lookup_backend(self.backend)  # an unknown name is an error where it was written, not at the first call
 
 
@@ -185,16 +189,16 @@ class Piece:
             try:
                 with captured.env.active(), autocast.outside():  # what later stages decide about sizes is guarded too
                     self._fill(entry, captured.graph, captured)
-                entry.captured = captured.guarded_by_later_stages()
-                entry.guard = entry.captured.guard
-                entry.artifacts["1_guards.py"] = entry.captured.guard_source
             except BackendError:
                 raise
             except Exception as error:  # noqa: BLE001  # whatever went wrong in us must not reach the user's program
                 self._internal_error(entry, error)
         elif self.options.fullgraph and not captured.user_exception:
             raise GraphBreakError("\n".join(str(b) for b in captured.breaks))
-        entry.captured = entry.captured.released()
+        entry.captured = captured.guarded_for(entry.compiled.aligned_inputs if entry.compiled else ()).released()
+        entry.guard = entry.captured.guard
+        entry.artifacts["1_guards.py"] = entry.captured.guard_source
+        log("guards", entry.captured.guard_source)
         if not captured.user_exception:
             self._entries = (entry, *self._entries)
         if config.dump_dir:
@@ -214,33 +218,38 @@ class Piece:
     def _eager_entry(self, captured: Captured, times: dict[str, float]) -> CacheEntry:
         artifacts = Artifacts()
         artifacts["0_bytecode.txt"] = captured.bytecode
-        artifacts["1_guards.py"] = captured.guard_source
         artifacts["1_python.py"] = captured.python
-        return CacheEntry(captured.guard, self.eagerly, captured, None, artifacts, times)
+        return CacheEntry(_not_yet, self.eagerly, captured, None, artifacts, times)
 
     def _fill(self, entry: CacheEntry, graph: Graph, captured: Captured) -> None:
         stop = None if captured.place is None else self.stop_at(captured.place)
         if stop is not None and not captured.calls_graph:
             entry.run, entry.stop = captured.bind(_no_graph), stop
             return
-        backend = lookup_backend(self.options.backend, mode=self.options.mode)
         if generates_code(self.options.backend) and not config.fallback_random:
             graph = draw_in_kernels(graph)
-        if any(captured.inputs_require_grad) and torch.is_grad_enabled():
-            compiled = compile_training(
-                graph,
-                captured.example_inputs,
-                captured.inputs_require_grad,
-                backend,
-                entry.artifacts,
-                budget=self.options.activation_memory_budget,
-                joint=takes_halves(self.options.backend),
-            )
-        else:
-            compiled = backend(graph, captured.example_inputs, entry.artifacts)
+        compiled = self._compile_graph(graph, captured, entry.artifacts, self.options.backend)
+        if self.options.verify is not None and compiled.source is not None:
+            eager = functools.partial(self._compile_graph, graph, captured.released(), Artifacts(), "eager")
+            checked = Checked(compiled, graph, self.options.verify, lambda: eager().call)
+            compiled = replace(compiled, call=checked)
         entry.compiled = compiled
         entry.times.update(compiled.times)
         entry.run, entry.stop = captured.bind(compiled.call), stop
+
+    def _compile_graph(self, graph: Graph, captured: Captured, artifacts: Artifacts, backend: Backend) -> CompiledGraph:
+        compile_one = lookup_backend(backend, mode=self.options.mode)
+        if not (any(captured.inputs_require_grad) and torch.is_grad_enabled()):
+            return compile_one(graph, captured.example_inputs, artifacts)
+        return compile_training(
+            graph,
+            captured.example_inputs,
+            captured.inputs_require_grad,
+            compile_one,
+            artifacts,
+            budget=self.options.activation_memory_budget,
+            joint=takes_halves(backend),
+        )
 
     def _internal_error(self, entry: CacheEntry, error: Exception) -> None:
         if config.on_error == "raise":
@@ -252,7 +261,6 @@ class Piece:
     def _log_capture(self, captured: Captured) -> None:
         for b in captured.breaks:
             log("breaks", str(b))
-        log("guards", captured.guard_source)
         if captured.graph is not None:
             log("graph", print_graph(captured.graph))
 
@@ -264,6 +272,11 @@ def _write_artifacts(entry: CacheEntry, folder: Path) -> Path | None:
     except OSError as error:
         warn_once(f"artifacts can't be written to {folder.parent}: {error}")
         return None
+
+
+def _not_yet(*_: Any, **__: Any) -> bool:
+    """The guard of an entry that is being made."""
+    return False
 
 
 def _no_graph() -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.pure
 
 def test_this_torch_has_the_private_ways() -> None:
     ways = private.in_use()
-    cuda_only = {"_cuda_getCurrentRawStream", "_StaticCudaLauncher"}
+    cuda_only = {"_cuda_getCurrentRawStream", "_StaticCudaLauncher", "_tensors_data_ptrs_at_indices_equal"}
     assert all(found or name in cuda_only and not torch.cuda.is_available() for name, found in ways.items()), ways
 
 
@@ -125,3 +125,44 @@ def test_a_running_profiler_is_seen() -> None:
     with torch.autograd.profiler.profile(use_kineto=False):
         assert private.profiler_runs()
     assert not private.profiler_runs()
+
+
+def _addresses_equal(tensors, addresses, places):
+    """What torch's function of builds with CUDA does."""
+    return all(tensors[i].data_ptr() == addresses[i] for i in places)
+
+
+@pytest.mark.parametrize("equal", [None, _addresses_equal], ids=["public", "private"])
+def test_alignment_in_bulk(equal) -> None:
+    tensors = [torch.zeros(8) for _ in range(3)]
+    check = private.BulkAlignment(tensors, equal).check
+    assert check()
+    tensors[1].data = torch.zeros(8)
+    assert check() and check()
+    tensors[2].data = torch.zeros(9)[1:]
+    assert not check() and not check()
+    tensors[2].data = torch.zeros(8)
+    assert check()
+
+
+@pytest.mark.parametrize("change", ["set", "new", "delete", "update", "clear", "pop", "same key again"])
+def test_a_dict_has_another_version_after_each_change(change: str) -> None:
+    assert private.dict_version is not None
+    held = {"a": 1, "b": 2}
+    before = private.dict_version(held)
+    assert private.dict_version(held) == before and private.dict_version({"a": 1, "b": 2}) != before
+    if change == "set":
+        held["a"] = 3
+    elif change == "new":
+        held["c"] = 3
+    elif change == "delete":
+        del held["a"]
+    elif change == "update":
+        held.update(b=3)
+    elif change == "clear":
+        held.clear()
+    elif change == "pop":
+        held.popitem()
+    else:
+        held["a"], held["b"] = 1.5, 2
+    assert private.dict_version(held) != before

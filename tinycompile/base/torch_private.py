@@ -6,6 +6,8 @@ but right; ``doctor`` lists which ways are in use (:func:`in_use`).
 
 from __future__ import annotations
 
+import functools
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -205,6 +207,45 @@ def _public_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     return check
 
 
+_pointers_equal = _find("_tensors_data_ptrs_at_indices_equal")  # in builds with CUDA
+
+
+class BulkAlignment:
+    """Checks that tensors still begin at multiples of 16 bytes, where all did when this was made.
+
+    ``check()`` compares all addresses with those seen last, in one call into C++ where this build of torch has that, and looks
+    at each only if one differs."""
+
+    __slots__ = ("_addresses", "_equal", "_places", "_tensors", "check")
+
+    check: Callable[[], bool]
+
+    def __init__(self, tensors: Sequence[torch.Tensor], equal: Callable[..., bool] | None = _pointers_equal) -> None:
+        self._tensors, self._places, self._equal = list(tensors), list(range(len(tensors))), equal
+        self._addresses: list[int] = [t.data_ptr() for t in tensors]
+        self.check = self._by_address if equal is not None else self.each
+
+    def _by_address(self) -> bool:
+        assert self._equal is not None
+        if self._equal(self._tensors, self._addresses, self._places):
+            return True
+        addresses = [t.data_ptr() for t in self._tensors]
+        if any(address & 15 for address in addresses):
+            return False
+        self._addresses = addresses
+        return True
+
+    def each(self) -> bool:
+        """The public way."""
+        return not functools.reduce(operator.or_, map(torch.Tensor.data_ptr, self._tensors)) & 15
+
+
+# --- versions of dicts -------------------------------------------------------------------------------------------------------
+
+dict_version: Callable[[Any], int] | None = _find("_dynamo.guards.dict_version")
+"""``dict_version(mapping)``: a number that is another one after each change of the dict; None where there is no such thing."""
+
+
 # --- torch's backward --------------------------------------------------------------------------------------------------------
 
 _keep_graph = _find("_autograd._get_current_graph_task_keep_graph")
@@ -245,6 +286,8 @@ def in_use() -> dict[str, bool]:
     """Which private ways this build of torch offers."""
     return {
         "TensorGuards": _TensorGuards is not None,
+        "_tensors_data_ptrs_at_indices_equal": _pointers_equal is not None,
+        "dict_version": dict_version is not None,
         "_empty_strided_cpu": empty_strided_cpu is not _empty_cpu_public,
         "_empty_strided_cuda": empty_strided_cuda is not _empty_cuda_public,
         "_cuda_getCurrentRawStream": raw_stream is not _raw_stream_public,

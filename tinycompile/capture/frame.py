@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import CodeType, FunctionType
@@ -16,7 +16,7 @@ from tinycompile.base.errors import InternalError
 from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture.breaks import Break, GraphBreak, NotRebuildable
 from tinycompile.capture.execute import Frame, run_outermost
-from tinycompile.capture.guards import CompiledGuards, define
+from tinycompile.capture.guard_code import CompiledGuards, compile_guards, define
 from tinycompile.capture.opcodes.exceptions import is_deliberate
 from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.reconstruct import Rebuilder
@@ -89,15 +89,12 @@ class Captured:
     """What capture found. ``graph`` None: the frame must run eagerly, and ``breaks`` says why. With a ``place`` the frame is
     left there: the rebuilt function returns its state, and ``breaks`` says why.
 
-    ``guard`` has the function's own parameters. ``bind(graph_fn)`` gives the rebuilt function, whose source is ``python``;
+    ``guard`` has the function's own parameters, and is compiled when first asked for. ``bind(graph_fn)`` gives the rebuilt function, whose source is ``python``;
     ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``: whether each input's
     data starts at a multiple of 16 bytes (guarded). ``calls_graph``: whether the rebuilt function needs it. ``redo_on_error``:
     an error of the graph may be one that the program catches."""
 
     graph: Graph | None
-    guard: Callable[..., bool]
-    guard_source: str
-    guards: tuple[str, ...]
     python: str
     breaks: tuple[Break, ...]
     size_hints: Mapping[str, int]
@@ -111,11 +108,29 @@ class Captured:
     place: Place | None
     calls_graph: bool
     redo_on_error: bool
-    _guards: CompiledGuards = field(repr=False)
     _bind: Callable[[Any], Callable[..., Any]] = field(repr=False)
-    _recompile: Callable[[], CompiledGuards] = field(repr=False)
-    _relations: int = field(repr=False)
+    _compile_guards: Callable[[Collection[int] | None], CompiledGuards] = field(repr=False)
     _forget: Callable[[], None] = field(repr=False)
+    _relied_on: Collection[int] | None = None
+
+    @cached_property
+    def _guards(self) -> CompiledGuards:
+        return self._compile_guards(self._relied_on)
+
+    @property
+    def guard(self) -> Callable[..., bool]:
+        """Takes the function's arguments; whether the capture is valid for them."""
+        return self._guards.guard
+
+    @property
+    def guard_source(self) -> str:
+        """The guard as Python."""
+        return self._guards.source
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """The guards in words."""
+        return self._guards.labels
 
     def explain_failure(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The first guard that a call's arguments fail, in words; empty when they pass."""
@@ -127,17 +142,18 @@ class Captured:
             raise InternalError("there is no graph to bind: the frame runs eagerly")
         return self._bind(graph_fn)
 
-    def guarded_by_later_stages(self) -> Captured:
-        """The same with guards for the relations between sizes that stages after capture relied on (under ``env``)."""
-        if len(self.env.relations) == self._relations:
-            return self
-        guards = self._recompile()
-        return replace(self, guard=guards.guard, guard_source=guards.source, guards=guards.labels, _guards=guards)
+    def guarded_for(self, relied_on: Collection[int] | None) -> Captured:
+        """The same with guards for what later stages did: for the relations between sizes that they decided under ``env``, and
+        for the alignment of those inputs (by position; None: of all) on which generated code relies."""
+        return replace(self, _relied_on=relied_on)
 
     def released(self) -> Captured:
         """The same without the arguments it was captured with, to be kept for long."""
+        guards = self._guards
         self._forget()
-        return replace(self, example_inputs=())
+        kept = replace(self, example_inputs=(), _bind=_released, _compile_guards=_released, _forget=_released)
+        kept.__dict__["_guards"] = guards
+        return kept
 
     @property
     def user_exception(self) -> bool:
@@ -330,14 +346,13 @@ def _finish(attempt: _Attempt) -> Captured:
         if attempt.place is not None:
             python = f"{python}    # then {_described(attempt.place)}\n"
 
-    def compile_guards() -> CompiledGuards:
+    def guards(relied_on: Collection[int] | None) -> CompiledGuards:
         for relation in tr.env.relations:
             tr.guards.late_check(str(relation), f"sizes: {relation}")
-        made = tr.guards.compile(signature, start.like, start.skip)
+        aligned = None if relied_on is None else {tr.inputs[i].source.text for i in relied_on}
+        made = compile_guards(tr.guards, signature, start.like, start.skip, aligned)
         _rename(made.guard, function)
         return made
-
-    guards = compile_guards()
 
     def bind(graph_fn: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
         made = define(python, start.name, {**tr.guards.held, call: graph_fn}, start.like, start.skip)
@@ -346,9 +361,6 @@ def _finish(attempt: _Attempt) -> Captured:
 
     return Captured(
         graph=graph,
-        guard=guards.guard,
-        guard_source=guards.source,
-        guards=guards.labels,
         python=python,
         breaks=attempt.breaks,
         size_hints=dict(tr.env.hints),
@@ -362,12 +374,15 @@ def _finish(attempt: _Attempt) -> Captured:
         place=attempt.place,
         calls_graph=bool(attempt.rebuilder.outputs) or tr.effects.writes,
         redo_on_error=tr.op_in_try,
-        _guards=guards,
         _bind=bind,
-        _recompile=compile_guards,
-        _relations=len(tr.env.relations),
+        _compile_guards=guards,
         _forget=tr.forget,
     )
+
+
+def _released(*_: Any) -> Any:
+    """Stands for what a capture can no longer do."""
+    raise InternalError("this capture has let go of what it was made from")
 
 
 def _described(place: Place) -> str:

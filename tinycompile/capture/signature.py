@@ -66,10 +66,7 @@ def guard_static(tr: Tracer, t: torch.Tensor, source: Source) -> None:
 
 
 def _guard_alignment(tr: Tracer, t: Any, source: Source) -> None:
-    if is_aligned(t):
-        tr.guards.aligned(source.text)
-    else:
-        tr.guards.check(f"{source.text}.data_ptr() % 16 != 0", f"{source.label} is not aligned to 16 bytes")
+    tr.guards.alignment(source.text, source.label, is_aligned(t))
 
 
 def guard_symbolic(tr: Tracer, t: torch.Tensor, meta: TensorMeta, source: Source) -> None:

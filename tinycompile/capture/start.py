@@ -10,7 +10,8 @@ from typing import Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.execute import Frame
-from tinycompile.capture.guards import HELPERS, signature_text
+from tinycompile.capture.guard_code import signature_text
+from tinycompile.capture.guards import HELPERS
 from tinycompile.capture.opcodes.stack import NULL, LazyStack
 from tinycompile.capture.resume import Place, rest
 from tinycompile.capture.sources import Attr, Held, Local

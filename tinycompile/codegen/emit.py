@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import tinycompile.codegen.cpp.emit as cpp
+import tinycompile.codegen.cpp.horizontal as cpp_horizontal
 import tinycompile.codegen.triton.emit as triton
+import tinycompile.codegen.triton.horizontal as triton_horizontal
 from tinycompile.base.target import Target
 from tinycompile.codegen.wrapper import emit_wrapper, extern_name
 from tinycompile.ir.loops import ExternCall, TensorView
 from tinycompile.ir.plan import Plan
 from tinycompile.ir.source import KernelSource, Source
 
-_EMITTERS = {"triton": triton.emit_kernel, "cpp": cpp.emit_kernel}
+_EMITTERS = {
+    "triton": (triton.emit_kernel, triton_horizontal.emit_horizontal),
+    "cpp": (cpp.emit_kernel, cpp_horizontal.emit_horizontal),
+}
 
 
 def emit(plan: Plan, target: Target) -> Source:
     """Generate every kernel of ``plan`` and the wrapper that launches them."""
-    emit_kernel = _EMITTERS[target.language]
+    emit_kernel, emit_horizontal = _EMITTERS[target.language]
     kernels: dict[str, KernelSource] = {}
     for kernel in plan.kernels:
-        kernels[kernel.nest.name] = replace(emit_kernel(kernel, plan, target, kernel.nest.name), flops=kernel.flops)
+        make = emit_horizontal if kernel.more else emit_kernel
+        kernels[kernel.nest.name] = replace(make(kernel, plan, target, kernel.nest.name), flops=kernel.flops)
     prelude = cpp.prelude(target) if target.language == "cpp" and kernels else ""
     externs = dict.fromkeys((extern_name(s.kind, s.target), s.kind, s.target) for s in plan.steps if isinstance(s, ExternCall))
     aliases = tuple(
@@ -29,4 +37,22 @@ def emit(plan: Plan, target: Target) -> Source:
         if isinstance(o, TensorView) and o.buffer in plan.inputs and o.alias != "detach"
     )
     wrapper = emit_wrapper(plan, kernels)
-    return Source(plan.name, plan.device, tuple(kernels.values()), wrapper, prelude, tuple(externs), aliases)
+    aligned = _aligned(plan, kernels.values()) if target.language == "triton" else ()  # C++ takes any address
+    return Source(plan.name, plan.device, tuple(kernels.values()), wrapper, prelude, tuple(externs), aliases, aligned)
+
+
+def _aligned(plan: Plan, kernels: Iterable[KernelSource]) -> tuple[int, ...]:
+    """Inputs whose addresses kernels take, and those given to a torch function without a record: it may return a view."""
+    read = {a.name for k in kernels for a in k.args if a.kind == "pointer"}
+    for step in plan.steps:
+        if isinstance(step, ExternCall) and step.kind == "extern":
+            read |= {v.buffer for v in _views((step.args, tuple(v for _, v in step.kwargs)))}
+    return tuple(i for i, name in enumerate(plan.inputs) if name in read)
+
+
+def _views(value: Any) -> Iterator[TensorView]:
+    if isinstance(value, TensorView):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for v in value:
+            yield from _views(v)

@@ -38,6 +38,7 @@ def load_source(text: str) -> Source:
     kernels = tuple(_kernel(k) for k in data.pop("kernels"))
     data["externs"] = tuple((name, kind, target) for name, kind, target in data["externs"])
     data["aliases"] = tuple((o, i) for o, i in data["aliases"])
+    data["aligned"] = tuple(data["aligned"])
     return Source(kernels=kernels, **{**data, "device": Device.of(data["device"])})
 
 

@@ -135,7 +135,7 @@ class ModuleValue(ObjectValue):
 
     def _hooks(self, tr: Tracer, name: str) -> list[tuple[int, Value]]:
         """Hooks of one kind in their order; which there are is guarded."""
-        hooks, label = self.obj.__dict__[name], f"{self.where.label}.{name}"
+        hooks, label = self._hook_dict(tr, name)
         held = tr.guards.hold(hooks, "hooks", label)
         if not hooks:
             tr.guards.empty(held)
@@ -143,9 +143,15 @@ class ModuleValue(ObjectValue):
         tr.guards.keys(held)
         return [(key, tr.wrap(hook, HeldItem(held, key, f"{label}[{key}]"))) for key, hook in hooks.items()]
 
+    def _hook_dict(self, tr: Tracer, name: str) -> tuple[dict[int, Any], str]:
+        """The dict itself, guarded to stay the module's, and its label."""
+        own, label = self.obj.__dict__, f"{self.where.label}.{name}"
+        tr.guards.item(HeldItem(tr.guards.hold(own, "attributes"), name, label), own[name], equal=False)
+        return own[name], label
+
     def _no_other_hooks(self, tr: Tracer) -> None:
         for name in _BACKWARD_HOOKS:
-            self._empty(tr, self.obj.__dict__[name], f"{self.where.label}.{name}")
+            self._empty(tr, *self._hook_dict(tr, name))
         for name in _GLOBAL_HOOKS:
             self._empty(tr, getattr(torch.nn.modules.module, name), name)
         if self.obj._forward_hooks_always_called:

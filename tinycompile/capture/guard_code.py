@@ -1,0 +1,217 @@
+"""From collected guards to one Python function with early exit, cheapest and most selective first.
+
+The order is: global state, tensors, checks in the order in which capture met them, entries of dicts, then parameters in bulk.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from tinycompile.base import torch_private
+from tinycompile.capture.guard_entries import READ_ERRORS, Entry, Watched, every, is_watchable
+from tinycompile.capture.guards import HELPERS, Check, GuardSet, describe_tensor, shown_shortly
+from tinycompile.ir.builder import identifier
+
+_FEW = 3  # so many entries are cheaper as single expressions
+_SEVERAL = ("WATCHED(", "ENTRIES(", "not _any(")
+
+
+def compile_guards(
+    guards: GuardSet, signature: str, like: FunctionType | None, skip: int = 0, aligned: Collection[str] | None = None
+) -> CompiledGuards:
+    """The guard function. ``signature``: its parameters as text; ``like`` has these after the first ``skip``. ``aligned``: the
+    sources of tensors on whose alignment generated code relies; None: all."""
+    return _Compiler(guards, aligned).compiled(signature, like, skip)
+
+
+class _Compiler:
+    def __init__(self, guards: GuardSet, aligned: Collection[str] | None) -> None:
+        self.guards, self.wanted = guards, aligned
+        self.space: dict[str, Any] = {**HELPERS, **guards.held}
+
+    def compiled(self, signature: str, like: FunctionType | None, skip: int) -> CompiledGuards:
+        guards, space = self.guards, self.space
+        checks = (  # making these may hold more objects
+            *guards.state.values(),
+            *self.tensors(),
+            *guards.checks.values(),
+            *guards.late_checks.values(),
+            *self.alignment_of_arguments(),
+            *self.entries(),
+            *self.parameters(),
+        )
+        body = "\n            and ".join(f"({c.text})  # {' '.join(c.label.split())}" for c in checks) or "True"
+        source = (
+            f"def guard({signature}):\n    try:\n        return (\n            {body}\n        )\n"
+            "    except _READ_ERRORS:\n        return False\n"
+        )
+        space.update(guards.held)
+        fn = define(source, "guard", space, like, skip)
+        read = define(f"def read({signature}):\n    return locals()\n", "read", {}, like, skip)
+        entries = tuple(guards.entries.values())
+        facts = tuple((label, describe_tensor(t)) for label, t in guards.labelled_tensors())
+        return CompiledGuards(fn, source, guards.labels(), checks, entries, facts, space, read)
+
+    def tensors(self) -> Iterator[Check]:
+        """Signatures of tensors by path: one C call each."""
+        for text, tensor in self.guards.tensors.items():  # one by one: one check of several wants them to be different objects
+            name = self.guards.names.take(f"is_{identifier(text)}")
+            self.space[name] = torch_private.BulkCheck((tensor,)).check
+            yield Check(f"{name}({text})", f"{text}: {describe_tensor(tensor)}")
+
+    # --- alignment ---
+
+    def _relied_on(self, text: str) -> bool:
+        return self.wanted is None or text in self.wanted
+
+    def alignment_of_arguments(self) -> Iterator[Check]:
+        """After the checks that show the arguments to be tensors."""
+        relied = {t: a for t, a in self.guards.alignments.items() if self._relied_on(t)}
+        aligned = [text for text, (is_aligned, _) in relied.items() if is_aligned]
+        if aligned:
+            pointers = " | ".join(f"{text}.data_ptr()" for text in aligned)
+            yield Check(f"not ({pointers}) & 15", "16-byte alignment of " + ", ".join(aligned))
+        for text, (is_aligned, label) in relied.items():
+            if not is_aligned:
+                yield Check(f"{text}.data_ptr() & 15", f"{label} is not aligned to 16 bytes")
+
+    # --- in bulk ---
+
+    def entries(self) -> Iterator[Check]:
+        """What held dicts hold, and which held containers are empty."""
+        entries = list(self.guards.entries.values())
+        watched = [e for e in entries if is_watchable(e.container.value)]
+        others = [e for e in entries if not is_watchable(e.container.value)]
+        if len(watched) <= _FEW:
+            watched, others = [], entries
+        if len(others) <= _FEW:
+            yield from map(self._single, others)
+        else:
+            self.space["ENTRIES"] = every(others)
+            yield Check("ENTRIES()", _summary(others))
+        if watched:
+            self.space["WATCHED"] = Watched(watched)
+            yield Check("WATCHED()", _summary(watched))
+        if self.guards.empties:
+            self.space["EMPTY"] = tuple(self.guards.held[name] for name in self.guards.empties)
+            yield Check("not _any(EMPTY)", "modules have no hooks")
+
+    def _single(self, e: Entry) -> Check:
+        if e.how == "absent":
+            return Check(f"{e.key!r} not in {e.container.name}", e.label)
+        if e.how == "keys":
+            return Check(f"_tuple({e.container.name}) == {self._held(e.value, 'KEYS')}", e.label)
+        read = f"{e.container.name}.__code__" if e.how == "code" else f"{e.container.name}[{e.key!r}]"
+        if e.how == "equal":
+            return Check(self.guards.equals(read, e.value), e.label)
+        return Check(f"{read} is {self._held(e.value, 'OBJECT')}", e.label)
+
+    def _held(self, value: Any, hint: str) -> str:
+        name = self.guards.hold(value, hint).name
+        self.space[name] = value
+        return name
+
+    def parameters(self) -> Iterator[Check]:
+        """Tensors whose identity is guarded: one C call for the signatures of all, and one for their addresses."""
+        held = self.guards.held_tensors
+        if not held:
+            return
+        params = tuple(held.values())
+        self.space.update(PARAMS=params, PARAM_CHECK=torch_private.BulkCheck(params).check)
+        yield Check("PARAM_CHECK(*PARAMS)", f"signatures of {len(params)} parameters and buffers")
+        aligned = tuple(t for name, t in held.items() if self._relied_on(name) and t.data_ptr() % 16 == 0)
+        if aligned:
+            self.space["ALIGNED"] = torch_private.BulkAlignment(aligned).check
+            yield Check("ALIGNED()", f"16-byte alignment of {len(aligned)} of them")
+
+
+def _summary(entries: Sequence[Entry]) -> str:
+    dicts = len({id(e.container.value) for e in entries})
+    return f"{len(entries)} entries of {dicts} objects: {', '.join(e.label for e in entries[:2])}, ..."
+
+
+def define(source: str, name: str, space: dict[str, Any], like: FunctionType | None, skip: int = 0) -> Callable[..., Any]:
+    """Run ``source`` in ``space`` and return the function ``name``, with the defaults of ``like`` if there is one."""
+    exec(compile(source, f"<tinycompile {name}>", "exec"), space)
+    fn: FunctionType = space[name]
+    if like is None:
+        return fn
+    fn.__defaults__ = like.__defaults__ if fn.__code__.co_argcount + skip == like.__code__.co_argcount else None
+    fn.__kwdefaults__ = None if like.__kwdefaults__ is None else dict(like.__kwdefaults__)
+    return fn
+
+
+@dataclass(frozen=True)
+class CompiledGuards:
+    """The guard function, its source, and what is needed to explain a failure. ``facts``: each held tensor as it was."""
+
+    guard: Callable[..., bool]
+    source: str
+    labels: tuple[str, ...]
+    checks: tuple[Check, ...]
+    entries: tuple[Entry, ...]
+    facts: tuple[tuple[str, str], ...]
+    space: Mapping[str, Any]
+    read: Callable[..., dict[str, Any]]
+
+    def explain_failure(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The first guard that these arguments fail, in words; empty when none does."""
+        try:
+            names = self.read(*args, **kwargs)
+        except TypeError as error:
+            return str(error)
+        space = {**self.space, **names}
+        for check in self.checks:
+            try:
+                ok = eval(check.text, space)  # in one dict, so that names bound by := reach later checks
+            except READ_ERRORS as error:
+                if check.text.startswith(_SEVERAL):
+                    return self._particular(check, space)
+                return f"{check.label} ({type(error).__name__}: {error})"
+            if not ok:
+                return self._particular(check, space)
+        return ""
+
+    def _particular(self, check: Check, space: Mapping[str, Any]) -> str:
+        if check.text.startswith("is_"):
+            text, _, fact = check.label.partition(": ")
+            now = eval(text, dict(space))
+            shown = describe_tensor(now) if isinstance(now, torch.Tensor) else shown_shortly(now)
+            return f"{text} was {fact}; now it is {shown if shown != fact else 'of another class or key set'}"
+        if check.text.startswith("PARAM_CHECK("):
+            for (label, fact), t in zip(self.facts, space["PARAMS"], strict=True):
+                if describe_tensor(t) != fact:
+                    return f"{label} was {fact}; now it is {describe_tensor(t)}"
+        failed = [e.label for e in self.entries if not e.holds()]
+        return failed[0] if failed and check.text.startswith(_SEVERAL) else check.label
+
+
+def signature_text(fn: FunctionType, skip: int = 0) -> str:
+    """A function's parameters as source; defaults read ``=None`` (they are set on the function object)."""
+    parts: list[str] = []
+    star = False
+    parameters = list(inspect.signature(fn, follow_wrapped=False).parameters.values())[skip:]
+    for i, p in enumerate(parameters):
+        default = "=None" if p.default is not p.empty else ""
+        if p.kind is p.VAR_POSITIONAL:
+            star = True
+            parts.append(f"*{p.name}")
+        elif p.kind is p.VAR_KEYWORD:
+            parts.append(f"**{p.name}")
+        elif p.kind is p.KEYWORD_ONLY:
+            if not star:
+                parts.append("*")
+                star = True
+            parts.append(p.name + default)
+        else:
+            parts.append(p.name + default)
+            last_positional_only = i + 1 == len(parameters) or parameters[i + 1].kind is not p.POSITIONAL_ONLY
+            if p.kind is p.POSITIONAL_ONLY and last_positional_only:
+                parts.append("/")
+    return ", ".join(parts)

@@ -1,0 +1,140 @@
+"""Entries: what held dicts hold under their keys. A model has hundreds, so they are checked in bulk by functions in C.
+
+A dict that has the version it had when its entries were last found right needs no look at all: see :class:`Watched`."""
+
+from __future__ import annotations
+
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinycompile.base import torch_private
+from tinycompile.capture.sources import Held
+
+# What reading a changed object can raise; such a guard fails, it doesn't crash.
+READ_ERRORS = (AttributeError, KeyError, IndexError, TypeError, NameError, ValueError, ArithmeticError)
+_is, _getitem, _contains, _code = operator.is_, operator.getitem, operator.contains, operator.attrgetter("__code__")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """``container`` holds ``value`` under ``key``. ``how``: ``is``, ``equal``, ``absent`` (nothing is under the key), ``code``
+    (a function still runs this code), or ``keys`` (the container has these, in this order)."""
+
+    how: str
+    container: Held
+    key: Any
+    value: Any
+    label: str
+
+    def holds(self) -> bool:
+        """Whether it is still so."""
+        held = self.container.value
+        try:
+            if self.how == "absent":
+                return self.key not in held
+            if self.how == "code":
+                return held.__code__ is self.value
+            if self.how == "keys":
+                return tuple(held) == self.value
+            found = held[self.key]
+        except READ_ERRORS:
+            return False
+        return found is self.value if self.how == "is" else type(found) is type(self.value) and found == self.value
+
+
+def every(entries: Sequence[Entry]) -> Callable[[], bool]:
+    """A check of all entries, one pass in C for each kind."""
+    checks = [_CHECKS[how](group) for how in _CHECKS if (group := [e for e in entries if e.how == how])]
+    if len(checks) == 1:
+        return checks[0]
+    return lambda: all(check() for check in checks)
+
+
+def _columns(entries: Iterable[Entry]) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+    containers, keys, values = zip(*((e.container.value, e.key, e.value) for e in entries), strict=True)
+    return containers, keys, values
+
+
+def _identical(entries: Sequence[Entry]) -> Callable[[], bool]:
+    containers, keys, values = _columns(entries)
+    return lambda: all(map(_is, map(_getitem, containers, keys), values))
+
+
+def _equal(entries: Sequence[Entry]) -> Callable[[], bool]:
+    containers, keys, values = _columns(entries)
+    types = tuple(map(type, values))
+
+    def check() -> bool:
+        found = tuple(map(_getitem, containers, keys))
+        return tuple(map(type, found)) == types and found == values
+
+    return check
+
+
+def _absent(entries: Sequence[Entry]) -> Callable[[], bool]:
+    containers, keys, _ = _columns(entries)
+    return lambda: not any(map(_contains, containers, keys))
+
+
+def _same_code(entries: Sequence[Entry]) -> Callable[[], bool]:
+    functions, _, codes = _columns(entries)
+    return lambda: all(map(_is, map(_code, functions), codes))
+
+
+def _same_keys(entries: Sequence[Entry]) -> Callable[[], bool]:
+    containers, _, keys = _columns(entries)
+    return lambda: tuple(map(tuple, containers)) == keys
+
+
+_CHECKS: dict[str, Callable[[Sequence[Entry]], Callable[[], bool]]] = {
+    "is": _identical, "equal": _equal, "absent": _absent, "code": _same_code, "keys": _same_keys,
+}  # fmt: skip
+
+
+# --- dicts with versions ------------------------------------------------------------------------------------
+
+
+def is_watchable(container: Any) -> bool:
+    """Whether a change of the container changes its version, and is rare. Globals change all the time. An empty dict may be
+    filled without a change of version (CPython 3.12 tells watchers that it was cloned, and torch does not listen)."""
+    plain = type(container) in (dict, OrderedDict) and bool(container)
+    return plain and torch_private.dict_version is not None and "__builtins__" not in container
+
+
+class Watched:
+    """Checks entries of watchable dicts. A dict of an unchanged version is not looked into; one that changes again and again
+    without breaking a guard (a module that counts its calls) is looked into at each call."""
+
+    _PATIENCE = 4  # the first look counts
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        assert torch_private.dict_version is not None
+        self._version = torch_private.dict_version
+        self._entries = entries
+        self._every = every(entries)
+        self._changes: dict[int, int] = {}  # by id of a dict
+        dicts = tuple({id(e.container.value): e.container.value for e in entries}.values())
+        self._state: tuple[tuple[Any, ...], tuple[int, ...], Callable[[], bool] | None]
+        self._state = dicts, (-1,) * len(dicts), None  # no dict's version: the first call looks
+
+    def __call__(self) -> bool:
+        dicts, versions, restless = self._state
+        if tuple(map(self._version, dicts)) != versions:
+            return self._look_again()
+        return restless is None or restless()
+
+    def _look_again(self) -> bool:
+        dicts, versions, _ = self._state
+        now = tuple(map(self._version, dicts))  # before the look: a change during it is seen next time
+        if not self._every():
+            return False
+        for held, before, after in zip(dicts, versions, now, strict=True):
+            if before != after:
+                self._changes[id(held)] = self._changes.get(id(held), 0) + 1
+        quiet = [i for i, held in enumerate(dicts) if self._changes.get(id(held), 0) < self._PATIENCE]
+        restless = [e for e in self._entries if self._changes.get(id(e.container.value), 0) >= self._PATIENCE]
+        self._state = tuple(dicts[i] for i in quiet), tuple(now[i] for i in quiet), every(restless) if restless else None
+        return True
