@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -65,7 +67,11 @@ def test_branches_on_sizes_become_guards():
 
 def test_sizes_that_python_needs_are_specialised():
     serve(lambda x: x * sum(range(x.shape[0])), (r(4, 8),), [(r(4, 9),)], [(r(5, 8),)])
-    serve(lambda x: x * x.shape[1] ** -0.5, (r(4, 8),), [(r(5, 8),)], [(r(4, 9),)])
+
+
+def test_numbers_made_of_sizes_are_computed_in_each_call():
+    serve(lambda x: x * x.shape[1] ** -0.5 + math.log(x.shape[0]), (r(4, 8),), [(r(5, 8),), (r(4, 9),)])
+    serve(lambda x: x * 2 if x.shape[1] / 2 > 3.5 else x, (r(4, 8),), [(r(5, 9),)], [(r(4, 7),)])
 
 
 def test_creation_and_reductions():

@@ -10,11 +10,12 @@ import torch
 
 from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.values import symbolic
+from tinycompile.capture.values import scalar, symbolic
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const, boolean
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, SetValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
@@ -50,6 +51,8 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
         if changed is not None:
             return changed
     made = symbolic.binary(symbol, a, b)
+    if made is None:
+        made = scalar.binary(tr, symbol, a, b)
     if made is None:
         made = _sequence_binary(tr, symbol, a, b)
     if made is None:
@@ -129,6 +132,9 @@ def unary(tr: Tracer, symbol: str, a: Value) -> Value:
     """``-a``, ``+a`` or ``~a``."""
     if isinstance(a, TensorValue):
         return a if symbol == "+" else torch_calls.call_torch(tr, UNARY[symbol], [a], {})  # +t is t itself
+    number = scalar.unary(tr, symbol, a)
+    if number is not None:
+        return number
     if isinstance(a, SymInt) and symbol != "~":
         made = symbolic.binary("*", a, Const(-1 if symbol == "-" else 1))
         assert made is not None
@@ -148,6 +154,8 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         return _tensor_compare(tr, symbol, a, b)
     decided = symbolic.compare(symbol, a, b)
+    if decided is None:
+        decided = scalar.compare(tr, symbol, a, b)
     if decided is not None:
         return boolean(decided)
     if symbol in ("==", "!="):
@@ -160,11 +168,13 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
 
 def _tensor_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     other = b if isinstance(a, TensorValue) else a
-    comparable = isinstance(other, (TensorValue, SymInt)) or (
+    comparable = isinstance(other, (TensorValue, SymInt, ScalarValue)) or (
         isinstance(other, Const) and isinstance(other.value, (int, float, complex))
     )
     if not comparable and symbol in ("==", "!="):  # torch answers NotImplemented, so Python compares identities
         return boolean(symbol == "!=")
+    if not isinstance(a, TensorValue):  # torch has no comparison with a number first: Python asks the tensor
+        symbol, a, b = _MIRRORED[symbol], b, a
     return torch_calls.call_torch(tr, COMPARE[symbol], [a, b], {})
 
 
@@ -195,6 +205,8 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         return _tensor_compare(tr, "==", a, b).truth(tr)
     decided = symbolic.compare("==", a, b)
+    if decided is None:
+        decided = scalar.compare(tr, "==", a, b)
     if decided is not None:
         return decided
     if isinstance(a, SequenceValue) and isinstance(b, SequenceValue):

@@ -19,6 +19,7 @@ from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import Held, Local, Source
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.values.autocast import AutocastMode, change_regions, rebuilt_autocast
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.context import GradMode, NullContext, entered_grad_mode
@@ -26,9 +27,11 @@ from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cel
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.module import ModuleCall, ModuleValue
 from tinycompile.capture.values.object import DELETED, ClassValue, NewObject, ObjectValue, PyModuleValue
+from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, SetValue, SliceValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.eager.autocast import region_state
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.eager.tensor import from_torch
 from tinycompile.ir.builder import identifier, size_sources
@@ -100,6 +103,9 @@ class Rebuilder:
         self.commits = self.tr.effects.replay(self)
         if self.tr.grad_enabled != self.tr.root_grad_enabled:
             self.commits.append(f"{self.held(torch.set_grad_enabled, 'set_grad_enabled')}({self.tr.grad_enabled})")
+        if self.tr.changes_regions():
+            change, state = self.held(change_regions, "change_regions"), self.held(region_state(), "autocast")
+            self.commits.append(f"{change}({state}, {self.tr.autocast_depth})")
 
     def _count(self, value: Value | Lazy) -> None:
         """How often each object that was made inside occurs: one that occurs twice must be one object."""
@@ -161,6 +167,9 @@ class Rebuilder:
         if isinstance(value, SymInt):
             self.symbols |= {s.name for s in symbols(value.dim)}
             return str(value.dim)
+        if isinstance(value, ScalarValue):
+            self.symbols |= value.names
+            return value.text
         if value.source is not None:
             return self._from_outside(value.source)
         if isinstance(value, (ClassValue, BuiltinValue, PyModuleValue)):
@@ -293,6 +302,9 @@ class Rebuilder:
     def _grad_mode(self, value: GradMode) -> str:
         return f"{self.held(entered_grad_mode, 'entered_grad_mode')}({value.mode}, {value.now}, {value.before})"
 
+    def _autocast(self, value: AutocastMode) -> str:
+        return f"{self.held(rebuilt_autocast, 'rebuilt_autocast')}({self.held(value.settings, 'settings')}, {self.held(value.before, 'before')})"
+
     def _null_context(self, value: NullContext) -> str:
         return f"{self.held(contextlib.nullcontext, 'nullcontext')}({self.expr(value.value)})"
 
@@ -329,6 +341,8 @@ class Rebuilder:
         return f"{source.text}.torch()" if ours else source.text
 
     def _size(self, graph: Graph, symbol: str) -> str:
+        if symbol in self.tr.scalars:
+            return self.tr.scalars[symbol].text
         placeholder, dim = size_sources(graph)[symbol]
         at = next(i for i, n in enumerate(graph.placeholders) if n.name == placeholder)
         source = self.tr.inputs[at].source
@@ -336,7 +350,7 @@ class Rebuilder:
 
 
 # Objects with an identity: where one occurs twice, it is one object.
-_OBJECTS = (ListValue, DictValue, SetValue, FunctionValue, PartialValue, BoundFunction, MethodOf, GradMode, NullContext)
+_OBJECTS = (ListValue, DictValue, SetValue, FunctionValue, PartialValue, BoundFunction, MethodOf, GradMode, AutocastMode, NullContext)
 _REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
     SequenceValue: Rebuilder._sequence,
     DictValue: Rebuilder._dict,
@@ -351,6 +365,7 @@ _REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
     SuperValue: Rebuilder._super,
     NewObject: Rebuilder._new_object,
     GradMode: Rebuilder._grad_mode,
+    AutocastMode: Rebuilder._autocast,
     NullContext: Rebuilder._null_context,
     CodeConstant: lambda self, value: self.held(value.code, "code"),
 }

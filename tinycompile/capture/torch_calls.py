@@ -17,6 +17,7 @@ from tinycompile.base import shapes
 from tinycompile.base.errors import DataDependentError
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
+from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import Const
@@ -24,6 +25,8 @@ from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import Memory, TensorValue
 from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import Key
+from tinycompile.eager.autocast import cast_call, outside
 from tinycompile.eager.fake import FakeTensor, fake_extern_meta, path_of
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.interpreter import torch_function
@@ -78,6 +81,9 @@ INLINED = frozenset(
 
 def call_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs: Kwargs) -> Value:
     """A call of a torch function (or an operator) with at least the possibility of tensors in it."""
+    made = tr.call_with_scalars(getattr(fn, "__name__", ""), args, kwargs)
+    if made is not None:
+        return made
     given = [a.argument(tr) for a in args]
     named = {k: v.argument(tr) for k, v in kwargs.items()}
     operands = [*args, *kwargs.values()]
@@ -89,6 +95,9 @@ def call_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs
 
 def call_method(tr: Tracer, t: TensorValue, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
     """``t.name(...)``."""
+    made = tr.call_with_scalars(name, [t, *args], kwargs)
+    if made is not None:
+        return made
     given = [t.fake, *(a.argument(tr) for a in args)]
     named = {k: v.argument(tr) for k, v in kwargs.items()}
     operands = [t, *args, *kwargs.values()]
@@ -184,7 +193,8 @@ def write(tr: Tracer, target: TensorValue, compute: Callable[[], Value]) -> Valu
     if len(target.memory.members) > 1:
         raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and views of it are alive")
     before = target.meta
-    value = compute()
+    with dispatcher.exclude(Key.AUTOCAST):  # what writes in place has no policy
+        value = compute()
     assert isinstance(value, TensorValue)
     if value.meta.shape != before.shape and not _same_shape(value.meta.shape, before.shape):
         raise RuntimeError(f"output with shape {list(before.shape)} doesn't match the broadcast shape {list(value.meta.shape)}")
@@ -240,7 +250,13 @@ _C_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat1
 def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
     path = path_of(fn)
     _check_extern(path, fn, args, kwargs)
-    return extern(tr, path, fn, args, kwargs, operands)
+    if not any_autocast():
+        return extern(tr, path, fn, args, kwargs, operands)
+    cast = cast_call(path, args, kwargs)
+    if cast is None:
+        raise GraphBreak("mode", f"{path} under autocast: torch composes it of ops that are cast")
+    with outside():
+        return extern(tr, path, fn, *cast, operands)
 
 
 def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:

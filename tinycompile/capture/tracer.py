@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins as python_builtins
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ import torch
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv
-from tinycompile.capture import calls, indexing, operators, torch_calls, wrap
+from tinycompile.base.torch_private import any_autocast
+from tinycompile.capture import calls, indexing, operators, scalars, torch_calls, wrap
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
@@ -33,6 +35,7 @@ from tinycompile.capture.values.object import ClassValue, NewObject, ObjectValue
 from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.wrap_functions import from_callable
+from tinycompile.eager.autocast import region_state, set_region_state
 from tinycompile.ir.builder import GraphBuilder, UniqueNames, identifier
 from tinycompile.ir.graph import Location
 from tinycompile.ops import table
@@ -47,12 +50,13 @@ _RULES_LOADED = (batch_norm, operator_rules, torch_functions, types)  # families
 
 @dataclass(frozen=True)
 class Input:
-    """One input of the graph: how to get it at run time, what it was in this call."""
+    """One input of the graph: how to get it at run time, what it was in this call. ``names``: symbols in the source's text."""
 
     source: Source
     value: Any
     aligned: bool = True
     ours: bool = False
+    names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,9 @@ class Tracer:
         self.constants_seen: dict[str, Any] = {}  # by source text
         self.shapes_seen: dict[str, tuple[int, ...]] = {}
         self.grad_enabled = self.root_grad_enabled = torch.is_grad_enabled()
+        self.root_regions = region_state() if any_autocast() else None
+        self._regions = region_state()
+        self.autocast_depth = 0  # regions entered and not left; negative where those from outside were left
         self.failure: Failure | None = None
         self.handled: ExceptionValue | None = None  # the exception whose handler runs
         self._exceptions: dict[int, ExceptionValue] = {}
@@ -97,6 +104,8 @@ class Tracer:
         self._class_dicts: dict[type, Held] = {}
         self._named: set[str] = set()
         self._symbols = 0
+        self.scalars: dict[str, Source] = {}  # numbers that change and are no sizes, by the name that guards give them
+        self.scalar_inputs: dict[tuple[str, Any], TensorValue] = {}  # by expression and device
 
     def forget(self) -> None:
         """Let go of the objects of the call, when guards and code are made."""
@@ -355,6 +364,10 @@ class Tracer:
         """``t.name(...)``, an op."""
         return torch_calls.call_method(self, t, name, args, kwargs)
 
+    def call_with_scalars(self, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
+        """A torch call that has a number among its arguments that changes; None for any other."""
+        return scalars.call(self, name, args, kwargs)
+
     def tensor_attribute(self, t: TensorValue, name: str) -> Value:
         """``t.name``, an op."""
         return torch_calls.attribute(self, t, name)
@@ -366,6 +379,18 @@ class Tracer:
     def write_tensor(self, t: TensorValue, key: Value, value: Value) -> None:
         """``t[key] = value``."""
         indexing.put(self, t, key, value)
+
+    @contextmanager
+    def own_regions(self) -> Iterator[None]:
+        """Regions of autocast that are entered or left in here hold in here alone."""
+        try:
+            yield
+        finally:
+            set_region_state(self._regions)
+
+    def changes_regions(self) -> bool:
+        """Whether regions of autocast are left open, or those from outside were left."""
+        return self.autocast_depth != 0 or region_state() != self._regions
 
     def set_grad(self, mode: bool) -> None:
         """Switch gradients on or off from here on."""
@@ -400,6 +425,12 @@ class Tracer:
         self.shapes_seen[source.text] = tuple(obj.shape)
         return TensorValue(fake, type(obj), obj.requires_grad, obj=obj, source=source)
 
+    def add_computed(self, source: Source, obj: torch.Tensor, meta: TensorMeta, names: frozenset[str]) -> TensorValue:
+        """A new input that the rebuilt code makes; ``names`` are what its expression is about."""
+        fake = self.builder.placeholder("scalar", meta)
+        self.inputs.append(Input(source, obj, names=names))
+        return TensorValue(fake, torch.Tensor, False)
+
     def add_number(self, source: Source, symbol: str, value: int) -> None:
         """A new numeric input: an integer that is a size symbol."""
         self.builder.placeholder(symbol, None, "size")
@@ -418,7 +449,11 @@ class Tracer:
 
     def is_dynamic_int(self, text: str, value: int) -> bool:
         """Whether an integer argument is symbolic: it was seen to change."""
-        return value >= 2 and self.options.symbolic_int(text, value)
+        return value in scalars.SIZES and self.options.symbolic_int(text, value)
+
+    def is_dynamic_number(self, text: str, value: float) -> bool:
+        """Whether a float, or an int that can be no size, was seen to change."""
+        return self.options.symbolic_number(text, value)
 
     # --- where we are ---
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.base import shapes
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import RULES, Args, Rule, rule
+from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.iterator import IteratorValue
@@ -234,7 +235,8 @@ def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return args[0].call_method(tr, "abs", [], {})
     if isinstance(args[0], SymInt):
         return args[0] if shapes.at_least(args[0].dim, 0) else tr.unary("-", args[0])
-    return Const(abs(args[0].constant(tr)))
+    number = scalar.called(tr, abs, args[0])
+    return Const(abs(args[0].constant(tr))) if number is None else number
 
 
 @rule(divmod)
@@ -251,7 +253,10 @@ def _pow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _rounded(fn: Any) -> None:
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        return args[0] if isinstance(args[0], SymInt) else tr.from_python(fn(*(a.constant(tr) for a in args)))
+        if isinstance(args[0], SymInt):
+            return args[0]
+        number = scalar.called(tr, fn, *args)
+        return tr.from_python(fn(*(a.constant(tr) for a in args))) if number is None else number
 
     RULES[fn] = handler
 

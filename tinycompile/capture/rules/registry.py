@@ -11,10 +11,12 @@ import torch
 
 from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BuiltinValue
 from tinycompile.capture.values.object import NewObject, ObjectValue, class_lookup, is_plain_class
+from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 
@@ -45,7 +47,11 @@ def call(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
         handler = None
     if handler is not None:
         return handler(tr, args, kwargs)
-    if fn in _PURE and all(v.is_constant or isinstance(v, SymInt) for v in (*args, *kwargs.values())):
+    if fn in _PURE and not kwargs and args:
+        number = scalar.called(tr, fn, *args)
+        if number is not None:
+            return number
+    if fn in _PURE and all(v.is_constant or isinstance(v, (SymInt, ScalarValue)) for v in (*args, *kwargs.values())):
         return tr.from_python(fn(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
     owner = getattr(fn, "__objclass__", None)
     if owner is not None and args and owner not in torch.Tensor.__mro__[:-1]:  # list.append(x, y): an unbound method

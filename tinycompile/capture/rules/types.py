@@ -14,6 +14,7 @@ import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import Args, rule
+from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.context import NullContext
@@ -124,17 +125,22 @@ def _id(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _int(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1 and isinstance(args[0], SymInt):
         return args[0]
-    return _converted(tr, int, args, kwargs)
+    return _number(tr, int, args, kwargs)
 
 
 @rule(float)
 def _float(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return _converted(tr, float, args, kwargs)
+    return _number(tr, float, args, kwargs)
 
 
 @rule(complex)
 def _complex(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return _converted(tr, complex, args, kwargs)
+
+
+def _number(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
+    number = scalar.called(tr, cls, args[0]) if len(args) == 1 else None
+    return _converted(tr, cls, args, kwargs) if number is None else number
 
 
 def _converted(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
