@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.meta import TensorMeta
+from tinycompile.eager.streams import OnStream, where_launched
 from tinycompile.eager.tape import AccumulateGrad, Edge, Node
 from tinycompile.ops.calls import cast, ops
 from tinycompile.ops.gradients import sum_to
@@ -118,7 +119,7 @@ class Backward:
         if isinstance(node, AccumulateGrad) and self.wanted is not None:
             return ()
         try:
-            results: Sequence[Any] = [_fitting(node, i, g) for i, g in enumerate(node.run(grads, self.create_graph, self.keep))]
+            results = self._on_its_stream(node, grads)
             if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
                 _check_numbers(node, results)
         except Exception:
@@ -128,6 +129,17 @@ class Backward:
         if node.post_hooks:
             results = _after(node, results, grads)
         return results
+
+    def _on_its_stream(self, node: Node, grads: list[Any]) -> Sequence[Any]:
+        """Where its forward ran."""
+
+        def step() -> Sequence[Any]:
+            return [_fitting(node, i, g) for i, g in enumerate(node.run(grads, self.create_graph, self.keep))]
+
+        device = next((m.device for m in node.metas if m is not None), None)
+        if device is None or isinstance(node, AccumulateGrad) or node.stream == where_launched(device):
+            return step()
+        return OnStream(device, node.stream).run(step, grads)
 
 
 class TorchTape(Node):

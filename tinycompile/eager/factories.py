@@ -21,6 +21,8 @@ def _make(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, A
     """Through the record that torch's factory has, else as it is; under tracing the result is a FakeTensor."""
     kind = FakeTensor if Key.TRACING in dispatcher.included() else Tensor
     given = {k: _option(v) for k, v in options.items() if k != "requires_grad"}
+    if not torch.cuda.is_available():
+        given.pop("pin_memory", None)  # pinned memory is for copies to a card
     return _leaf(wrap(kind.__torch_function__(fn, (), args, given)), bool(options.get("requires_grad")))
 
 

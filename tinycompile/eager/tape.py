@@ -20,6 +20,7 @@ import torch
 
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch.keys import Key
+from tinycompile.eager.streams import where_launched
 from tinycompile.eager.tensor import Tensor, same_memory
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import ops
@@ -113,14 +114,16 @@ class ViewInfo(NamedTuple):
 
 
 class Node:
-    """One step of the backward pass. ``metas``: shapes and dtypes of its results, one a gradient that it is given."""
+    """One step of the backward pass. ``metas``: shapes and dtypes of its results, one a gradient that it is given. ``stream``:
+    the handle of the one on which its forward was launched, where it runs too; 0 is the default stream."""
 
-    __slots__ = ("__weakref__", "edges", "location", "metas", "post_hooks", "pre_hooks", "serial")
+    __slots__ = ("__weakref__", "edges", "location", "metas", "post_hooks", "pre_hooks", "serial", "stream")
     label = "Node"
 
     def __init__(self, edges: Sequence[Edge | None], metas: Sequence[TensorMeta]) -> None:
         self.edges, self.metas = tuple(edges), tuple(metas)
         self.serial = float(next(_serial))
+        self.stream = 0
         self.pre_hooks: dict[int, Hooks] | None = None
         self.post_hooks: Hooks | None = None
         self.location: list[str] | None = traceback.format_stack()[:-2] if torch.is_anomaly_enabled() else None
@@ -208,6 +211,8 @@ def set_history(tensor: Tensor, node: Node, index: int) -> Tensor:
     generation = 0 if tensor._autograd is None else tensor._autograd.generation
     tensor._autograd = AutogradMeta(node, index, generation)
     tensor.keys |= AUTOGRAD
+    if tensor.is_cuda:
+        node.stream = where_launched(tensor.device)
     return tensor
 
 

@@ -194,6 +194,18 @@ class Tensor(DifferentiableMethods, TensorMethods):
         offset: Any = self.meta.offset
         return address + offset * self.dtype.itemsize if address else 0
 
+    def record_stream(self, stream: Any) -> None:
+        """The memory is in use on ``stream`` (ours or torch's) until what that was given so far is done: it is not given to
+        another tensor before. Nothing to do on a CPU."""
+        on = getattr(stream, "raw", stream)
+        if self.is_cuda and on is not None:
+            self.raw().record_stream(on)
+
+    def pin_memory(self) -> Tensor:
+        """A copy in page-locked memory of the host, from which copies to a card run beside everything else; itself where it is
+        pinned already, or where there is no card to copy to."""
+        return self if not torch.cuda.is_available() or self.is_pinned() else self._extern(torch.Tensor.pin_memory, (self,), {})
+
     # --- torch
 
     def torch(self) -> torch.Tensor:

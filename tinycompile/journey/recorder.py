@@ -92,6 +92,8 @@ class Recorder:
 
     def function(self, source: Source, kind: str, name: str, function: Function) -> Function:
         """Runs in place of a launcher or a library function: see :func:`tinycompile.runtime.linked.watch`."""
+        if kind == "memory":
+            return function
         if kind == "kernel":
             return self._launcher(source, next(k for k in source.kernels if k.name == name), function)
         target = next(target for called, _, target in source.externs if called == name)

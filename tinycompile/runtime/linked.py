@@ -14,7 +14,8 @@ from typing import Any
 from tinycompile.ir.source import Source
 
 Function = Callable[..., Any]
-# ``watcher(source, kind, name, function) -> function``; ``kind``: ``kernel`` (a launcher) or ``library``.
+# ``watcher(source, kind, name, function) -> function``; ``kind``: ``kernel`` (a launcher), ``library``, or ``memory`` (what makes
+# buffers).
 Watcher = Callable[[Source, str, str, Function], Function]
 
 _WATCHERS: list[Watcher] = []
@@ -28,7 +29,7 @@ class Linked:
 
     def __init__(self, source: Source, namespace: dict[str, Any]) -> None:
         self.source, self.namespace = source, namespace
-        names = [k.name for k in source.kernels] + [name for name, _, _ in source.externs]
+        names = ["empty", *(k.name for k in source.kernels), *(name for name, _, _ in source.externs)]
         self.plain: dict[str, Function] = {name: namespace[name] for name in names if name in namespace}
         with _lock:
             _live.add(self)
@@ -42,10 +43,10 @@ class Linked:
 
     def put(self) -> None:
         """Set the namespace: the plain functions, or what the watchers make of them."""
-        kernels = {k.name for k in self.source.kernels}
+        kinds = {"empty": "memory", **{k.name: "kernel" for k in self.source.kernels}}
         for name, function in self.plain.items():
             for watcher in _WATCHERS:
-                function = watcher(self.source, "kernel" if name in kernels else "library", name, function)
+                function = watcher(self.source, kinds.get(name, "library"), name, function)
             self.namespace[name] = function
 
 

@@ -1,0 +1,178 @@
+"""Memory: how much there is in use by device, which tensors hold which storage, and where each was made.
+
+CUDA's numbers are those of torch's caching allocator. A CPU's are counted here: the storages of all live tensors, ours and
+torch's. Where a storage was made is known while ``trace_storages()`` is active.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tinycompile.base.device import Device
+from tinycompile.base.logs import user_line
+from tinycompile.base.torch_private import storage_id
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import BACKENDS, Key, KeySet
+from tinycompile.eager.streams import Spec
+from tinycompile.eager.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes on one device. ``allocated``: in tensors; ``reserved``: asked of the system, cached blocks included; ``peak``: the
+    most that was allocated at once. On a CPU reserved is allocated, and the peak is that of the traces so far."""
+
+    device: Device
+    allocated: int
+    reserved: int
+    peak: int
+
+    def __str__(self) -> str:
+        told = (f"{name} {_mib(getattr(self, name))}" for name in ("allocated", "reserved", "peak"))
+        return f"{self.device}: {', '.join(told)}"
+
+
+@dataclass(frozen=True)
+class StorageInfo:
+    """One storage. ``tensors``: every live tensor on it, in words; ``made``: by which op, at which line of the user's (empty
+    where it wasn't traced)."""
+
+    device: Device
+    nbytes: int
+    address: int
+    tensors: tuple[str, ...]
+    made: str = ""
+
+    def __str__(self) -> str:
+        made = f", made by {self.made}" if self.made else ""
+        return f"{_mib(self.nbytes)} on {self.device} at {self.address:#x}{made}: {'; '.join(self.tensors)}"
+
+
+def memory(device: Spec = None) -> MemoryUse:
+    """How much of a device's memory is in use. ``device``: the current card, or the CPU where there is none."""
+    found = _device(device)
+    if found.type == "cuda":
+        at = found.torch()
+        numbers = torch.cuda.memory_allocated(at), torch.cuda.memory_reserved(at), torch.cuda.max_memory_allocated(at)
+        return MemoryUse(found, *numbers)
+    held = sum(info.nbytes for info in storages(found))
+    return MemoryUse(found, held, held, max(held, STORAGES.peak.get(found.type, 0)))
+
+
+def storages(device: Spec = None) -> list[StorageInfo]:
+    """Every storage that a live tensor of ours or of torch's holds, the largest first. ``device``: only there.
+
+    Looks through all objects that Python's collector knows, so it takes some milliseconds and costs nothing otherwise. What a
+    tensor of C++ alone holds (torch's autograd graph) is not seen."""
+    wanted = None if device is None else _device(device)
+    found: dict[int, tuple[Any, list[str]]] = {}
+    for tensor in _live_tensors():
+        untyped = _untyped(tensor)
+        if untyped is not None:
+            found.setdefault(storage_id(untyped), (untyped, []))[1].append(_told(tensor))
+    infos = []
+    for key, (untyped, tensors) in found.items():
+        where = Device.of(untyped.device)
+        if wanted is None or _fits(where, wanted):
+            made = STORAGES.origins.get(key, "")
+            infos.append(StorageInfo(where, untyped.nbytes(), untyped.data_ptr(), tuple(sorted(tensors)), made))
+    return sorted(infos, key=lambda i: (-i.nbytes, i.address))
+
+
+class StorageTrace:
+    """What is known of storages by their id: an entry goes when its storage does. ``held`` and ``peak``: bytes by device type,
+    of the storages that were noted."""
+
+    def __init__(self) -> None:
+        self.origins: dict[int, str] = {}
+        self.held: dict[str, int] = {}
+        self.peak: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._alive: dict[int, weakref.ref[Any]] = {}
+
+    def watcher(self, name: str, keyset: KeySet, choice: dispatcher.Choice) -> dispatcher.Boxed:
+        """Runs a backend's kernels and notes what they return."""
+        run = choice.run
+        if choice.key not in BACKENDS or choice.key == Key.META or choice.kind == "composite":
+            return run
+
+        def noted(name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
+            result = run(name, keyset, args)
+            for tensor in dispatcher.tensors_in((result,)):
+                self.note(tensor, name)
+            return result
+
+        return noted
+
+    def note(self, tensor: Any, by: str) -> None:
+        """The tensor's storage is new, unless it is known already."""
+        untyped = _untyped(tensor)
+        if untyped is None:
+            return
+        key = storage_id(untyped)
+        with self._lock:
+            known = self._alive.get(key)
+            if known is not None and known() is not None:
+                return
+            kind, size = untyped.device.type, untyped.nbytes()
+            self._alive[key] = weakref.ref(untyped, self._forgetter(key, kind, size))
+            line = user_line()
+            self.origins[key] = f"{by} at {line}" if line else by
+            self.held[kind] = self.held.get(kind, 0) + size
+            self.peak[kind] = max(self.peak.get(kind, 0), self.held[kind])
+
+    def _forgetter(self, key: int, kind: str, size: int) -> Callable[[Any], None]:
+        def forget(reference: Any) -> None:
+            self.held[kind] -= size
+            if self._alive.get(key) is reference:
+                del self._alive[key], self.origins[key]
+
+        return forget
+
+
+STORAGES = StorageTrace()
+
+
+def _device(device: Spec) -> Device:
+    if device is None:
+        return Device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else Device("cpu")
+    found = Device.of(device)
+    return Device("cuda", torch.cuda.current_device()) if found == Device("cuda") else found
+
+
+def _fits(where: Device, wanted: Device) -> bool:
+    return where.type == wanted.type and (wanted.index < 0 or max(where.index, 0) == wanted.index)
+
+
+def _live_tensors() -> Iterator[Any]:
+    for found in gc.get_objects():
+        kind = type(found)  # isinstance would ask proxies, which may answer anything
+        if issubclass(kind, (Tensor, torch.Tensor)):
+            yield found
+
+
+def _untyped(tensor: Any) -> torch.UntypedStorage | None:
+    """torch's storage below a tensor; None for what has none of its own."""
+    if isinstance(tensor, Tensor):
+        return None if tensor.device.type == "meta" else tensor.storage.untyped
+    try:
+        return tensor.untyped_storage() if tensor.device.type != "meta" else None
+    except (NotImplementedError, RuntimeError):  # sparse tensors, and wrappers that torch's transforms make
+        return None
+
+
+def _told(tensor: Any) -> str:
+    kind = "tinycompile.Tensor" if isinstance(tensor, Tensor) else f"torch.{type(tensor).__name__}"
+    return f"{kind} {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 or not count else f"{math.ceil(count)} B"
