@@ -22,6 +22,7 @@ from tinycompile.runtime import cpp_build, interpreter_worker, triton_build, tri
 from tinycompile.runtime.autotune import STEM, Tuned, Tuner, only
 from tinycompile.runtime.cache import Entry
 from tinycompile.runtime.linked import Linked
+from tinycompile.runtime.twins import canonical_cpp
 
 Call = Callable[..., tuple[Any, ...]]
 Launcher = Callable[..., Any]
@@ -85,14 +86,19 @@ def _on_device(call: Call, index: int) -> Call:
 def _build_cpp(source: Source, target: Target, entry: Entry | None) -> tuple[dict[str, Launcher], dict[str, bytes]]:
     if not source.kernels:
         return {}, {}
+    keys = [canonical_cpp(k.text, source.prelude) for k in source.kernels]
+    first: dict[str, KernelSource] = {}
+    for kernel, key in zip(source.kernels, keys, strict=True):
+        first.setdefault(key, kernel)
     binaries: dict[str, bytes] = {}
     if entry is not None:
         path = entry.path(LIBRARY)
     else:
-        path = cpp_build.compile_cpp("\n\n".join([source.prelude, *(k.text for k in source.kernels)]), target)
+        path = cpp_build.compile_functions(source.prelude, [k.text for k in first.values()], target)
         binaries[LIBRARY] = path.read_bytes()
     library = cpp_build.load(path)
-    return {k.name: cpp_build.launcher(k, library) for k in source.kernels}, binaries
+    pairs = zip(source.kernels, keys, strict=True)
+    return {k.name: cpp_build.launcher(k, library, first[key].name) for k, key in pairs}, binaries
 
 
 def _build_triton(

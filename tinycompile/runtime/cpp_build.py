@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import functools
 import hashlib
@@ -11,7 +12,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,22 +91,66 @@ def compile_cpp(text: str, target: Target, folder: str | Path | None = None) -> 
     """Compile a translation unit to a shared library in ``folder`` (default: a private temporary one) and return its path.
 
     Raises BackendError with the compiler's own words when there is no compiler or it fails."""
+    return _made(_folder(folder), [text], target)
+
+
+def compile_functions(prelude: str, functions: Sequence[str], target: Target, folder: str | Path | None = None) -> Path:
+    """The same for functions behind a common prelude, in one library: several units are compiled at once where that pays.
+
+    Raises BackendError as :func:`compile_cpp`."""
+    units = _shares(functions, min(os.cpu_count() or 1, sum(map(len, functions)) // _UNIT_LENGTH))
+    return _made(_folder(folder), ["\n\n".join([prelude, *unit]) for unit in units], target)
+
+
+_UNIT_LENGTH = 6000  # characters of kernels in a translation unit, at least: they compile in about the time that one more costs
+
+
+def _shares(functions: Sequence[str], count: int) -> list[list[str]]:
+    """Split into ``count`` parts of about the same length; at least one."""
+    shares: list[list[str]] = [[] for _ in range(max(count, 1))]
+    for function in sorted(functions, key=len, reverse=True):
+        min(shares, key=lambda share: sum(map(len, share))).append(function)
+    return shares
+
+
+def _folder(folder: str | Path | None) -> Path:
+    return Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="tinycompile-"))
+
+
+def _made(folder: Path, units: Sequence[str], target: Target) -> Path:
+    """The library of some translation units."""
     path = compiler()
     if path is None:
         raise BackendError("no C++ compiler: install g++ or clang++, or set CXX")
-    place = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="tinycompile-"))
-    name = hashlib.sha256(f"{target}\0{text}".encode()).hexdigest()[:16]
-    built, source = place / f"{name}.so", place / f"{name}.cpp"
-    source.write_text(text, encoding="utf-8")
-    unfinished = place / f"{name}.{os.getpid()}.tmp"
+    stems = [folder / hashlib.sha256(f"{target}\0{unit}".encode()).hexdigest()[:16] for unit in units]
+    for stem, unit in zip(stems, units, strict=True):
+        stem.with_suffix(".cpp").write_text(unit, encoding="utf-8")
+    built = stems[0].with_suffix(".so")
+    unfinished = folder / f"{built.stem}.{os.getpid()}.tmp"
+    flags = (path, *_FLAGS, *_ARCH_FLAGS[target.arch])
+    words = ""
     for threads in _openmp_choices():
-        command = [path, *_FLAGS, *_ARCH_FLAGS[target.arch], threads, str(source), "-o", str(unfinished)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
+        words = _compiled((*flags, threads), stems, unfinished)
+        if not words:
             _works.add(threads)
             os.replace(unfinished, built)
             return built
-    raise BackendError(f"{path} failed on {source}:\n{done.stderr[-4000:]}")
+    raise BackendError(f"{path} failed on {stems[0]}.cpp:\n{words[-4000:]}")
+
+
+def _compiled(command: Sequence[str], stems: Sequence[Path], library: Path) -> str:
+    """Run the compiler: on one unit, or on each at once and then to link them. What it said when it failed, else nothing."""
+    if len(stems) == 1:
+        return _run((*command, f"{stems[0]}.cpp", "-o", str(library)))
+    parts = [(*command, "-c", f"{stem}.cpp", "-o", f"{stem}.o") for stem in stems]
+    with concurrent.futures.ThreadPoolExecutor(len(stems)) as pool:
+        words = next(filter(None, pool.map(_run, parts)), "")
+    return words or _run((*command, *(f"{stem}.o" for stem in stems), "-o", str(library)))
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stderr or f"exit status {done.returncode}"
 
 
 _works: set[str] = set()  # which way of asking for OpenMP has worked with this compiler
@@ -124,12 +169,13 @@ def load(path: str | Path) -> ctypes.CDLL:
         raise BackendError(f"{path} does not load: {e}") from e
 
 
-def launcher(source: KernelSource, library: ctypes.CDLL) -> Launcher:
-    """``launch(stream, *tensors_and_sizes)``, in the order of ``source.args``; the stream is not used on the CPU.
+def launcher(source: KernelSource, library: ctypes.CDLL, name: str | None = None) -> Launcher:
+    """``launch(stream, *tensors_and_sizes)``, in the order of ``source.args``; the stream is not used on the CPU. ``name``: of
+    the kernel in the library, where a twin stands for ``source``.
 
     Raises KernelError when the kernel refuses its input. Holds no state: threads may call it at once (the GIL is released).
     """
-    function = library[f"kernel_{source.name}"]
+    function = library[f"kernel_{name or source.name}"]
     function.restype = ctypes.c_int
     function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
     pointers = [f"a{i}" for i, a in enumerate(source.args) if a.kind == "pointer"]

@@ -2,12 +2,14 @@
 
 Two kernels are twins when their code is the same after local variables are numbered in order of appearance and docstrings and
 comments are gone, and their arguments have the same types. Grid and argument values may differ: the launcher has those.
+C++ kernels are compared as words: every name that means nothing outside the function is numbered.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
+import re
 
 from tinycompile.ir.source import KernelSource
 
@@ -21,7 +23,7 @@ def twin_key(source: KernelSource) -> TwinKey:
 
 def signature(source: KernelSource) -> str:
     """The types of the arguments, as the compiler sees them."""
-    return " ".join(f"{'*' if a.kind == 'pointer' else ''}{a.dtype}{'/16' if a.aligned else ''}" for a in source.args)
+    return " ".join(f"{'*' if a.is_tensor else ''}{a.dtype}{'/16' if a.aligned else ''}" for a in source.args)
 
 
 def canonical_text(source: KernelSource) -> str:
@@ -60,3 +62,36 @@ def _number(function: ast.FunctionDef) -> None:
     for n in names:
         if n.id in stored:
             n.id = numbers.setdefault(n.id, f"_{len(numbers)}")
+
+
+# What generated C++ says besides names: the language's own words and OpenMP's. The rest is in the prelude.
+_CPP_TEXT = """
+    auto bool break case char class const constexpr continue default define do double else enum extern false float for goto if
+    inline int long namespace new operator or and not return short signed sizeof static struct switch template this true
+    typedef typename union unsigned using void volatile while xor
+    pragma omp parallel simd reduction schedule dynamic guided runtime num_threads collapse private firstprivate lastprivate
+    shared none simdlen safelen aligned linear ordered critical atomic barrier single master nowait declare max min
+    include ifdef ifndef endif C GCC ivdep unroll
+"""
+_CPP_WORDS = frozenset(_CPP_TEXT.split())
+_WORD = re.compile(r"//[^\n]*|(?<![\w.])[A-Za-z_]\w*")
+
+
+def canonical_cpp(text: str, prelude: str) -> str:
+    """A C++ function without comments, its own names numbered in order of appearance. Equal for functions that do the same."""
+    kept, numbers = _words(prelude), dict[str, str]()
+
+    def number(found: re.Match[str]) -> str:
+        word = found[0]
+        if word.startswith("//"):
+            return ""
+        if word in kept or word.startswith(("__", "omp_")):
+            return word
+        return numbers.setdefault(word, f"_{len(numbers)}")
+
+    return _WORD.sub(number, text)
+
+
+@functools.lru_cache(maxsize=4)
+def _words(prelude: str) -> frozenset[str]:
+    return _CPP_WORDS | frozenset(re.findall(r"[A-Za-z_]\w*", prelude))
