@@ -1,7 +1,8 @@
 """The import rule, read from the source: nouns below, verbs above, verbs never import each other.
 
 ``base <- dispatch <- ops <- eager <- ir``: each sees only what is to its left. A stage sees those five and itself. The
-files in the package's root see everything, as does ``journey``, which shows it; layers and stages see neither.
+files in the package's root see everything, as do ``journey``, which shows it, and ``selfcheck``, which doubts it; layers and
+stages see none of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tinycompile"
 LAYERS = ("base", "dispatch", "ops", "eager", "ir")
 STAGES = ("capture", "aot", "passes", "lower", "fuse", "codegen", "runtime")
-VIEWERS = ("journey",)
+VIEWERS = ("journey", "selfcheck")
 FORBIDDEN = ("torch.fx", "torch._dynamo", "torch._functorch", "torch._inductor", "torch._decomp")
 PRIVATE_TORCH = PACKAGE / "base" / "torch_private.py"
 REGISTERING = ("ops", "eager")

@@ -191,6 +191,9 @@ def explain(fn: Any, **options: Any) -> Callable[..., Report]:
     return _compile(fn, Options(**options)).explain
 
 
+_OPTIONS = ("activation_memory_budget", "verify")
+
+
 def compile(
     fn: Any = None,
     *,
@@ -207,15 +210,16 @@ def compile(
     ``"max-autotune"``, ``"reduce-overhead"``. ``fullgraph``: a graph break raises :class:`GraphBreakError`. ``dynamic``: None
     (a size seen to
     change becomes symbolic), True, False. ``options``: ``activation_memory_budget`` (0 to 1, default 1): how much of what a
-    training graph would save for its backward it may save; the rest is computed again. Any other key raises ValueError.
-    Raises TypeError for what can't be compiled.
+    training graph would save for its backward it may save; the rest is computed again. ``verify`` (``"first"``, ``"always"``,
+    or a share of calls): run the captured graph by torch beside the compiled code, with float64 as the judge; at a difference
+    warn, naming the stage at fault, and run eagerly from then on. Any other key raises ValueError. Raises TypeError for what
+    can't be compiled.
     """
     if options is not None and not isinstance(options, dict):
         raise TypeError(f"options must be a dict, not {options!r}")
-    budget = dict(options or {})
-    chosen = Options(backend, mode or "default", fullgraph, dynamic, budget.pop("activation_memory_budget", 1.0))
-    if budget:
-        raise ValueError(f"unknown options {sorted(budget)}; there is activation_memory_budget")
+    if unknown := set(options or {}) - set(_OPTIONS):
+        raise ValueError(f"unknown options {sorted(unknown)}; there are {' and '.join(_OPTIONS)}")
+    chosen = Options(backend, mode or "default", fullgraph, dynamic, **(options or {}))
     if fn is None:
         return functools.partial(_compile, options=chosen)
     return _compile(fn, chosen)

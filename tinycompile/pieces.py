@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -20,6 +20,7 @@ from tinycompile.backends import Backend, generates_code, lookup_backend, takes_
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, RecompileLimitWarning
+from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.logs import log, warn, warn_once
 from tinycompile.capture.frame import Captured, CaptureOptions, capture_from
 from tinycompile.capture.reconstruct import COMMITTED
@@ -132,6 +133,7 @@ class Piece:
 
     def can_be_redone(self, entry: CacheEntry, error: Exception) -> bool:
         """Whether compiled code failed, before any effect: a kernel that met a bad index, say, or a library function."""
+        tell_holdings(error)
         if getattr(error, COMMITTED, False):
             return False
         if entry.compiled is None or callable(self.options.backend):
@@ -141,7 +143,11 @@ class Piece:
     def redo(self, entry: CacheEntry, failure: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run eagerly what failed compiled: torch raises its own error, at the user's line."""
         log("kernels", f"{self.__name__}: {failure}; the call is redone eagerly")
-        result = self.eagerly(*args, **kwargs)
+        try:
+            result = self.eagerly(*args, **kwargs)
+        except RuntimeError as error:
+            tell_holdings(error)
+            raise
         if not isinstance(failure, KernelError) and not entry.captured.redo_on_error:
             if config.on_error == "raise":
                 raise failure
@@ -228,23 +234,26 @@ class Piece:
             return
         if generates_code(self.options.backend) and not config.fallback_random:
             graph = draw_in_kernels(graph)
-        compiled = self._compile_graph(graph, captured, entry.artifacts, self.options.backend)
+        given = captured.example_inputs, captured.inputs_require_grad
+        compiled = self._compile_graph(graph, *given, entry.artifacts, self.options.backend)
         if self.options.verify is not None and compiled.source is not None:
-            eager = functools.partial(self._compile_graph, graph, captured.released(), Artifacts(), "eager")
+            eager = functools.partial(self._compile_graph, graph, (), given[1], Artifacts(), "eager")
             checked = Checked(compiled, graph, self.options.verify, lambda: eager().call)
             compiled = replace(compiled, call=checked)
         entry.compiled = compiled
         entry.times.update(compiled.times)
         entry.run, entry.stop = captured.bind(compiled.call), stop
 
-    def _compile_graph(self, graph: Graph, captured: Captured, artifacts: Artifacts, backend: Backend) -> CompiledGraph:
+    def _compile_graph(
+        self, graph: Graph, inputs: Sequence[Any], require_grad: Sequence[bool], artifacts: Artifacts, backend: Backend
+    ) -> CompiledGraph:
         compile_one = lookup_backend(backend, mode=self.options.mode)
-        if not (any(captured.inputs_require_grad) and torch.is_grad_enabled()):
-            return compile_one(graph, captured.example_inputs, artifacts)
+        if not (any(require_grad) and torch.is_grad_enabled()):
+            return compile_one(graph, inputs, artifacts)
         return compile_training(
             graph,
-            captured.example_inputs,
-            captured.inputs_require_grad,
+            inputs,
+            require_grad,
             compile_one,
             artifacts,
             budget=self.options.activation_memory_budget,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-CHANNELS: frozenset[str] = frozenset({"graph", "guards", "breaks", "fusion", "kernels", "recompiles", "cache"})
+CHANNELS: frozenset[str] = frozenset({"graph", "guards", "breaks", "fusion", "kernels", "recompiles", "cache", "verify"})
 
 
 def _channels() -> frozenset[str]:

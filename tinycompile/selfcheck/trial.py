@@ -1,0 +1,100 @@
+"""One trial: the same call on clones, so that nothing of the program's is touched, and with the same random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from tinycompile.selfcheck.judge import wide
+
+Fn = Callable[..., tuple[Any, ...]]
+
+
+class Trial:
+    """The inputs of one call. Each :meth:`run` is on fresh clones of them and begins with the same random state.
+
+    With gradients, the results of a run are the outputs, then the inputs that may have been written, then one gradient for each
+    input that requires one: of the outputs that do, with tangents that are the same in every run."""
+
+    def __init__(self, inputs: Sequence[Any], gradients: bool) -> None:
+        self.inputs = [_snapshot(x) for x in inputs]
+        self.gradients = gradients and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+        self._devices = sorted({x.device.index for x in inputs if isinstance(x, torch.Tensor) and x.device.type == "cuda"})
+        with self.same_random():
+            self._cpu, self._cuda = torch.get_rng_state(), [torch.cuda.get_rng_state(i) for i in self._devices]
+
+    @contextmanager
+    def same_random(self) -> Iterator[None]:
+        """Leaves torch's generators as they were."""
+        with torch.random.fork_rng(self._devices):
+            yield
+
+    def run(self, fn: Fn, exact: bool = False) -> list[Any]:
+        """What ``fn`` makes of the inputs; in float64 if ``exact``."""
+        leaves = [x.clone() for x in self.inputs]
+        if exact:
+            leaves = [_Input(wide(x.tensor), x.needs) for x in leaves]
+        given = [x.value(self.gradients) for x in leaves]
+        with ExitStack() as stack:
+            stack.enter_context(self.same_random())
+            for kind in ("cpu", "cuda"):
+                stack.enter_context(torch.autocast(kind, enabled=False))  # the casts are in the graph
+            stack.enter_context(torch.set_grad_enabled(self.gradients))
+            torch.set_rng_state(self._cpu)
+            for index, state in zip(self._devices, self._cuda, strict=True):
+                torch.cuda.set_rng_state(state, index)
+            outputs = fn(*given)
+            found = [o.detach().clone() if isinstance(o, torch.Tensor) else o for o in outputs]
+            found += [x.detach().clone() for x in given if isinstance(x, torch.Tensor)]
+            if self.gradients:
+                found += _gradients(outputs, [x.tensor for x in leaves if x.needs])
+        return found
+
+
+class _Input:
+    """A tensor or number of the call."""
+
+    def __init__(self, tensor: Any, needs: bool) -> None:
+        self.tensor, self.needs = tensor, needs
+
+    def clone(self) -> _Input:
+        if not isinstance(self.tensor, torch.Tensor):
+            return self
+        return _Input(_copy(self.tensor), self.needs)
+
+    def value(self, gradients: bool) -> Any:
+        """What is handed to the function: no leaf where a gradient is asked for, for it may be written to."""
+        if not (gradients and self.needs):
+            return self.tensor
+        return self.tensor.requires_grad_().clone()
+
+
+def _snapshot(x: Any) -> _Input:
+    return _Input(_copy(x), x.requires_grad) if isinstance(x, torch.Tensor) else _Input(x, False)
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    """Of the same sizes and strides."""
+    with torch.no_grad():
+        if x.layout != torch.strided:
+            return x.detach().clone()
+        span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+        flat = x.detach().as_strided((span,), (1,)).clone()
+        return flat.as_strided(x.shape, x.stride())
+
+
+def _gradients(outputs: Sequence[Any], leaves: Sequence[torch.Tensor]) -> list[Any]:
+    wanted = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
+    if not wanted:
+        return []
+    tangents = [_tangent(o, i) for i, o in enumerate(wanted)]
+    return list(torch.autograd.grad(wanted, leaves, tangents, allow_unused=True))
+
+
+def _tangent(like: torch.Tensor, seed: int) -> torch.Tensor:
+    """Multiples of an eighth: the same numbers in every dtype."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randint(-8, 9, like.shape, generator=generator) / 8).to(like)
