@@ -10,6 +10,7 @@ import sys
 import types
 from typing import Any
 
+from tinycompile import cuda
 from tinycompile.api import CompiledFunction, CompiledModule, compile, explain, reset
 from tinycompile.backends import list_backends, lookup_backend, register_backend
 from tinycompile.base import errors
@@ -62,24 +63,24 @@ from tinycompile.eager.factories import (
     zeros,
     zeros_like,
 )
+from tinycompile.eager.memory import StorageInfo, storages
 from tinycompile.eager.storage import Storage
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.journey.session import Profile, profile
+from tinycompile.journey.storage_trace import trace_storages
 from tinycompile.report import Report
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BackendError", "CompiledFunction", "CompiledModule", "Device", "FallbackWarning", "GraphBreakError", "InternalError",
-    "Profile",
-    "RecompileLimitWarning", "Report", "Storage", "Tensor", "TinycompileError", "allow_in_graph", "arange", "as_tensor",
-    "assume_constant_result", "autocast", "autograd", "checkpoint", "compile", "config", "device", "disable", "empty",
-    "empty_like",
-    "empty_strided", "enable_grad", "errors", "explain", "eye", "from_dlpack", "from_numpy", "from_torch", "full", "full_like",
-    "graph_break", "inference_mode", "is_compiling", "is_grad_enabled", "linspace", "list_backends", "logspace",
-    "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like", "profile", "rand", "rand_like", "randint",
-    "randint_like", "randn", "randn_like", "randperm", "register_backend", "reset", "set_grad_enabled", "tensor", "zeros",
-    "zeros_like",
+    "Profile", "RecompileLimitWarning", "Report", "Storage", "StorageInfo", "Tensor", "TinycompileError", "allow_in_graph",
+    "arange", "as_tensor", "assume_constant_result", "autocast", "autograd", "checkpoint", "compile", "config", "cuda",
+    "device", "disable", "empty", "empty_like", "empty_strided", "enable_grad", "errors", "explain", "eye", "from_dlpack",
+    "from_numpy", "from_torch", "full", "full_like", "graph_break", "inference_mode", "is_compiling", "is_grad_enabled",
+    "linspace", "list_backends", "logspace", "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like",
+    "profile", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "register_backend", "reset",
+    "set_grad_enabled", "storages", "tensor", "trace_storages", "zeros", "zeros_like",
 ]  # fmt: skip
 
 

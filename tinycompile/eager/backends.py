@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import tinycompile.ops  # noqa: F401  fills OPS and defines every op
+from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
@@ -70,7 +71,11 @@ def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     if op_name in _ALIASES and isinstance(args[0], Tensor):
         return args[0] if is_same(op) else _view(op, args[0], op.meta(args[0].meta, *args[1:]), args[1:])
     inputs = dispatcher.tensors_in(args)
-    result = op.eager(*[a.raw() if type(a) is Tensor else unwrap(a) for a in args])
+    try:
+        result = op.eager(*[a.raw() if type(a) is Tensor else unwrap(a) for a in args])
+    except RuntimeError as error:
+        tell_holdings(error)
+        raise
     if inputs and not any(isinstance(t, Tensor) for t in inputs):
         return result
     wrapped = wrap(result, inputs)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.device import Device
+from tinycompile.base.holdings import register_holder
 from tinycompile.base.logs import user_line
 from tinycompile.base.torch_private import storage_id
 from tinycompile.dispatch import dispatcher
@@ -71,10 +72,15 @@ def storages(device: Spec = None) -> list[StorageInfo]:
     """Every storage that a live tensor of ours or of torch's holds, the largest first. ``device``: only there.
 
     Looks through all objects that Python's collector knows, so it takes some milliseconds and costs nothing otherwise. What a
-    tensor of C++ alone holds (torch's autograd graph) is not seen."""
+    tensor of C++ alone holds (torch's autograd graph) is not seen. The torch handle of a tensor of ours is not counted beside
+    it."""
     wanted = None if device is None else _device(device)
     found: dict[int, tuple[Any, list[str]]] = {}
-    for tensor in _live_tensors():
+    live = list(_live_tensors())
+    handles = {id(h) for t in live if isinstance(t, Tensor) for h in (t._handle, t._base)}  # a part of ours, not another tensor
+    for tensor in live:
+        if id(tensor) in handles:
+            continue
         untyped = _untyped(tensor)
         if untyped is not None:
             found.setdefault(storage_id(untyped), (untyped, []))[1].append(_told(tensor))
@@ -139,6 +145,18 @@ class StorageTrace:
 
 
 STORAGES = StorageTrace()
+
+
+def _told_holdings() -> str:
+    """The storages of our tensors, and the three largest."""
+    ours = [info for info in storages() if any(t.startswith("tinycompile") for t in info.tensors)]
+    if not ours:
+        return ""
+    largest = ", ".join(f"{_mib(i.nbytes)} on {i.device}{f' ({i.made})' if i.made else ''}" for i in ours[:3])
+    return f"{len(ours)} storages of {_mib(sum(i.nbytes for i in ours))}, the largest {largest}"
+
+
+register_holder("tensors", _told_holdings)
 
 
 def _device(device: Spec) -> Device:

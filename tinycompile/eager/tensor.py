@@ -13,6 +13,7 @@ import torch
 
 from tinycompile.base import shapes
 from tinycompile.base.device import Device
+from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import Shape
 from tinycompile.dispatch import dispatcher
@@ -442,5 +443,9 @@ def wrap(value: Any, inputs: Sequence[Any] = ()) -> Any:
 def run_on_handles(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a torch function on handles and wrap what it returns."""
     inputs = dispatcher.tensors_in((*args, *kwargs.values()))
-    result = fn(*unwrap(tuple(args)), **unwrap(dict(kwargs)))
+    try:
+        result = fn(*unwrap(tuple(args)), **unwrap(dict(kwargs)))
+    except RuntimeError as error:
+        tell_holdings(error)
+        raise
     return wrap(result, inputs)

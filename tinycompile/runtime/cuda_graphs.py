@@ -12,6 +12,7 @@ function writes to its inputs is written to them: in place, or copied back from 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 
 from tinycompile.base import torch_private
 from tinycompile.base.device import Device
+from tinycompile.base.holdings import register_holder
 from tinycompile.base.logs import log
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.effects import written
@@ -107,6 +109,7 @@ class GraphedCall:
         self._moving: set[int] = set()
         self._made = 0
         self._lock = threading.Lock()
+        _live.add(self)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         if self.refused is not None or is_capturing():
@@ -174,6 +177,23 @@ class GraphedCall:
         self.recordings.clear()
         log("kernels", f"{self.name}: no CUDA graph any more: {reason}")
         return self.call(*inputs)
+
+
+_live: weakref.WeakSet[GraphedCall] = weakref.WeakSet()
+
+
+def _told_holdings() -> str:
+    """Recordings, and the bytes of the buffers and results that they keep."""
+    recordings = [r for graphed in list(_live) for r in list(graphed.recordings.values())]
+    kept = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for r in recordings for t in _tensors_of(r)}
+    return f"{len(recordings)} recorded graphs with {sum(kept.values()) / 2**20:.1f} MiB" if recordings else ""
+
+
+def _tensors_of(recording: Recording) -> list[torch.Tensor]:
+    return [t for t in (*recording.buffers.values(), *recording.outputs) if isinstance(t, torch.Tensor)]
+
+
+register_holder("CUDA graphs", _told_holdings)
 
 
 def graphed(call: Call, graph: Graph, device: Device | None) -> Call:
