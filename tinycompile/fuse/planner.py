@@ -11,11 +11,12 @@ from tinycompile.base import expr as ex
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
-from tinycompile.fuse import grouping, inline, memory, split
+from tinycompile.fuse import grouping, horizontal, inline, memory, split
 from tinycompile.fuse.coalesce import coalesce
 from tinycompile.fuse.cost import Cost
 from tinycompile.fuse.deps import Access, Facts, analyse, defined, reads_of, statement_axes, views_in, writes_of
 from tinycompile.fuse.deps import Step as LoopStep
+from tinycompile.fuse.horizontal import Together
 from tinycompile.fuse.weave import without_idle_axes
 from tinycompile.ir.loops import Buffer, ExternCall, Loops, Nest, Reduce, Scalar, Scan, Store
 from tinycompile.ir.plan import Decision, Kernel, Plan
@@ -44,9 +45,10 @@ def plan(loops: Loops, target: Target) -> Plan:
         nest = coalesce(grouping.weave_group(node, grouped.vanish, cost, sizes), cost)
         if any(isinstance(s, Store) for s in nest.body) and not _empty(nest):
             final.extend(_split(nest, cost, buffers, decisions))
+    launches = horizontal.combine(final, cost, decisions)
     named = _Names({*buffers, *loops.inputs, *sizes}, {o: i for i, s in enumerate(loops.steps) for o in s.origins})
     why = _reasons(decisions)
-    kernels = [_kernel(named.of(s), cost, why) if isinstance(s, Nest) else s for s in final]
+    kernels = [s if isinstance(s, ExternCall) else _launch(s, named, cost, why) for s in launches]
     return Plan(
         loops.name, _device(kernels, buffers), loops.inputs, loops.sizes, _used(buffers, kernels, loops),
         tuple(memory.place(kernels, buffers, loops.outputs)), loops.outputs, tuple(decisions),
@@ -123,6 +125,23 @@ def _reasons(decisions: Sequence[Decision]) -> dict[str, list[str]]:
     return found
 
 
+def _launch(step: Nest | Together, named: _Names, cost: Cost, why: dict[str, list[str]]) -> Kernel:
+    """The kernel of one nest, or of several that one launch does."""
+    if isinstance(step, Nest):
+        return _kernel(named.of(step), cost, why)
+    first, *rest = [_kernel(n, cost, why) for n in step.nests]
+    every = (first, *rest)
+    return Kernel(
+        named.of(replace(first.nest, origins=tuple(o for k in every for o in k.nest.origins))),
+        tuple(dict.fromkeys(b for k in every for b in k.reads)),
+        tuple(dict.fromkeys(b for k in every for b in k.writes)),
+        sum((k.bytes_moved for k in every), start=0),
+        sum((k.flops for k in every), start=0),
+        f"{len(every)} x horizontal",
+        tuple(replace(k.nest, name=f"{k.nest.name}_{i}", origins=()) for i, k in enumerate(rest, 1)),
+    )
+
+
 def _kernel(nest: Nest, cost: Cost, why: dict[str, list[str]]) -> Kernel:
     facts = analyse(nest)
     moved: Dim = 0
@@ -175,11 +194,12 @@ def _bytes_minimum(loops: Loops, steps: Sequence[Kernel | ExternCall], cost: Cos
     """Each input that is read, read once (gathers by what they touch); each output that is made, written once."""
     reads: dict[str, Dim] = {}
     for s in steps:
-        facts = analyse(s.nest) if isinstance(s, Kernel) else None
+        known = [analyse(n) for n in s.nests] if isinstance(s, Kernel) else []
         for name in s.reads if isinstance(s, Kernel) else reads_of(s):
             if name not in loops.inputs:
                 continue
             here = cost.elements(name)
+            facts = next((f for f in known if any(a.buffer == name for a in f.loads)), None)
             if facts is not None:
                 here = cost.touched(name, [a for a in facts.loads if a.buffer == name], facts.axes)
             if name not in reads or cost.size(reads[name]) < cost.size(here):

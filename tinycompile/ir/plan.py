@@ -34,7 +34,8 @@ class Alloc:
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A fused nest to be generated. ``reads``/``writes``: buffers in parameter order. ``bytes_moved``: reads once + writes
-    once."""
+    once. ``more``: nests that the same launch does too, each ``nest`` again over other buffers and another number of elements
+    (see ``fuse/horizontal.py``)."""
 
     nest: Nest
     reads: tuple[str, ...]
@@ -42,6 +43,12 @@ class Kernel:
     bytes_moved: Dim = 0
     flops: Dim = 0
     why: str = ""
+    more: tuple[Nest, ...] = ()
+
+    @property
+    def nests(self) -> tuple[Nest, ...]:
+        """All that the launch does."""
+        return (self.nest, *self.more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,4 +59,4 @@ def _step(step: Step, known: dict[str, TensorMeta], where: dict[str, str]) -> li
 def _kernel(k: Kernel, where: dict[str, str]) -> list[str]:
     reads, writes = (", ".join(names) or "nothing" for names in (k.reads, k.writes))
     lines = [f"# reads {reads}; writes {writes}; moves {bytes_text(k.bytes_moved)}, {k.flops} operations; {k.why}"]
-    return [*lines, *print_nest(k.nest, where).splitlines()]
+    return [*lines, *(line for nest in k.nests for line in print_nest(nest, where).splitlines())]

@@ -84,8 +84,8 @@ class _PlanCheck:
     def kernel(self, k: Kernel) -> None:
         name = k.nest.name
         self.unique(name)
-        reads = {s.buffer for s in k.nest.body if isinstance(s, Load)}
-        writes = {s.buffer for s in k.nest.body if isinstance(s, Store)}
+        reads = {s.buffer for n in k.nests for s in n.body if isinstance(s, Load)}
+        writes = {s.buffer for n in k.nests for s in n.body if isinstance(s, Store)}
         if set(k.reads) != reads or len(set(k.reads)) != len(k.reads):
             raise VerifyError(f"kernel {name}: it says that it reads {list(k.reads)}, but reads {sorted(reads)}")
         if set(k.writes) != writes or len(set(k.writes)) != len(k.writes):
@@ -100,7 +100,10 @@ class _PlanCheck:
         if len(devices) > 1:
             raise VerifyError(f"kernel {name}: it writes to several devices {sorted(map(str, devices))}")
         empty = {b for b in reads if self.empty(b)}
-        verify_nest(k.nest, self.buffers, self.sizes, self.written | empty)
+        for nest in k.nests:
+            verify_nest(nest, self.buffers, self.sizes, self.written | empty)
+        if k.more and len(writes) != sum(len({s.buffer for s in n.body if isinstance(s, Store)}) for n in k.nests):
+            raise VerifyError(f"kernel {name}: two of its nests write to one buffer")
         self.written |= writes
 
     def extern(self, call: ExternCall) -> None:
