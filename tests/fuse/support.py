@@ -224,7 +224,8 @@ def run_plan(plan: Plan, inputs: Sequence[Any]) -> list[Any]:
         elif isinstance(step, Free):
             del memory[step.buffer]
         elif isinstance(step, Kernel):
-            run_nest(step.nest, buffers, memory, sizes)
+            for nest in step.nests:
+                run_nest(nest, buffers, memory, sizes)
         else:
             held = {b.name: b for b in plan.buffers if b.name in memory or b.name in step.outputs}
             made = tuple(n for n in step.outputs if n is not None)
