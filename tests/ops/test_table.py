@@ -62,7 +62,7 @@ CALLS = [
     (torch.where, (B, X, Y), {}, "where"), (torch.where, (B, X, 0.0), {}, "where"), (M.where, (X, B, Y), {}, "where"), (M.masked_fill, (X, B, 0.0), {}, "masked_fill"), (torch.clamp, (X, 0, 1), {}, "clamp"),
     (M.clamp, (X,), {"min": 0.0}, "clamp"), (torch.clamp_min, (X, 0), {}, "clamp_min"), (torch.nan_to_num, (X,), {}, "nan_to_num"), (torch.lerp, (X, Y, 0.5), {}, "lerp"),
     (torch.addcmul, (X, X, Y), {"value": 2}, "addcmul"), (torch.eq, (X, Y), {}, "eq"), (operator.lt, (X, 0), {}, "lt"), (M.__ge__, (X, Y), {}, "ge"), (operator.invert, (B,), {}, "bitwise_not"),
-    (operator.and_, (B, B), {}, "bitwise_and"), (abs, (X,), {}, "abs"), (operator.neg, (X,), {}, "neg"), (torch.round, (X,), {}, "round"),
+    (operator.and_, (B, B), {}, "bitwise_and"), (abs, (X,), {}, "abs"), (operator.neg, (X,), {}, "neg"), (torch.round, (X,), {}, "round"), (torch.round, (X,), {"decimals": 2}, "round_decimals"),
     (operator.matmul, (X, Y.t()), {}, "matmul"), (torch.mm, (X, Y.t()), {}, "mm"), (F.linear, (X, Y), {}, "linear"), (torch.einsum, ("ij,kj->ik", X, Y), {}, "einsum"), (F.embedding, (EYE, X), {}, "embedding"),
     (F.conv2d, (IMG, torch.randn(4, 3, 3, 3)), {"padding": 1}, "conv2d"), (torch.gather, (X, 1, I), {}, "gather"), (torch.index_select, (X, 0, EYE), {}, "index_select"),
     (F.cross_entropy, (X, EYE.repeat(2)[:4]), {}, "cross_entropy"), (F.cross_entropy, (X, EYE.repeat(2)[:4]), {"reduction": "sum", "ignore_index": 1}, "cross_entropy"), (F.mse_loss, (X, Y), {}, "mse_loss"),
@@ -97,7 +97,7 @@ def test_binds_to_the_record_and_computes_the_same(fn, args, kwargs, record):
 
 NONE = [
     (torch.add, (1, 2), {}), (operator.add, (1, 2), {}), (operator.add, ([1], [2]), {}), (torch.where, (B,), {}), (torch.add, (X + 0j, 1), {}), (torch.add, (X, 1j), {}),
-    (torch.round, (X,), {"decimals": 2}), (F.embedding, (EYE, X), {"max_norm": 1.0}), (F.batch_norm, (IMG, torch.zeros(3), torch.ones(3)), {"training": True}), (M.view, (X, torch.int32), {}),
+    (F.embedding, (EYE, X), {"max_norm": 1.0}), (F.batch_norm, (IMG, torch.zeros(3), torch.ones(3)), {"training": True}), (M.view, (X, torch.int32), {}),
     (F.mse_loss, (X, Y), {"size_average": False}), (torch.norm, (X, "nuc"), {}), (torch.linalg.norm, (X, "fro"), {}), (torch.zeros, (2,), {"requires_grad": True}), (torch.sort, (X,), {}),
     (torch.add, (X, Y, Y, Y), {}), (len, (X,), {}), (torch.arange, (), {}),
 ]  # fmt: skip

@@ -122,7 +122,8 @@ class Schema:
     def _refused(self) -> tuple[frozenset[type], ...]:
         """For each argument the types that are certainly wrong."""
         absent: tuple[set[type], set[type]] = {_Missing, type(None)}, {_Missing}
-        return tuple(_NEVER[a.base] | absent[self._takes_none(i)] for i, a in enumerate(self.args))
+        refused = (_NEVER[a.base] - _SEQUENCES if a.is_list else _NEVER[a.base] for a in self.args)
+        return tuple(never | absent[self._takes_none(i)] for i, never in enumerate(refused))
 
     def _filled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         given = len(args)
@@ -171,6 +172,7 @@ class Schema:
 
 # Types that are certainly wrong for an argument; whatever else comes is the meta rule's to judge (symbolic sizes, fakes, ...).
 _TEXT = frozenset({str, bytes, dict, set})
+_SEQUENCES = frozenset({list, tuple})
 _NEVER: dict[str, frozenset[type]] = {
     "Tensor": _TEXT,
     "Scalar": _TEXT | {list, tuple},

@@ -24,7 +24,8 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"{reduction} is not a valid value for reduction")
 
 
-def _reduced(loss: Any, reduction: str, dtype: torch.dtype) -> Any:
+def reduced(loss: Any, reduction: str, dtype: torch.dtype) -> Any:
+    """The losses as the word says, rounded to ``dtype``."""
     if reduction == "mean":
         loss = ops.mean(loss)
     elif reduction == "sum":
@@ -57,7 +58,7 @@ def _elementwise(loss: Any) -> Any:
 
     def decompose(x: Any, target: Any, reduction: str = "mean", *rest: Any) -> Any:
         dtype = rules.promote_types(x.dtype, target.dtype)
-        return _reduced(loss(cast(x, rules.opmath(dtype)), cast(target, rules.opmath(dtype)), *rest), reduction, dtype)
+        return reduced(loss(cast(x, rules.opmath(dtype)), cast(target, rules.opmath(dtype)), *rest), reduction, dtype)
 
     return decompose
 
@@ -206,7 +207,7 @@ def _bce_with_logits(x: Any, target: Any, weight: Any = None, reduction: str = "
         factor = ops.add(ops.mul(ops.sub(widen(pos_weight), 1), y), 1)
         log_sigmoid = ops.mul(log_sigmoid, factor)
     loss = ops.sub(ops.mul(ops.sub(1, y), wide), log_sigmoid)
-    return _reduced(_weighted(loss, weight), reduction, x.dtype)
+    return reduced(_weighted(loss, weight), reduction, x.dtype)
 
 
 declare(

@@ -35,6 +35,7 @@ FORMS: dict[str, tuple[str, str]] = {
     "torch.nn.functional.hardsigmoid": ("hardsigmoid", "self inplace"),
     "torch.nn.functional.softmax": ("softmax", "self dim ~_stacklevel dtype"),
     "torch.nn.functional.log_softmax": ("log_softmax", "self dim ~_stacklevel dtype"),
+    "torch.nn.functional.softmin": ("softmin", "input dim ~_stacklevel dtype"),
     "torch.layer_norm": ("layer_norm", "self normalized_shape weight bias eps ~cudnn_enable"),
     "torch.group_norm": ("group_norm", "self num_groups weight bias eps ~cudnn_enabled"),
     "torch.nn.functional.embedding": (
@@ -49,6 +50,25 @@ FORMS: dict[str, tuple[str, str]] = {
     "torch.nn.functional.binary_cross_entropy": ("binary_cross_entropy", f"self target weight {_LOSS}"),
     "torch.nn.functional.binary_cross_entropy_with_logits": (
         "binary_cross_entropy_with_logits", f"self target weight {_LOSS} pos_weight"),
+    "torch.nn.functional.huber_loss": ("huber_loss", "self target reduction delta ?weight"),
+    "torch.nn.functional.soft_margin_loss": ("soft_margin_loss", f"input target {_LOSS}"),
+    "torch.nn.functional.margin_ranking_loss": ("margin_ranking_loss", f"input1 input2 target margin {_LOSS}"),
+    "torch.nn.functional.hinge_embedding_loss": ("hinge_embedding_loss", f"input target margin {_LOSS}"),
+    "torch.nn.functional.multilabel_soft_margin_loss": (
+        "multilabel_soft_margin_loss", f"input target weight {_LOSS}"),
+    "torch.nn.functional.multi_margin_loss": ("multi_margin_loss", f"input target p margin weight {_LOSS}"),
+    "torch.nn.functional.cosine_embedding_loss": ("cosine_embedding_loss", f"input1 input2 target margin {_LOSS}"),
+    "torch.nn.functional.triplet_margin_loss": (
+        "triplet_margin_loss", f"anchor positive negative margin p eps swap {_LOSS}"),
+    "torch.nn.functional.poisson_nll_loss": (
+        "poisson_nll_loss", "input target log_input full ?size_average eps ?reduce reduction"),
+    "torch.nn.functional.adaptive_avg_pool1d": ("adaptive_avg_pool1d", "self output_size"),
+    "torch.adaptive_avg_pool1d": ("adaptive_avg_pool1d", "self output_size"),
+    "torch.nn.functional.adaptive_avg_pool2d": ("adaptive_avg_pool2d", "self output_size"),
+    "torch.nn.functional.adaptive_avg_pool3d": ("adaptive_avg_pool3d", "self output_size"),
+    "torch.nn.functional.adaptive_max_pool1d": ("adaptive_max_pool1d", "self output_size !return_indices"),
+    "torch.nn.functional.adaptive_max_pool2d": ("adaptive_max_pool2d", "self output_size !return_indices"),
+    "torch.nn.functional.adaptive_max_pool3d": ("adaptive_max_pool3d", "self output_size !return_indices"),
     "torch.index_select": ("index_select", "self dim index"),
     "torch.nn.functional.pad": ("pad", "self pad mode value"),
     "torch.constant_pad_nd": ("pad", "self pad value"),
@@ -267,9 +287,28 @@ def _batch_norm(args: Args, kwargs: Kwargs) -> Bound:
 
 
 def _round(args: Args, kwargs: Kwargs) -> Bound:
-    if len(args) > 1 or kwargs.pop("decimals", 0):
+    decimals = kwargs.pop("decimals", 0)
+    if len(args) > 1:
         return None
+    if decimals:
+        return None if kwargs else call_of("round_decimals", args[0], decimals)
     return call_of("round", *args, **kwargs)
+
+
+def _max_pool(name: str) -> Callable[[Args, Kwargs], Bound]:
+    """With or without the maxima's places."""
+    names = ("self", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+
+    def binder(args: Args, kwargs: Kwargs) -> Bound:
+        given = dict(zip(names, args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
+        return call_of(f"{name}_with_indices" if given.pop("return_indices", False) else name, **given)
+
+    return binder
+
+
+def _float_power(args: Args, kwargs: Kwargs) -> Bound:
+    """Not of two numbers, nor of what is complex."""
+    return call_of("float_power", *args, **kwargs) if any(map(is_tensor, (*args, *kwargs.values()))) else None
 
 
 def _where(form: str) -> Callable[[Args, Kwargs], Bound]:
@@ -296,6 +335,11 @@ def _layers() -> None:
     add("torch.nn.functional.batch_norm", _batch_norm)
     for dotted in ("torch.round", "torch.Tensor.round"):
         add(dotted, _round)
+    for rank in (1, 2, 3):
+        for where in ("torch", "torch.nn.functional"):
+            add(f"{where}.max_pool{rank}d", _max_pool(f"max_pool{rank}d"))
+    for dotted in ("torch.float_power", "torch.Tensor.float_power"):
+        add(dotted, _float_power)
     add("torch.where", _where(FORMS["torch.where"][1]))
     add("torch.Tensor.where", _where(FORMS["torch.Tensor.where"][1]))
     add("torch.einsum", _einsum)
