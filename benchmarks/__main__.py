@@ -1,8 +1,9 @@
-"""``python -m benchmarks --suite kernels|overhead|compile``: measure, print, and save JSON, Markdown and a plot."""
+"""``python -m benchmarks --suite kernels|shapes|overhead|compile``: measure, print, and save JSON, Markdown and a plot."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,13 +11,15 @@ from pathlib import Path
 import torch
 
 from benchmarks.compile_suite import run_compile
-from benchmarks.contenders import CONTENDERS, Settings
+from benchmarks.contenders import CONTENDERS, DEFAULT, Settings
 from benchmarks.results import Results
 from benchmarks.runtime_suites import run_kernels, run_overhead
-from benchmarks.workloads import Workload, select
+from benchmarks.shapes import SHAPES
+from benchmarks.workloads import WORKLOADS, Workload, select
 
 SUITES: dict[str, Callable[[Sequence[Workload], Settings], Results]] = {
     "kernels": run_kernels,
+    "shapes": functools.partial(run_kernels, suite="shapes"),
     "overhead": run_overhead,
     "compile": run_compile,
 }
@@ -29,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--quick", action="store_true", help="a few workloads, fewer rounds")
     p.add_argument("--only", default="", metavar="TEXT", help="only workloads with this text in their name")
-    p.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), help="default: all")
+    p.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(DEFAULT), help="default: %(default)s")
     p.add_argument("--out", type=Path, default=Path("benchmarks/out"), metavar="DIR", help="where files go (%(default)s)")
     return p
 
@@ -43,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = Settings(options.device, options.quick, tuple(options.contenders))
     right = True
     for suite in SUITES if options.suite == "all" else [options.suite]:
-        workloads = select(suite, options.only, options.quick)
+        workloads = select(suite, options.only, options.quick, (*WORKLOADS, *SHAPES))
         with torch.no_grad():
             results = SUITES[suite](workloads, settings)
         print(results.text())

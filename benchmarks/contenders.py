@@ -13,22 +13,41 @@ from tinycompile.base.config import config
 
 Function = Callable[..., Any]
 EAGER, OURS, INDUCTOR = "eager", "tinycompile", "torch.compile"
+OURS_MAX, INDUCTOR_MAX = "tinycompile max-autotune", "torch.compile max-autotune"
+OURS_GRAPHS, INDUCTOR_GRAPHS = "tinycompile reduce-overhead", "torch.compile reduce-overhead"
 
 
 def _eager(fn: Function) -> Function:
     return fn
 
 
-def _ours(fn: Function) -> Any:
-    config.on_error = "raise"  # a quiet fallback to eager must not be timed as ours
-    return compile(fn)
+def _ours(mode: str) -> Callable[[Function], Any]:
+    def make(fn: Function) -> Any:
+        config.on_error = "raise"  # a quiet fallback to eager must not be timed as ours
+        return compile(fn, mode=mode)
+
+    return make
 
 
-def _inductor(fn: Function) -> Function:
-    return torch.compile(fn)
+def _inductor(mode: str) -> Callable[[Function], Any]:
+    def make(fn: Function) -> Any:
+        return torch.compile(fn, mode=mode)
+
+    return make
 
 
-CONTENDERS: dict[str, Callable[[Function], Any]] = {EAGER: _eager, OURS: _ours, INDUCTOR: _inductor}
+# Max-autotune without CUDA graphs on both sides, so that kernels are compared; CUDA graphs are the third pair.
+CONTENDERS: dict[str, Callable[[Function], Any]] = {
+    EAGER: _eager,
+    OURS: _ours("default"),
+    INDUCTOR: _inductor("default"),
+    OURS_MAX: _ours("max-autotune"),
+    INDUCTOR_MAX: _inductor("max-autotune-no-cudagraphs"),
+    OURS_GRAPHS: _ours("reduce-overhead"),
+    INDUCTOR_GRAPHS: _inductor("reduce-overhead"),
+}
+PAIRS = ((OURS, INDUCTOR), (OURS_MAX, INDUCTOR_MAX), (OURS_GRAPHS, INDUCTOR_GRAPHS))  # who is measured against whom
+DEFAULT = (EAGER, OURS, INDUCTOR)
 
 
 @dataclass(frozen=True)
@@ -37,4 +56,4 @@ class Settings:
 
     device: str
     quick: bool = False
-    contenders: tuple[str, ...] = tuple(CONTENDERS)
+    contenders: tuple[str, ...] = DEFAULT

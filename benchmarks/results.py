@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import platform
 import sys
@@ -13,15 +14,20 @@ from typing import Any
 
 import torch
 
-from benchmarks.contenders import EAGER, INDUCTOR, OURS
+from benchmarks.contenders import EAGER, INDUCTOR, INDUCTOR_GRAPHS, INDUCTOR_MAX, OURS, OURS_GRAPHS, OURS_MAX, PAIRS
 from benchmarks.workloads import geometric_mean
 
-NAMES = {EAGER: "eager", OURS: "ours", INDUCTOR: "torch"}
+NAMES = {
+    EAGER: "eager", OURS: "ours", INDUCTOR: "torch", OURS_MAX: "ours max", INDUCTOR_MAX: "torch max",
+    OURS_GRAPHS: "ours graphs", INDUCTOR_GRAPHS: "torch graphs",
+}  # fmt: skip
 
 
 @dataclass
 class Row:
-    """The numbers of one workload, by contender. Times in seconds; what was not measured is absent."""
+    """The numbers of one workload, by contender. Times in seconds; what was not measured is absent. ``operations``: what our
+    kernels compute; ``spread``: of our time, the middle half of the measurements over their median; ``note``: what bounds it,
+    where that isn't memory."""
 
     workload: str
     sizes: str
@@ -36,6 +42,9 @@ class Row:
     correct: dict[str, bool] = field(default_factory=dict)
     error: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    operations: int = 0
+    spread: float | None = None
+    note: str = ""
 
 
 @dataclass
@@ -59,7 +68,7 @@ class Results:
         written = [stem.with_suffix(".json"), stem.with_suffix(".md")]
         written[0].write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
         written[1].write_text(self.markdown())
-        return written + plot(self, stem.with_suffix(".png"))
+        return written + plot(self, stem.with_suffix(".png")) + plot_roofline(self, folder / f"roofline_{self.suite}.png")
 
     def markdown(self) -> str:
         """The table with what it says about the machine and the protocol."""
@@ -95,12 +104,16 @@ class Results:
             ("cold compile time", "cold"),
             ("warm compile time", "warm"),
         ):
-            for other in (EAGER, INDUCTOR):
-                ratios = [r for row in self.rows if (r := ratio(getattr(row, kind), other))]
+            for mine, other in ((OURS, EAGER), *PAIRS):
+                ratios = [r for row in self.rows if (r := ratio(getattr(row, kind), other, mine))]
                 if ratios:
                     lines.append(
-                        f"* {what}: {OURS} / {other}, geometric mean {geometric_mean(ratios):.2f}, worst {max(ratios):.2f}"
+                        f"* {what}: {mine} / {other}, geometric mean {geometric_mean(ratios):.2f}, worst {max(ratios):.2f}"
                     )
+        for row in self.rows:
+            share = row.copy / row.run[OURS] if row.copy and OURS in row.run and row.bytes >= 1 << 20 else 1.0
+            if share < 0.9:
+                lines.append(f"* {row.workload} is at {share:.0%} of the copy's bandwidth: {row.note or 'not explained'}")
         for row in self.rows:
             lines += [
                 f"* over the error bound: {who} on {row.workload}, relative error {row.error[who]:.1e}"
@@ -119,9 +132,9 @@ def about(device: str) -> dict[str, str]:
     }
 
 
-def ratio(times: dict[str, float], other: str) -> float | None:
+def ratio(times: dict[str, float], other: str, mine: str = OURS) -> float | None:
     """Our time over another's; below 1 we are faster."""
-    return times[OURS] / times[other] if OURS in times and other in times else None
+    return times[mine] / times[other] if mine in times and other in times else None
 
 
 def _milliseconds(who: str, kind: str = "run") -> Any:
@@ -136,8 +149,8 @@ def _seconds(who: str, kind: str) -> Any:
     return lambda row: f"{getattr(row, kind)[who]:.2f}" if who in getattr(row, kind) else ""
 
 
-def _ratio(kind: str, other: str) -> Any:
-    return lambda row: f"{r:.2f}" if (r := ratio(getattr(row, kind), other)) else ""
+def _ratio(kind: str, other: str, mine: str = OURS) -> Any:
+    return lambda row: f"{r:.2f}" if (r := ratio(getattr(row, kind), other, mine)) else ""
 
 
 def _share(row: Row) -> str:
@@ -152,9 +165,15 @@ COLUMNS: tuple[tuple[str, Any], ...] = (
     *((f"{name} ms", _milliseconds(who)) for who, name in NAMES.items()),
     ("ours/eager", _ratio("run", EAGER)),
     ("ours/torch", _ratio("run", INDUCTOR)),
+    ("max ours/torch", _ratio("run", INDUCTOR_MAX, OURS_MAX)),
     ("% of copy", _share),
+    ("GB/s", lambda row: f"{row.bytes / row.run[OURS] / 1e9:.0f}" if OURS in row.run and row.bytes >= 1 << 20 else ""),
+    ("op/byte", lambda row: f"{row.operations / row.bytes:.1f}" if row.operations and row.bytes else ""),
+    ("Gop/s", lambda row: f"{row.operations / row.run[OURS] / 1e9:.0f}" if row.operations and OURS in row.run else ""),
+    ("spread", lambda row: f"{row.spread:.0%}" if row.spread is not None else ""),
     *((f"{name} host us", _microseconds(who)) for who, name in NAMES.items()),
     ("host ours/torch", _ratio("host", INDUCTOR)),
+    ("graphs ours/torch", _ratio("host", INDUCTOR_GRAPHS, OURS_GRAPHS)),
     *((f"{NAMES[who]} cold s", _seconds(who, "cold")) for who in (OURS, INDUCTOR)),
     ("cold ours/torch", _ratio("cold", INDUCTOR)),
     *((f"{NAMES[who]} warm s", _seconds(who, "warm")) for who in (OURS, INDUCTOR)),
@@ -191,7 +210,7 @@ class Progress:
 
 def plot(results: Results, path: Path) -> list[Path]:
     """Bars of times relative to eager (or to torch.compile, where eager has none); [] without matplotlib or numbers."""
-    kind = {"kernels": "run", "overhead": "host", "compile": "cold"}[results.suite]
+    kind = {"overhead": "host", "compile": "cold"}.get(results.suite, "run")
     base = INDUCTOR if kind == "cold" else EAGER
     rows = [row for row in results.rows if base in getattr(row, kind)]
     try:
@@ -215,6 +234,37 @@ def plot(results: Results, path: Path) -> list[Path]:
     axes.set_xlabel(f"{ {'run': 'time', 'host': 'host time of a call', 'cold': 'cold compile time'}[kind] } relative to {base}")
     axes.set_title(results.about["device"])
     axes.legend(loc="best", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+    return [path]
+
+
+def plot_roofline(results: Results, path: Path) -> list[Path]:
+    """Operations a second over operations a byte, with the copy's bandwidth as the roof; [] without matplotlib or numbers."""
+    rows = [r for r in results.rows if r.operations and r.copy and OURS in r.run and r.bytes >= 1 << 20]
+    if importlib.util.find_spec("matplotlib") is None or not rows:
+        return []
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    bandwidth = max(r.bytes / r.copy for r in rows if r.copy)
+    reach = [r.operations / r.bytes for r in rows]
+    ends = (min(reach) / 1.5, max(reach) * 1.5)
+    axes.loglog(ends, [x * bandwidth for x in ends], color="black", linewidth=0.8, label=f"copy, {bandwidth / 1e9:.0f} GB/s")
+    for who, colour in ((INDUCTOR, "#ee8866"), (OURS, "#4477aa")):
+        points = [(r.operations / r.bytes, r.operations / r.run[who]) for r in rows if who in r.run]
+        if points:
+            axes.scatter(*zip(*points, strict=True), label=who, color=colour, s=22)
+    for r in rows:
+        axes.annotate(r.workload, (r.operations / r.bytes, r.operations / r.run[OURS]), fontsize=5)
+    axes.set_xlabel("operations a byte (arguments and results once)")
+    axes.set_ylabel("operations a second")
+    axes.set_title(results.about["device"])
+    axes.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     pyplot.close(figure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from benchmarks.accuracy import judge
 from benchmarks.contenders import CONTENDERS, OURS, Settings
 from benchmarks.results import Progress, Results, Row, about
-from benchmarks.timing import FLUSH_BYTES, copy_call, host_seconds, interleaved, synchronize
+from benchmarks.timing import FLUSH_BYTES, copy_call, host_seconds, samples, spread, synchronize
 from benchmarks.workloads import Workload, count_bytes, tensors
 
 KERNELS_PROTOCOL = {
@@ -27,18 +28,20 @@ KERNELS_PROTOCOL = {
 }
 
 
-def run_kernels(workloads: Sequence[Workload], settings: Settings) -> Results:
+def run_kernels(workloads: Sequence[Workload], settings: Settings, suite: str = "kernels") -> Results:
     """Device time of each contender and of a copy of the same number of bytes."""
     device = settings.device
-    results = Results("kernels", device, {**about(device), "protocol": KERNELS_PROTOCOL[device], "bytes": BYTES})
+    results = Results(suite, device, {**about(device), "protocol": KERNELS_PROTOCOL[device], "bytes": BYTES})
+    budget = 0.2 if settings.quick else {"cuda": 1.0, "cpu": 3.0}[device] / (4 if suite == "shapes" else 1)
     progress = Progress(len(workloads))
     for workload in workloads:
         progress.step(workload.name)
         row, inputs, calls = _prepare(workload, settings)
         calls["copy"] = copy_call(row.bytes, device)
-        seconds = interleaved(calls, device, 0.2 if settings.quick else 1.0 if device == "cuda" else 3.0)
-        row.copy = seconds.pop("copy")
-        row.run = seconds
+        times = samples(calls, device, budget)
+        row.copy = statistics.median(times.pop("copy"))
+        row.run = {who: statistics.median(taken) for who, taken in times.items()}
+        row.spread = spread(times[OURS]) if OURS in times else None
         results.rows.append(row)
         del calls, inputs
         _free(device)
@@ -68,7 +71,7 @@ def _prepare(workload: Workload, settings: Settings) -> tuple[Row, list[Tensor],
     """Inputs, calls that did not fail, and a row with their verdicts."""
     device = settings.device
     inputs = workload.inputs(device)
-    row = Row(workload.name, workload.sizes(device))
+    row = Row(workload.name, workload.sizes(device), note=workload.note)
     expected, eager = workload.expected(inputs), tensors(workload.fn(*inputs))
     row.bytes = count_bytes(inputs, eager)
     calls: dict[str, Callable[[], Any]] = {}
@@ -81,7 +84,7 @@ def _prepare(workload: Workload, settings: Settings) -> tuple[Row, list[Tensor],
             row.failed[who] = _one_line(error)
             continue
         if who == OURS:
-            row.kernels = len(fn.kernels)
+            row.kernels, row.operations = len(fn.kernels), sum(k.flops for k in fn.kernels)
         verdict = judge(got, eager, expected)
         if verdict.problem:
             row.failed[who] = verdict.problem

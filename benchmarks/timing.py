@@ -27,6 +27,17 @@ def flusher(device: str) -> Call:
 
 def interleaved(calls: Mapping[str, Call], device: str, seconds: float, least: int = 5) -> dict[str, float]:
     """The median time of each call in seconds. About ``seconds`` of measuring in all, at least ``least`` rounds."""
+    return {name: statistics.median(times) for name, times in samples(calls, device, seconds, least).items()}
+
+
+def spread(times: Sequence[float]) -> float:
+    """The middle half of some measurements over their median."""
+    low, middle, high = statistics.quantiles(times, n=4)
+    return (high - low) / middle
+
+
+def samples(calls: Mapping[str, Call], device: str, seconds: float, least: int = 5) -> dict[str, tuple[float, ...]]:
+    """All times of each call in seconds, taken in turns."""
     flush = flusher(device)
     measure = _cuda_seconds if device == "cuda" else _cpu_seconds
     measure(list(calls.values()), flush)  # warm-up, not counted
@@ -34,7 +45,7 @@ def interleaved(calls: Mapping[str, Call], device: str, seconds: float, least: i
     start = time.perf_counter()
     while len(rounds) < least or time.perf_counter() - start < seconds:
         rounds.append(measure(list(calls.values()), flush))
-    return {name: statistics.median(times) for name, times in zip(calls, zip(*rounds, strict=True), strict=True)}
+    return dict(zip(calls, zip(*rounds, strict=True), strict=True))
 
 
 def _cuda_seconds(calls: Sequence[Call], flush: Call) -> list[float]:

@@ -19,13 +19,16 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Arg:
-    """One tensor argument. ``cpu``: its shape there (None: the same). ``below``: integers in [0, dim of the first argument)."""
+    """One tensor argument. ``cpu``: its shape there (None: the same). ``below``: integers in [0, dim of the first argument).
+    ``layout``: "", "transposed" (of the last two dims), "every second" (of the last dim), "expanded" (along the first) or
+    "channels_last"."""
 
     gpu: Shape
     cpu: Shape | None = None
     dtype: torch.dtype = torch.bfloat16
     cpu_dtype: torch.dtype | None = None
     below: int | None = None
+    layout: str = ""
 
     def shape(self, device: str) -> Shape:
         """The shape on a device."""
@@ -36,12 +39,34 @@ class Arg:
         if self.below is not None:
             return torch.randint(0, first.shape(device)[self.below], self.shape(device), device=device)
         dtype = self.cpu_dtype if device == "cpu" and self.cpu_dtype is not None else self.dtype
-        return torch.randn(self.shape(device), device=device).to(dtype)
+        return laid_out(self.layout, self.shape(device), lambda shape: filled(shape, dtype, device))
+
+
+def filled(shape: Shape, dtype: torch.dtype, device: str) -> Tensor:
+    """Random content: normal numbers, small integers, or half of the bits."""
+    if dtype is torch.bool:
+        return torch.rand(shape, device=device) < 0.5
+    if not dtype.is_floating_point:
+        return torch.randint(-1000, 1000, shape, device=device, dtype=dtype)
+    return torch.randn(shape, device=device).to(dtype)
+
+
+def laid_out(layout: str, shape: Shape, make: Callable[[Shape], Tensor]) -> Tensor:
+    """A tensor of ``shape`` in one of the layouts of :class:`Arg`."""
+    if layout == "transposed":
+        return make((*shape[:-2], shape[-1], shape[-2])).transpose(-1, -2)
+    if layout == "every second":
+        return make((*shape[:-1], 2 * shape[-1]))[..., ::2]
+    if layout == "expanded":
+        return make((1, *shape[1:])).expand(shape)
+    made = make(shape)
+    return made.contiguous(memory_format=torch.channels_last) if layout == "channels_last" else made
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A row. ``reference``: what to run in float64 where ``fn`` names lower dtypes itself. ``suites``: where it takes part."""
+    """A row. ``reference``: what to run in float64 where ``fn`` names lower dtypes itself. ``suites``: where it takes part.
+    ``note``: what bounds it, if that isn't the bandwidth of memory."""
 
     name: str
     fn: Callable[..., Any]
@@ -49,6 +74,7 @@ class Workload:
     reference: Callable[..., Any] | None = None
     suites: tuple[str, ...] = ("kernels", "compile")
     quick: bool = False
+    note: str = ""
 
     def inputs(self, device: str) -> list[Tensor]:
         """Fresh arguments, the same at every call on the same device."""
@@ -78,15 +104,19 @@ def tensors(result: Any) -> tuple[Tensor, ...]:
 
 
 def count_bytes(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-    """Arguments read once plus results written once."""
-    return sum(t.numel() * t.element_size() for t in (*inputs, *outputs))
+    """Arguments read once plus results written once; an expanded argument counts as what lies in memory."""
+    return sum(_elements(t) * t.element_size() for t in (*inputs, *outputs))
+
+
+def _elements(t: Tensor) -> int:
+    return math.prod(n for n, stride in zip(t.shape, t.stride(), strict=True) if stride)
 
 
 # -- the functions ------------------------------------------------------------------------------------------------------
 
 
 def gelu_bias_residual(x: Tensor, b: Tensor) -> Tensor:
-    return F.gelu(x + b) * 0.5 + x
+    return F.gelu(x + b, approximate="tanh") * 0.5 + x
 
 
 def silu_mul(a: Tensor, b: Tensor) -> Tensor:
@@ -116,6 +146,10 @@ def layer_norm_residual(x: Tensor, r: Tensor, weight: Tensor, bias: Tensor) -> t
 
 def softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, dim=-1)
+
+
+def softmax_scaled(x: Tensor) -> Tensor:
+    return torch.softmax(x / 8, dim=-1)
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -149,6 +183,21 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-right, left), dim=-1) * sin
 
 
+def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu(F.linear(x, weight, bias), approximate="tanh")
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    n = q.shape[-2]
+    mask = torch.tril(torch.ones(n, n, device=q.device)) == 0
+    scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(q.shape[-1]))
+    return torch.softmax(scores.masked_fill(mask, float("-inf")), dim=-1) @ v
+
+
+def attention_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.cat([attention(*(x[i : i + 1] for x in (q, k, v))) for i in range(q.shape[0])])
+
+
 def tiny(x: Tensor) -> Tensor:
     return torch.relu(x + 1) * 2
 
@@ -165,6 +214,7 @@ def small_mlp(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tens
 
 F32, BF16 = torch.float32, torch.bfloat16
 SMALL = Arg((32, 32), dtype=F32)
+QKV = Arg((4, 16, 2048, 64), (1, 8, 512, 64), BF16, F32)
 
 WORKLOADS: tuple[Workload, ...] = (
     Workload(
@@ -195,7 +245,7 @@ WORKLOADS: tuple[Workload, ...] = (
             Arg((4096,), (2048,), BF16, F32),
         ),
     ),
-    Workload("softmax, short rows", softmax, (Arg((8192, 8192), (2048, 2048), F32),), quick=True),
+    Workload("softmax(x/8), short rows", softmax_scaled, (Arg((8192, 8192), (2048, 2048), F32),), quick=True),
     Workload("softmax, long rows", softmax, (Arg((512, 131072), (32, 131072), F32),)),
     Workload(
         "cross_entropy",
@@ -216,6 +266,16 @@ WORKLOADS: tuple[Workload, ...] = (
             Arg((2048, 128), None, BF16, F32),
         ),
     ),
+    Workload(
+        "gelu(linear)",
+        gelu_linear,
+        (
+            Arg((8192, 4096), (512, 512), BF16, F32),
+            Arg((16384, 4096), (2048, 512), BF16, F32),
+            Arg((16384,), (2048,), BF16, F32),
+        ),
+    ),
+    Workload("attention by hand, causal", attention, (QKV, QKV, QKV), reference=attention_reference),
     Workload("tiny", tiny, (SMALL,), suites=("kernels", "compile", "overhead"), quick=True),
     Workload("tiny, 5 arguments", tiny_five, (SMALL,) * 5, suites=("overhead",)),
     Workload(
@@ -227,9 +287,10 @@ WORKLOADS: tuple[Workload, ...] = (
 )
 
 
-def select(suite: str, pattern: str, quick: bool) -> list[Workload]:
+def select(suite: str, pattern: str, quick: bool, table: Sequence[Workload] = WORKLOADS) -> list[Workload]:
     """The rows of a suite whose name contains ``pattern``; ``quick`` keeps a few."""
-    return [w for w in WORKLOADS if suite in w.suites and pattern in w.name and (w.quick or not quick)]
+    rows = [w for w in table if suite in w.suites and pattern in w.name]
+    return [w for w in rows if w.quick] or rows[:3] if quick else rows
 
 
 def geometric_mean(values: Sequence[float]) -> float:

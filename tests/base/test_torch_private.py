@@ -166,3 +166,14 @@ def test_a_dict_has_another_version_after_each_change(change: str) -> None:
     else:
         held["a"], held["b"] = 1.5, 2
     assert private.dict_version(held) != before
+
+
+@pytest.mark.parametrize("use_gelu", [True, False])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("rows", [1, 3, 512])
+def test_activated_products(use_gelu: bool, device: str, rows: int) -> None:
+    bias, a, b = (torch.randn(s, device=device, dtype=torch.bfloat16) for s in ((64,), (rows, 32), (32, 64)))
+    got = private.addmm_activation(bias, a, b, use_gelu)
+    true = torch.addmm(*(x.double() for x in (bias, a, b)))
+    true = torch.nn.functional.gelu(true, approximate="tanh") if use_gelu else true.relu()
+    torch.testing.assert_close(got.double(), true, atol=0.05, rtol=0.01)

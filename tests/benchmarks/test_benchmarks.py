@@ -12,10 +12,12 @@ from benchmarks.__main__ import main
 from benchmarks.accuracy import judge
 from benchmarks.contenders import EAGER, INDUCTOR, OURS
 from benchmarks.results import Progress, Results, Row
+from benchmarks.shapes import SHAPES
 from benchmarks.timing import copy_call, interleaved
 from benchmarks.workloads import WORKLOADS, Arg, Workload, count_bytes, geometric_mean, select, short, tensors
 
 pytestmark = pytest.mark.pure
+LAYOUTS = ("", "transposed", "every second", "expanded", "channels_last")
 
 
 def shrunk(workload: Workload) -> list[torch.Tensor]:
@@ -37,6 +39,31 @@ def test_names_are_unique_and_every_suite_has_rows() -> None:
     assert len({w.name for w in WORKLOADS}) == len(WORKLOADS)
     for suite in ("kernels", "overhead", "compile"):
         assert select(suite, "", quick=False) and select(suite, "", quick=True)
+    assert len({w.name for w in (*WORKLOADS, *SHAPES)}) == len(WORKLOADS) + len(SHAPES) >= len(WORKLOADS) + 40
+    assert len(select("shapes", "", False, SHAPES)) == len(SHAPES)
+
+
+@pytest.mark.parametrize("workload", SHAPES, ids=lambda w: w.name)
+def test_every_shape_row_runs_on_small_arguments(workload: Workload) -> None:
+    small = [Arg(tuple(min(d, 34) for d in a.gpu), None, a.dtype, None, a.below, a.layout) for a in workload.args]
+    inputs = [a.make("cpu", small[0]) for a in small]
+    for got, true in zip(tensors(workload.fn(*inputs)), workload.expected(inputs), strict=True):
+        assert got.shape == true.shape and not got.isnan().any()
+
+
+def test_layouts() -> None:
+    made = {lay: Arg((4, 6, 2, 3), dtype=torch.float16, layout=lay).make("cpu", Arg((1,))) for lay in LAYOUTS}
+    assert all(x.shape == (4, 6, 2, 3) and x.dtype == torch.float16 for x in made.values())
+    strides = [made[lay].stride() for lay in LAYOUTS]
+    assert strides == [(36, 6, 3, 1), (36, 6, 1, 2), (72, 12, 6, 2), (0, 6, 3, 1), (36, 1, 18, 6)]
+    assert count_bytes([made["expanded"]], []) == 36 * 2
+
+
+def test_a_row_below_the_copy_is_explained() -> None:
+    shown = results()
+    assert "softmax is at 80% of the copy's bandwidth: not explained" in shown.text()
+    shown.rows[0].note = "exponentials"
+    assert "bandwidth: exponentials" in shown.text()
 
 
 def test_bytes_are_arguments_and_results_once() -> None:

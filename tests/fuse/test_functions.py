@@ -83,7 +83,7 @@ CASES: dict[str, Case] = {  # function, inputs, most kernels, library calls
         lambda x, w1, b1, w2, b2: F.linear(F.gelu(F.linear(x, w1, b1)), w2, b2),
         lambda: (full(8, 32), full(64, 32), full(64), full(32, 64), full(32)), 2, 2,
     ),
-    "attention": (attention, lambda: (full(2, 8, 16), full(2, 8, 16), full(2, 8, 16)), 1, 2),
+    "attention": (attention, lambda: (full(2, 8, 16), full(2, 8, 16), full(2, 8, 16)), 0, 1),
 }  # fmt: skip
 
 

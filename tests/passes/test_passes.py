@@ -45,7 +45,7 @@ def test_passes_in_order_and_observed() -> None:
     assert (
         seen
         == list(enumerate(name for name, _ in PASSES))
-        == [(0, "attention"), (1, "decompose"), (2, "fold"), (3, "constants"), (4, "cse"), (5, "dce")]
+        == [(0, "attention"), (1, "epilogues"), (2, "decompose"), (3, "fold"), (4, "constants"), (5, "cse"), (6, "dce")]
     )
 
 

@@ -282,6 +282,24 @@ def profiler_runs() -> bool:
     return _profiler_enabled is not None and bool(_profiler_enabled())
 
 
+# --- matrix products ---------------------------------------------------------------------------------------------------------
+
+
+def _addmm_activation_public(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, use_gelu: bool) -> torch.Tensor:
+    made = torch.addmm(bias, a, b)
+    return torch.nn.functional.gelu(made, approximate="tanh") if use_gelu else made.relu_()
+
+
+_addmm_activation = getattr(torch, "_addmm_activation", None)
+
+
+def addmm_activation(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, use_gelu: bool) -> torch.Tensor:
+    """gelu (by tanh) or relu of ``bias + a @ b``, on a GPU in the product's own kernel. On a CPU torch's takes gelu by erf."""
+    if _addmm_activation is None or a.device.type != "cuda":
+        return _addmm_activation_public(bias, a, b, use_gelu)
+    return _addmm_activation(bias, a, b, use_gelu=use_gelu)
+
+
 def in_use() -> dict[str, bool]:
     """Which private ways this build of torch offers."""
     return {
@@ -296,5 +314,6 @@ def in_use() -> dict[str, bool]:
         "_FunctionBase": _FunctionBase is not None,
         "_get_current_graph_task_keep_graph": _keep_graph is not None,
         "_profiler_enabled": _profiler_enabled is not None,
+        "_addmm_activation": _addmm_activation is not None,
         "modes": None not in (_any_autocast, _function_modes, _dispatch_modes),
     }

@@ -19,7 +19,7 @@ from tinycompile.base.device import Device
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Buffer, ExternCall, SizeBinding, TensorView
 from tinycompile.ir.plan import Alloc, Free, Kernel, Plan
-from tinycompile.ir.source import KernelSource
+from tinycompile.ir.source import KernelArg, KernelSource
 
 
 def extern_name(kind: str, target: str) -> str:
@@ -88,8 +88,13 @@ class _Wrapper:
         if _idle(source):
             self.out.line(f"# {source.name}: no work")
             return
-        args = [self.name(a.name) if a.kind == "pointer" else str(a.value) for a in source.args]
+        args = [self.kernel_arg(a) for a in source.args]
         self.out.line(f"{source.name}({', '.join(['queue' if self.launches > 1 else 'stream()', *args])})")
+
+    def kernel_arg(self, a: KernelArg) -> str:
+        if a.kind == "scratch":
+            return f"empty(({a.value},), (1,), torch.{a.dtype})"
+        return self.name(a.name) if a.kind == "pointer" else str(a.value)
 
     def extern(self, step: ExternCall) -> None:
         args = [self.arg(a) for a in step.args] + [f"{k}={self.arg(v)}" for k, v in step.kwargs]

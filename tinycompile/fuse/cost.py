@@ -10,6 +10,7 @@ from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
 from tinycompile.fuse.deps import Access
 from tinycompile.ir.loops import Buffer
+from tinycompile.ir.sharing import MOST_PARTS
 
 UNKNOWN_SIZE = 1024  # stands for a size that capture had no value for
 MAX_BUFFERS = 48  # parameters of one kernel
@@ -24,7 +25,8 @@ class Limits:
     """What depends on the target. ``launch_bytes``: traffic that takes as long as starting a kernel. ``flops_per_byte``:
     arithmetic that takes as long as moving a byte. ``lanes``: parallel points that one program or thread takes at once along a
     contiguous axis. A reduction is split when it has fewer programs than ``enough``, at least ``least_work`` points and rows of
-    ``least_row``; into ``wanted`` programs of at least ``least_chunk`` elements."""
+    ``least_row``; into ``wanted`` programs of at least ``least_chunk`` elements.
+    ``shares``: programs of one kernel can share a row."""
 
     launch_bytes: int
     flops_per_byte: int
@@ -34,13 +36,14 @@ class Limits:
     least_work: int
     least_row: int = 1024
     least_chunk: int = 4096
+    shares: bool = False
 
     @classmethod
     def of(cls, target: Target) -> Limits:
         """The limits of a target."""
         if target.language == "cpp":
             return cls(64 << 10, 4, max(target.vector // 4, 1), target.units if target.units > 1 else 0, target.units, 1 << 17)
-        return cls(8 << 20, 16, 64, 2 * target.units, 8 * target.units, 1 << 16)
+        return cls(8 << 20, 16, 64, 2 * target.units, 8 * target.units, 1 << 16, shares=target.units >= MOST_PARTS)
 
 
 class _Values(dict[str, int]):

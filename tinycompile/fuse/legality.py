@@ -15,6 +15,7 @@ from tinycompile.fuse import fit
 from tinycompile.fuse.cost import MAX_BUFFERS, MAX_STATEMENTS, SIBLING_SHARE, Cost
 from tinycompile.fuse.deps import Access, Facts, defined, names_in
 from tinycompile.ir.loops import Nest
+from tinycompile.ir.sharing import MOST_ELEMENTS, shareable
 
 Accesses = dict[str, list[Access]]
 
@@ -229,7 +230,7 @@ def _conflict(host: Group, guest: Group, merged: Group, mutable: frozenset[str])
 
 def _starved(host: Group, guest: Group, merged: Group, cost: Cost) -> Refusal | None:
     """A reduction with too few rows is to be split in two kernels: nothing over its full space may need its result."""
-    if not cost.starved(merged.axes, merged.reduction, merged.accesses()):
+    if not cost.starved(merged.axes, merged.reduction, merged.accesses()) or _can_share(merged, cost):
         return None
     moved_guest = {m.position for m in guest.members}
     for first, second in ((host, guest), (guest, host)):
@@ -240,6 +241,21 @@ def _starved(host: Group, guest: Group, merged: Group, cost: Cost) -> Refusal | 
                 n = cost.points(merged.axes, merged.parallel)
                 return Refusal("split-reduction", f"only {n} rows: the reduction is split, and {m.nest.name} needs its result")
     return None
+
+
+def _can_share(g: Group, cost: Cost) -> bool:
+    """Whether several programs can take a part of each row in one kernel: rows lie along memory and have a known length."""
+    extents = [g.axes[a] for a in g.reduction]
+    known = all(isinstance(n, int) for n in extents) and cost.points(g.axes, g.reduction) <= MOST_ELEMENTS
+    along = cost.fastest_axis(g.accesses(), g.axes) in g.reduction
+    mutated = {*g.stores} & {*g.loads} & {n for n, b in cost.buffers.items() if b.role == "input"}
+    return (
+        cost.limits.shares
+        and known
+        and along
+        and not mutated
+        and shareable((s for m in g.members for s in m.nest.body), g.device)
+    )
 
 
 def _space(g: Group) -> str:

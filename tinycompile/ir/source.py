@@ -10,7 +10,8 @@ from tinycompile.base.expr import Dim
 
 @dataclass(frozen=True, slots=True)
 class KernelArg:
-    """``kind``: ``pointer`` (``name`` a buffer, ``dtype`` its element type), ``size`` (an int argument with value ``value``).
+    """``kind``: ``pointer`` (``name`` a buffer, ``dtype`` its element type), ``size`` (an int argument with value ``value``),
+    ``scratch`` (``value`` elements of fresh memory of ``dtype``, which the launcher zeroes).
     ``aligned``: a pointer known 16-byte aligned, or a size known divisible by 16 (Triton's ``tt.divisibility``)."""
 
     name: str
@@ -18,6 +19,11 @@ class KernelArg:
     dtype: str
     value: Dim | None = None
     aligned: bool = True
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether the kernel gets an address."""
+        return self.kind != "size"
 
 
 @dataclass(frozen=True, slots=True)

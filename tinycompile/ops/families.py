@@ -13,6 +13,7 @@ from tinycompile.ops import (  # noqa: F401
     indexing,
     joining,
     linalg,
+    linalg_fused,
     losses,
     losses_more,
     masked,

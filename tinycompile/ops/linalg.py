@@ -98,7 +98,8 @@ def _matmul_mismatch(x: TensorMeta, other: TensorMeta) -> str:
     )
 
 
-def _linear_meta(x: TensorMeta, weight: TensorMeta, bias: TensorMeta | None = None) -> TensorMeta:
+def linear_meta(x: TensorMeta, weight: TensorMeta, bias: TensorMeta | None = None) -> TensorMeta:
+    """The result of ``x @ weight.T + bias``; raises what torch raises."""
     if not x.rank or weight.rank not in (1, 2):
         raise RuntimeError(f"both arguments to linear need to be at least 1D, but they are {x.rank}D and {weight.rank}D")
     if not shapes.same(x.shape[-1], weight.shape[-1]):
@@ -200,7 +201,7 @@ declare(
 )
 declare(
     "linear(Tensor self, Tensor weight, Tensor? bias=None) -> Tensor",
-    _linear_meta,
+    linear_meta,
     Extern(),
     F.linear,
     spelled("linear", "f"),

@@ -14,11 +14,13 @@ from tinycompile.passes.dce import drop_dead
 from tinycompile.passes.decompose import decompose
 from tinycompile.passes.fold import fold
 from tinycompile.passes.patterns_attention import recognise_attention
+from tinycompile.passes.patterns_matmul import activate_products
 
 Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("attention", recognise_attention),
+    ("epilogues", activate_products),
     ("decompose", decompose),
     ("fold", fold),
     ("constants", fold_constants),

@@ -120,7 +120,7 @@ def ast_source(source: KernelSource, config: Config) -> Any:
     signature = dict.fromkeys(names, "constexpr")
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
     for position, (name, arg) in enumerate(zip(names, source.args, strict=False)):
-        signature[name] = ("*" if arg.kind == "pointer" else "") + SIGNATURE[arg.dtype]
+        signature[name] = ("*" if arg.is_tensor else "") + SIGNATURE[arg.dtype]
         if arg.aligned:
             attributes[(position,)] = [["tt.divisibility", 16]]
     unknown = [n for n in names[len(source.args) :] if n not in constants]

@@ -16,7 +16,7 @@ from tinycompile.codegen.triton.bounds import magnitudes
 from tinycompile.codegen.triton.dtypes import is_float, triton_dtype
 from tinycompile.codegen.triton.indexing import at_least_zero, dim_text
 from tinycompile.codegen.triton.scalars import cast, literal, spell
-from tinycompile.codegen.triton.schedule import Schedule, TileDim
+from tinycompile.codegen.triton.tiles import Schedule, TileDim
 from tinycompile.ir.loops import Const, Index, Load, Scalar, Statement, Store
 
 BOUNDED_ANGLE = 2.0**18  # below it sine and cosine need no long reduction

@@ -16,8 +16,8 @@ from tinycompile.base import expr as ex
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
-from tinycompile.codegen.triton import reductions
-from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse, names_of
+from tinycompile.codegen.triton import reductions, shared_rows
+from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse, names_of, uses_of
 from tinycompile.codegen.triton.body import Body, variable_name
 from tinycompile.codegen.triton.bounds import may_approximate
 from tinycompile.codegen.triton.dtypes import short_name, supported, triton_dtype
@@ -25,7 +25,8 @@ from tinycompile.codegen.triton.imports import helper_names, import_lines
 from tinycompile.codegen.triton.indexing import Names
 from tinycompile.codegen.triton.passes import Numbered, Pass, plan_passes
 from tinycompile.codegen.triton.scalars import literal
-from tinycompile.codegen.triton.schedule import Schedule, TileDim, schedule
+from tinycompile.codegen.triton.schedule import schedule
+from tinycompile.codegen.triton.tiles import Schedule, TileDim
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.graph import Location
 from tinycompile.ir.loops import Const, Index, Load, Reduce, Scan, Statement, Store
@@ -50,7 +51,12 @@ class _Emitter:
         self.kernel, self.plan, self.analysis, self.schedule, self.name = kernel, plan, analysis, chosen, name
         self.out = Writer()
         buffers = tuple(dict.fromkeys((*kernel.reads, *kernel.writes)))
-        blocks = set(chosen.constants) | {f"{d.name}_mask" for d in chosen.dims}
+        own = (
+            {"part", "part_count", "published", "lane", "row_size", "values_start", shared_rows.SCRATCH}
+            if chosen.shared
+            else set()
+        )
+        blocks = own | set(chosen.constants) | {f"{d.name}_mask" for d in chosen.dims}
         self.names = Names(frozenset(blocks | set(helper_names()) | {name} | {s.symbol for s in plan.sizes}))
         self.pointers = {b: self.names.fresh(f"{b}_ptr") for b in buffers}
         self.sizes: dict[str, Dim] = {}
@@ -79,9 +85,14 @@ class _Emitter:
             module.lines("", *imports)
         module.lines("", "")
         module.line("@triton.jit")
-        parameters = [*self.pointers.values(), *self.sizes, *(f"{c}: tl.constexpr" for c in self.schedule.constants)]
+        scratch = [shared_rows.SCRATCH] if self.schedule.shared else []
+        parameters = [*self.pointers.values(), *scratch, *self.sizes, *(f"{c}: tl.constexpr" for c in self.schedule.constants)]
         module.line(f"def {self.name}({', '.join(parameters)}):")
-        args = [self._pointer_arg(b) for b in self.pointers] + [self._size_arg(n, d) for n, d in self.sizes.items()]
+        args = [self._pointer_arg(b) for b in self.pointers]
+        if self.schedule.shared:
+            size = shared_rows.scratch_size(self.analysis, self.schedule)
+            args.append(KernelArg(shared_rows.SCRATCH, "scratch", "int32", size))
+        args += [self._size_arg(n, d) for n, d in self.sizes.items()]
         return KernelSource(
             self.name, "triton", module.text() + body, tuple(args), (self.schedule.grid,), self.configs(),
             self.kernel.bytes_moved, self.kernel.flops, self.source_lines(),
@@ -159,6 +170,10 @@ class _Emitter:
             return
         for dim in self.schedule.dims:
             self.write_axes(dim)
+        if self.schedule.shared:
+            self.write_masks(self.schedule.dims)
+            self.write_shared(statements)
+            return
         if self.schedule.branch:
             dim = self.schedule.dims[0]
             with self.out.block(f"if (tl.program_id(0) + 1) * {dim.block} <= {self.extent(dim.extent, f'{dim.name}_size')}:"):
@@ -182,7 +197,10 @@ class _Emitter:
         tiles = [d for d in self.schedule.dims if d.role == "tile"]
         picked: list[TileDim] = [*self.schedule.scalars, *tiles]  # outermost first
         rest = "tl.program_id(0)"
-        if len(picked) > 1:
+        if self.schedule.shared:
+            self.out.lines(f"program = next_ticket({shared_rows.SCRATCH})", "part = program % PARTS")
+            rest = "(program // PARTS)"
+        elif len(picked) > 1:
             self.out.line("program = tl.program_id(0)")
             rest = "program"
         for i, dim in enumerate(picked):
@@ -206,7 +224,8 @@ class _Emitter:
                 rest = f"{dim.name}_rest" if len(later) > 1 else f"({next_rest})"
         for dim in self.schedule.dims:
             if dim.role == "whole":
-                self.out.line(f"{dim.name} = {self.arange(dim)}")
+                start = f"part * {dim.block} + " if self.schedule.shared else ""
+                self.out.line(f"{dim.name} = {start}{self.arange(dim)}")
 
     def _count(self, dim: TileDim) -> str:
         size = self.extent(dim.extent, f"{dim.name}_size")
@@ -258,6 +277,32 @@ class _Emitter:
                 shown = comment
             self.out.lines(*self.statement(s, self.analysis.forms[position], carried))
 
+    def write_shared(self, statements: list[Numbered]) -> None:
+        """Statements on a part of the row; reductions meet those of the other parts where their results are first needed."""
+        rows = self.analysis.extent(self.analysis.parallel)
+        start = shared_rows.start_of_values(rows)
+        row = self.schedule.scalars[0].name if self.schedule.scalars else "0"
+        exchange = shared_rows.Exchange(self.analysis, self.extent(rows, "row_size"), self.extent(start, "values_start"), row)
+        self.out.lines(*exchange.opening(), f"part_count = {exchange.part_count(str(self.schedule.dims[0].extent))}")
+        rounds: dict[int, list[Numbered]] = {}  # by how many reductions in sequence a statement waits for
+        for position, s in statements:
+            uses = uses_of(s, self.analysis.forms[position])
+            rounds.setdefault(max((self.analysis.level.get(u, 0) for u in uses), default=0), []).append((position, s))
+        for depth in sorted(rounds):
+            self.write_round(rounds[depth])
+            reduces = [s for _, s in rounds[depth] if isinstance(s, Reduce)]
+            if reduces:
+                self.out.lines(*exchange.meet([(r, tuple(self.body.variables[n] for n in r.names)) for r in reduces]))
+
+    def write_round(self, statements: list[Numbered]) -> None:
+        """Statements between two meetings; what has one element a row is stored by its first program."""
+        along = {a.name for a in self.analysis.reduction}
+        alone = [n for n in statements if isinstance(n[1], Store) and not self.analysis.axes_at(n[0]) & along]
+        self.write_statements([n for n in statements if n not in alone])
+        if alone:
+            with self.out.block("if part == 0:"):
+                self.write_statements(alone)
+
     def comment_of(self, origin: str) -> str:
         """The user's line of a graph node with a known location; the node's name is that of its variable."""
         loc = self.lines.get(origin)
@@ -271,7 +316,7 @@ class _Emitter:
         if isinstance(s, Store):
             return [body.store(s, form)]
         if isinstance(s, Reduce):
-            targets = tuple(body.variables[n] for n in s.names)
+            targets = tuple(body.variables[n] + ("_part" if self.schedule.shared else "") for n in s.names)
             return reductions.whole(s.kind, targets, self.tile_value(s.args[0]), body.dtypes[s.args[0]], s.dtypes, self.site(s))
         if isinstance(s, Scan):
             target = body.variables[s.names[0]]
@@ -299,7 +344,8 @@ class _Emitter:
         return reductions.Site(
             axis=1 if two else 0, keep=two, shape=self.reduced_shape(self.analysis.spans[s.args[0]]),
             mask=f"{row.name}_mask" if row.masked else "", index=row.name, index_dtype="tl.int64" if row.wide else "tl.int32",
-            count=self.extent(row.extent, f"{row.name}_size"), block=row.block, lane=self.arange(row),
+            count="part_count" if self.schedule.shared else self.extent(row.extent, f"{row.name}_size"),
+            block=row.block, lane=self.arange(row),
             fold=self.schedule.fold,
         )  # fmt: skip
 

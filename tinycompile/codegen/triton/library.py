@@ -497,3 +497,34 @@ def philox(seed, counter):
         c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
         k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
     return c0.to(tl.int64)
+
+
+# programs that share a row -------------------------------------------------------------------------------------------------
+
+ONE_BY_ONE = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # the interpreter runs no two programs at once
+
+
+@triton.jit
+def next_ticket(counter):
+    """0, 1, 2 ... in the order in which programs start."""
+    return tl.atomic_add(counter, 1, sem="relaxed")
+
+
+@triton.jit
+def meet(semaphore, arrivals):
+    """Arrive, and wait until there have been ``arrivals``: what others stored before they arrived can be read from here on."""
+    tl.debug_barrier()
+    tl.atomic_add(semaphore, 1, sem="release")
+    if not ONE_BY_ONE:
+        seen = tl.atomic_add(semaphore, 0, sem="acquire")
+        while seen < arrivals:
+            seen = tl.atomic_add(semaphore, 0, sem="acquire")
+        tl.debug_barrier()
+
+
+@triton.jit
+def welford_of_parts(mean, m2, count, total):
+    """Mean and sum of squared deviations of ``total`` elements from those of its parts (Chan, Golub, LeVeque 1983)."""
+    whole = tl.sum(mean * count, 0) / total
+    off = tl.where(count > 0.0, mean - whole, 0.0)
+    return whole, tl.sum(m2, 0) + tl.sum(off * off * count, 0)

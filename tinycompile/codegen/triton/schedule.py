@@ -5,59 +5,31 @@ A tile has one or two vector dimensions. Everything is launched on the first gri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
-from tinycompile.codegen.triton.analysis import Analysis, axes_in, contiguous_axis, reach
+from tinycompile.codegen.triton import shared_rows
+from tinycompile.codegen.triton.analysis import Analysis, axes_in
+from tinycompile.codegen.triton.tiles import (
+    HEAVY,
+    Schedule,
+    TileDim,
+    blocks,
+    candidates,
+    in_store_order,
+    largest_item,
+    main_contiguous,
+    power_of_2,
+    row_scalars,
+    tile_dim,
+    tile_values,
+    widen,
+)  # fmt: skip
 from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Store
 from tinycompile.ir.source import Config
 
-INT32_MAX = 2**31 - 1
 MAX_WHOLE_ROW = 16384  # elements of a reduction kept in registers: 1024 threads with 16 each
 FOLD = 4  # elements that share a lane of a running softmax: 1.25 exponentials each
-HEAVY = frozenset({
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc", "pow",
-    "lgamma", "sinh", "cosh", "div",
-})  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class TileDim:
-    """``axes`` (outermost first) flattened into one index variable ``name``.
-
-    ``role``: ``tile`` (a block of it per program), ``scalar`` (one point per program), ``whole`` (all of it in every program),
-    ``loop`` (every program walks it block by block). ``block`` names the constant with its size. ``masked``: the block may
-    stick out. ``wide``: its index is 64-bit."""
-
-    name: str
-    axes: tuple[Axis, ...]
-    extent: Dim
-    role: str
-    block: str = ""
-    masked: bool = False
-    wide: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """``dims``: the vector dimensions of the tile, outermost first. ``scalars``: what the program id picks. ``branch``: emit an
-    unmasked body for programs that lie inside, as a mask on a size that 16 does not divide forbids vector loads. ``fold``:
-    elements of a block that share a lane of a running softmax."""
-
-    dims: tuple[TileDim, ...]
-    scalars: tuple[TileDim, ...]
-    grid: Dim
-    configs: tuple[Config, ...]
-    branch: bool
-    why: str
-    fold: int = 1
-
-    @property
-    def constants(self) -> tuple[str, ...]:
-        """Names of the block sizes."""
-        return tuple(d.block for d in self.dims)
 
 
 def schedule(analysis: Analysis, target: Target) -> Schedule:
@@ -66,23 +38,18 @@ def schedule(analysis: Analysis, target: Target) -> Schedule:
         chosen = _pointwise(analysis, target)
     else:
         chosen = _reduction(analysis, target)
-    return _widen(chosen, analysis)
-
-
-def power_of_2(n: int) -> int:
-    """The least power of two that is at least ``n``."""
-    return 1 << max(n - 1, 0).bit_length()
+    return widen(chosen, analysis)
 
 
 # pointwise -----------------------------------------------------------------------------------------------------------------
 
 
 def _pointwise(analysis: Analysis, target: Target) -> Schedule:
-    axes = _in_store_order(analysis)
+    axes = in_store_order(analysis)
     if len(axes) <= 1:
         return _flat(axes, analysis, target)
-    inner = _main_contiguous(analysis, axes, Store) or axes[-1].name
-    other = _main_contiguous(analysis, axes, Load, avoid=inner)
+    inner = main_contiguous(analysis, axes, Store) or axes[-1].name
+    other = main_contiguous(analysis, axes, Load, avoid=inner)
     by_name = {a.name: a for a in axes}
     if other is not None and min(analysis.hint(by_name[other].extent), analysis.hint(by_name[inner].extent)) >= 16:
         return _transposed(axes, by_name[other], by_name[inner], analysis)
@@ -98,13 +65,13 @@ def _flat(axes: tuple[Axis, ...], analysis: Analysis, target: Target) -> Schedul
     extent = analysis.extent(axes)
     n = analysis.hint(extent)
     block, warps = _elementwise_block(n, analysis, target)
-    blocks = [(block, warps), (block // 2, warps), (block * 2, warps * 2), (block, warps * 2)]
-    configs = _candidates([Config((("BLOCK", b),), w) for b, w in blocks if b >= 128 and w <= 32], BLOCK=extent)
+    sizes = [(block, warps), (block // 2, warps), (block * 2, warps * 2), (block, warps * 2)]
+    configs = candidates([Config((("BLOCK", b),), w) for b, w in sizes if b >= 128 and w <= 32], BLOCK=extent)
     largest = max(dict(c.constants)["BLOCK"] for c in configs)
     masked = not ex.divisible_by(extent, largest)
     dim = TileDim("i", axes, extent, "tile", "BLOCK", masked)
     branch = masked and not ex.divisible_by(extent, 16) and (len(axes) <= 1 or not isinstance(extent, int)) and n > block
-    return Schedule((dim,), (), _blocks(dim), configs, branch, f"pointwise over {extent} elements in one dimension")
+    return Schedule((dim,), (), blocks(dim), configs, branch, f"pointwise over {extent} elements in one dimension")
 
 
 def _rows(axes: tuple[Axis, ...], inner: Axis, analysis: Analysis, target: Target) -> Schedule:
@@ -120,17 +87,17 @@ def _rows(axes: tuple[Axis, ...], inner: Axis, analysis: Analysis, target: Targe
         x = next((b for b in (x, x // 2, x // 4) if inner.extent % b == 0), x)
         y = max(1, tile // x)
     tiles = [(y, x, warps), (y * 2, x, warps * 2), (max(y // 2, 1), x, warps), (y, x, max(warps // 2, 1))]
-    configs = _candidates(
+    configs = candidates(
         [Config((("ROWS", b), ("COLS", a)), w) for b, a, w in tiles], ROWS=analysis.extent(outer), COLS=inner.extent
     )
     dims = (
-        _dim("row", outer, analysis, "tile", "ROWS", configs),
-        _dim("col", (inner,), analysis, "tile", "COLS", configs),
+        tile_dim("row", outer, analysis, "tile", "ROWS", configs),
+        tile_dim("col", (inner,), analysis, "tile", "COLS", configs),
     )
     return Schedule(
         dims,
         (),
-        _blocks(dims[0]) * _blocks(dims[1]),
+        blocks(dims[0]) * blocks(dims[1]),
         configs,
         False,
         f"pointwise in tiles of rows by columns along {inner.name}",
@@ -146,16 +113,16 @@ def _shared_by_rows(inner: Axis, outer: tuple[Axis, ...], analysis: Analysis) ->
 def _transposed(axes: tuple[Axis, ...], other: Axis, inner: Axis, analysis: Analysis) -> Schedule:
     """Square tiles: some operands are contiguous along one axis, some along the other; Triton turns them in shared memory."""
     rest = tuple(a for a in axes if a is not inner and a is not other)
-    warps = 8 if _largest_item(analysis) >= 4 else 4
+    warps = 8 if largest_item(analysis) >= 4 else 4
     side = 64
     tiles = [(side, side, warps), (32, 64, 4), (64, 32, 4), (32, 32, 4), (128, 64, 8)]
-    configs = _candidates([Config((("ROWS", b), ("COLS", a)), w) for b, a, w in tiles], ROWS=other.extent, COLS=inner.extent)
+    configs = candidates([Config((("ROWS", b), ("COLS", a)), w) for b, a, w in tiles], ROWS=other.extent, COLS=inner.extent)
     dims = (
-        _dim("row", (other,), analysis, "tile", "ROWS", configs),
-        _dim("col", (inner,), analysis, "tile", "COLS", configs),
+        tile_dim("row", (other,), analysis, "tile", "ROWS", configs),
+        tile_dim("col", (inner,), analysis, "tile", "COLS", configs),
     )
     scalars = (TileDim("outer", rest, analysis.extent(rest), "scalar"),) if rest else ()
-    grid = ex.product([*(_blocks(d) for d in dims), *(s.extent for s in scalars)])
+    grid = ex.product([*(blocks(d) for d in dims), *(s.extent for s in scalars)])
     return Schedule(
         dims,
         scalars,
@@ -171,7 +138,7 @@ def _elementwise_block(n: int, analysis: Analysis, target: Target) -> tuple[int,
     spans = [axes_in(f.offset, analysis) for s, f in analysis.accesses() if isinstance(s, Load)]
     streams = sum(1 for span in spans if span)
     full = sum(1 for span in spans if len(span) == len(analysis.parallel))
-    vector = max(16 // _largest_item(analysis), 2)
+    vector = max(16 // largest_item(analysis), 2)
     heavy = sum(1 for s in analysis.nest.body if isinstance(s, Scalar) and s.op in HEAVY)
     if heavy > 4:  # bound by arithmetic: the least code in flight, and no warp waits for another
         return 32 * vector, 1
@@ -186,17 +153,19 @@ def _elementwise_block(n: int, analysis: Analysis, target: Target) -> tuple[int,
 
 def _reduction(analysis: Analysis, target: Target) -> Schedule:
     extent = analysis.extent(analysis.reduction)
-    parallel = _in_store_order(analysis)
-    along = _main_contiguous(analysis, (*analysis.reduction, *parallel), Load) or _main_contiguous(
+    parallel = in_store_order(analysis)
+    along = main_contiguous(analysis, (*analysis.reduction, *parallel), Load) or main_contiguous(
         analysis, (*analysis.reduction, *parallel), Store
     )
     names = {a.name for a in parallel}
     if along in names and analysis.hint(extent) > 1:
         return _columns(parallel, extent, analysis, target)
     r = analysis.hint(extent)
-    limit = MAX_WHOLE_ROW // (2 if _tile_values(analysis) > 3 or _largest_item(analysis) == 8 else 1)
+    limit = MAX_WHOLE_ROW // (2 if tile_values(analysis) > 3 or largest_item(analysis) == 8 else 1)
     if isinstance(extent, int) and power_of_2(r) <= limit:
         return _whole_rows(parallel, extent, analysis, target)
+    if isinstance(extent, int) and shared_rows.suits(analysis, target):
+        return shared_rows.schedule(parallel, extent, analysis, target)
     return _looped_rows(parallel, extent, analysis, target)
 
 
@@ -207,21 +176,21 @@ def _whole_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, tar
     rows = max(1, min(2048 // r, power_of_2(p)))
     while rows > 1 and p < rows * target.units * 2:
         rows //= 2
-    warps = max(1, min(32, rows * r // (32 * (16 if _largest_item(analysis) <= 4 else 8))))
+    warps = max(1, min(32, rows * r // (32 * (16 if largest_item(analysis) <= 4 else 8))))
     if r * rows >= 1024:
         warps = max(warps, 4)
     if rows == 1:
-        scalars = _row_scalars(parallel, rows_extent)
-        configs = _candidates([Config((("COLS", r),), w) for w in (warps, warps * 2, max(warps // 2, 1)) if w <= 32])
-        dim = _dim("col", analysis.reduction, analysis, "whole", "COLS", configs)
+        scalars = row_scalars(parallel, rows_extent)
+        configs = candidates([Config((("COLS", r),), w) for w in (warps, warps * 2, max(warps // 2, 1)) if w <= 32])
+        dim = tile_dim("col", analysis.reduction, analysis, "whole", "COLS", configs)
         return Schedule((dim,), scalars, rows_extent if parallel else 1, configs, False, "one row a program, kept in registers")
     tiles = [(rows, warps), (rows * 2, min(warps * 2, 32)), (rows, max(warps // 2, 1))]
-    configs = _candidates([Config((("ROWS", b), ("COLS", r)), w) for b, w in tiles], ROWS=rows_extent)
+    configs = candidates([Config((("ROWS", b), ("COLS", r)), w) for b, w in tiles], ROWS=rows_extent)
     dims = (
-        _dim("row", parallel, analysis, "tile", "ROWS", configs),
-        _dim("col", analysis.reduction, analysis, "whole", "COLS", configs),
+        tile_dim("row", parallel, analysis, "tile", "ROWS", configs),
+        tile_dim("col", analysis.reduction, analysis, "whole", "COLS", configs),
     )
-    return Schedule(dims, (), _blocks(dims[0]), configs, False, f"{rows} rows a program, kept in registers")
+    return Schedule(dims, (), blocks(dims[0]), configs, False, f"{rows} rows a program, kept in registers")
 
 
 def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, target: Target) -> Schedule:
@@ -231,17 +200,15 @@ def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, ta
     block, each, running = _loop_step(r, analysis.hint(rows_extent) < 4 * target.units, analysis)
     block = next((b for b in (block, block // 2, block // 4) if b >= 1024 and ex.divisible_by(extent, b)), block)
     warps = max(1, block // (32 * each))
-    candidates = [(block, warps), (block * 2, warps * 2), (block // 2, max(warps // 2, 1))]
+    tried = [(block, warps), (block * 2, warps * 2), (block // 2, max(warps // 2, 1))]
     if not running:
-        candidates += [(block // 2, warps), (block, max(warps // 2, 1))]
-    configs = _candidates(
-        [Config((("COLS", b),), w) for b, w in candidates if 16 <= b <= 2 * MAX_WHOLE_ROW and w <= 32], COLS=extent
-    )
+        tried += [(block // 2, warps), (block, max(warps // 2, 1))]
+    configs = candidates([Config((("COLS", b),), w) for b, w in tried if 16 <= b <= 2 * MAX_WHOLE_ROW and w <= 32], COLS=extent)
     fold = all(dict(c.constants)["COLS"] >= 32 * c.num_warps * each for c in configs)
-    dim = _dim("col", analysis.reduction, analysis, "loop", "COLS", configs)
+    dim = tile_dim("col", analysis.reduction, analysis, "loop", "COLS", configs)
     return Schedule(
         (dim,),
-        _row_scalars(parallel, rows_extent),
+        row_scalars(parallel, rows_extent),
         rows_extent if parallel else 1,
         configs,
         False,
@@ -253,14 +220,14 @@ def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, ta
 def _loop_step(r: int, few: bool, analysis: Analysis) -> tuple[int, int, bool]:
     """Elements of a row that a program takes at once, elements of a thread, and whether the loop only keeps a running softmax.
     ``few``: there are too few rows to fill the device."""
-    vector = max(16 // _largest_item(analysis), 2)
+    vector = max(16 // largest_item(analysis), 2)
     kinds = {s.kind for s in analysis.nest.body if isinstance(s, Reduce)}
     if any(isinstance(s, Scan) for s in analysis.nest.body):
         kinds.add("scan")
     running = kinds == {"online_softmax"}
     if running:
         warps, each = 32 if few else 4, FOLD * vector
-    elif kinds == {"sum"} and _tile_values(analysis) <= 2:
+    elif kinds == {"sum"} and tile_values(analysis) <= 2:
         warps, each = 16 if few else 8, 32  # many loads in flight at once
     else:
         warps, each = 16 if few else 8, vector  # a chain of arithmetic: many warps
@@ -274,119 +241,25 @@ def _columns(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, target
     """Memory is contiguous across the reduced axis: threads run along the columns, each reduces down."""
     columns = analysis.extent(parallel)
     c, r = analysis.hint(columns), analysis.hint(extent)
-    x = max(4, min(power_of_2(c), 128 // _largest_item(analysis)))
-    least = max(4, 32 // _largest_item(analysis))
+    x = max(4, min(power_of_2(c), 128 // largest_item(analysis)))
+    least = max(4, 32 // largest_item(analysis))
     while x > least and c < x * target.units:
         x //= 2
     whole = isinstance(extent, int) and r <= 4096 // x
     points = 512 if not whole and c >= 8 * x * target.units else 4096  # many programs: short steps of few warps
     rblock = max(1, min(power_of_2(r), points // x))
     warps = max(1, min(8, x * rblock // 256))
-    candidates = [
+    tried = [
         (x, rblock, warps),
         (x, max(rblock // 2, 1), warps),
         (x * 2, rblock, warps),
         (x, rblock * 2, min(warps * 2, 16)),
     ]
     if whole:
-        candidates = [(a, rblock, w) for a, _, w in candidates]
-    configs = _candidates([Config((("COLS", a), ("ROWS", b)), w) for a, b, w in candidates], COLS=columns, ROWS=extent)
+        tried = [(a, rblock, w) for a, _, w in tried]
+    configs = candidates([Config((("COLS", a), ("ROWS", b)), w) for a, b, w in tried], COLS=columns, ROWS=extent)
     dims = (
-        _dim("col", parallel, analysis, "tile", "COLS", configs),
-        _dim("row", analysis.reduction, analysis, "whole" if whole else "loop", "ROWS", configs),
+        tile_dim("col", parallel, analysis, "tile", "COLS", configs),
+        tile_dim("row", analysis.reduction, analysis, "whole" if whole else "loop", "ROWS", configs),
     )
-    return Schedule(dims, (), _blocks(dims[0]), configs, False, f"columns: {x} of them a program, reduced over {extent} rows")
-
-
-def _row_scalars(parallel: tuple[Axis, ...], extent: Dim) -> tuple[TileDim, ...]:
-    return (TileDim("row", parallel, extent, "scalar"),) if parallel else ()
-
-
-# shared --------------------------------------------------------------------------------------------------------------------
-
-
-def _dim(name: str, axes: tuple[Axis, ...], analysis: Analysis, role: str, block: str, configs: tuple[Config, ...]) -> TileDim:
-    extent = analysis.extent(axes)
-    largest = max(dict(c.constants)[block] for c in configs)
-    empty = isinstance(extent, int) and extent == 0
-    return TileDim(name, axes, extent, role, block, empty or not ex.divisible_by(extent, largest))
-
-
-def _blocks(dim: TileDim) -> Dim:
-    return ex.ceildiv(dim.extent, ex.sym(dim.block, 1))
-
-
-def _candidates(configs: list[Config], **extents: Dim) -> tuple[Config, ...]:
-    """Without doubles, and those that need a mask where the first choice needs none (``extents``: block name -> extent)."""
-    first = dict(configs[0].constants)
-    free = {b: e for b, e in extents.items() if ex.divisible_by(e, first[b])}
-    return tuple(dict.fromkeys(c for c in configs if all(ex.divisible_by(e, dict(c.constants)[b]) for b, e in free.items())))
-
-
-def _in_store_order(analysis: Analysis) -> tuple[Axis, ...]:
-    """Parallel axes, the one with the largest stride in the first big store outermost."""
-    stores = [f.offset for s, f in analysis.accesses() if isinstance(s, Store)]
-    if not stores:
-        return analysis.parallel
-    main = max(stores, key=lambda d: len(axes_in(d, analysis)))
-
-    def stride(axis: Axis) -> int:
-        step = ex.coefficient(main, axis.name)
-        return -1 if step is None else -abs(analysis.hint(step)) if step != 0 else -INT32_MAX
-
-    return tuple(sorted(analysis.parallel, key=stride))
-
-
-def _main_contiguous(analysis: Analysis, axes: tuple[Axis, ...], kind: type, avoid: str = "") -> str | None:
-    """The axis along which most bytes are contiguous, among accesses of ``kind`` over a quarter of the space or more."""
-    space = analysis.hint(analysis.extent(axes))
-    weight: dict[str, int] = {}
-    for s, f in analysis.accesses():
-        if not isinstance(s, kind):
-            continue
-        touched = axes_in(f.offset, analysis)
-        size = analysis.hint(ex.product(a.extent for a in axes if a.name in touched))
-        along = contiguous_axis(f.offset, axes)
-        walked = {a.name for a in axes if ex.coefficient(f.offset, a.name) not in (0, None)}
-        if along is not None and along != avoid and size * 4 >= space and (not avoid or avoid in walked):
-            weight[along] = weight.get(along, 0) + size * analysis.metas[s.buffer].dtype.itemsize
-    if avoid:
-        weight.pop(avoid, None)
-    return max(weight, key=lambda a: weight[a]) if weight else None
-
-
-def _largest_item(analysis: Analysis) -> int:
-    """The widest element among the accesses that span the most axes: it sets how many elements make 16 bytes."""
-    spans = [(len(axes_in(f.offset, analysis)), analysis.metas[s.buffer].dtype.itemsize) for s, f in analysis.accesses()]
-    most = max((n for n, _ in spans), default=0)
-    return max((size for n, size in spans if n == most), default=4)
-
-
-def _tile_values(analysis: Analysis) -> int:
-    """About how many tile-sized values are alive at once in a reduction: loads used both before and after it."""
-    reduced = {a.name for a in analysis.reduction}
-    loads = [s for s in analysis.nest.body if isinstance(s, Load) and analysis.spans[s.name] & reduced]
-    heavy = sum(1 for s in analysis.nest.body if isinstance(s, Scalar) and s.op in HEAVY and analysis.spans[s.name] & reduced)
-    scans = sum(1 for s in analysis.nest.body if isinstance(s, Scan))
-    pairs = sum(1 for s in analysis.nest.body if isinstance(s, Reduce) and len(s.args) + len(s.names) > 2)
-    return len(loads) + scans + pairs + (1 if heavy > 2 else 0)
-
-
-def _widen(chosen: Schedule, analysis: Analysis) -> Schedule:
-    """Use 64-bit indices where some offset may pass 2**31: for the program's part always, along a loop if it alone may."""
-    offsets = [f.offset for s, f in analysis.accesses()]
-    far = any(reach(d, analysis) > INT32_MAX for d in offsets)
-    dims = []
-    for dim in chosen.dims:
-        names = {a.name for a in dim.axes}
-        own = [_only(d, names) for d in offsets]
-        wide = analysis.hint(dim.extent) > INT32_MAX - 65536 or any(reach(d, analysis) > INT32_MAX for d in own)
-        dims.append(replace(dim, wide=wide or (far and dim.role == "tile")))
-    scalars = tuple(replace(s, wide=far) for s in chosen.scalars)
-    return replace(chosen, dims=tuple(dims), scalars=scalars)
-
-
-def _only(d: Dim, names: set[str]) -> Dim:
-    """The terms that mention some of ``names``."""
-    kept = {m: c for m, c in ex.terms_of(d) if any(s.name in names for a in m for s in ex.symbols(ex.from_terms({(a,): 1})))}
-    return ex.from_terms(kept)
+    return Schedule(dims, (), blocks(dims[0]), configs, False, f"columns: {x} of them a program, reduced over {extent} rows")
