@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,13 @@ from tests.models.vit import ViT
 
 @dataclass(frozen=True)
 class Model:
-    """``make()``: the module. ``inputs(dtype)``: arguments of one call."""
+    """``make()``: the module. ``inputs(dtype)``: arguments of one call. ``wide_only``: for runs with TINYCOMPILE_TESTS=full."""
 
     name: str
     make: Callable[[], nn.Module]
     inputs: Callable[[torch.dtype], tuple[Any, ...]]
     training: bool = False
+    wide_only: bool = False
 
 
 def _ids(*shape: int) -> torch.Tensor:
@@ -47,23 +48,28 @@ def _images(dtype: torch.dtype) -> tuple[Any, ...]:
     return (torch.randn(4, 3, 32, 32, dtype=dtype),)
 
 
+def _noisy(dtype: torch.dtype) -> tuple[Any, ...]:
+    return torch.randn(2, 3, 8, 8, dtype=dtype), torch.tensor([3, 700])
+
+
+def _steps(dtype: torch.dtype) -> tuple[Any, ...]:
+    return (torch.randn(3, 4, 8, dtype=dtype),)
+
+
 MODELS = [
     Model("gpt", lambda: GPT(GPTConfig()), _gpt_inputs),
-    Model("gpt_written_out", lambda: GPT(GPTConfig(flash=False, bias=False)), _gpt_inputs),
+    Model("gpt_written_out", lambda: GPT(GPTConfig(flash=False, bias=False)), _gpt_inputs, wide_only=True),
     Model("llama", lambda: Llama(ModelArgs()), lambda dtype: (_ids(2, 13),)),
     Model("vit", ViT, _images),
     Model("resnet", resnet_tiny, _images),
-    Model("resnet_bottleneck", resnet_bottleneck, _images),
+    Model("resnet_bottleneck", resnet_bottleneck, _images, wide_only=True),
     Model("resnet_training", resnet_tiny, _images, training=True),
-    Model("unet", UNet, lambda dtype: (torch.randn(2, 3, 16, 16, dtype=dtype), torch.tensor([3, 700]))),
-    Model(
-        "unet_bilinear",
-        lambda: UNet(mode="bilinear"),
-        lambda dtype: (torch.randn(2, 3, 16, 16, dtype=dtype), torch.tensor([3, 700])),
-    ),
-    Model("t5", T5, _t5_inputs),
-    Model("lstm", LSTM, lambda dtype: (torch.randn(5, 3, 8, dtype=dtype),)),
-    Model("lstm_bidirectional", lambda: LSTM(bidirectional=True), lambda dtype: (torch.randn(5, 3, 8, dtype=dtype),)),
+    Model("unet", lambda: UNet(mults=(1,)), _noisy),
+    Model("unet_bilinear", lambda: UNet(mode="bilinear"), _noisy, wide_only=True),
+    Model("t5", lambda: T5(n_layers=1), _t5_inputs),
+    Model("t5_deep", T5, _t5_inputs, wide_only=True),
+    Model("lstm", LSTM, _steps),
+    Model("lstm_bidirectional", lambda: LSTM(bidirectional=True), _steps, wide_only=True),
 ]
 
 
@@ -103,6 +109,11 @@ class Outcome:
     gradients: dict[str, torch.Tensor]
     buffers: dict[str, torch.Tensor]
 
+    def named(self) -> dict[str, torch.Tensor]:
+        """All of it by name."""
+        outputs = {f"output {i}": t for i, t in enumerate(self.outputs)}
+        return {**outputs, **{f"d {n}": g for n, g in self.gradients.items()}, **self.buffers}
+
 
 def outcome(module: nn.Module, call: Callable[..., Any], inputs: tuple[Any, ...], gradients: bool) -> Outcome:
     """Call ``call``, which runs ``module``, and look at outputs, gradients of parameters and floating inputs, and buffers."""
@@ -125,29 +136,33 @@ def _floating(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.is_floating_point()
 
 
-def assert_as_good(got: Outcome, want: Outcome, exact: Outcome) -> None:
-    """Metadata equal to eager's; errors against float64 at most twice eager's and an ulp."""
-    assert len(got.outputs) == len(want.outputs)
-    for i, (g, w, e) in enumerate(zip(got.outputs, want.outputs, exact.outputs)):
-        assert (g.shape, g.dtype, g.stride(), g.requires_grad) == (w.shape, w.dtype, w.stride(), w.requires_grad), i
-        _close(f"output {i}", g, w, e)
-    assert list(got.gradients) == list(want.gradients)
-    for name, w in want.gradients.items():
-        g = got.gradients[name]
-        assert (g.shape, g.dtype, g.stride()) == (w.shape, w.dtype, w.stride()), name
-        _close(name, g, w, exact.gradients[name])
-    for name, w in want.buffers.items():
-        _close(name, got.buffers[name], w, exact.buffers[name])
+def assert_as_good(got: Sequence[Outcome], want: Sequence[Outcome], exact: Sequence[Outcome]) -> None:
+    """Metadata equal to eager's. Errors against float64 at most twice eager's and an ulp, as means over a few draws of the
+    inputs: of the hundreds of tensors that a model's gradients are, one draw has some where eager was lucky."""
+    excesses: dict[str, list[torch.Tensor]] = {}
+    for g, w, e in zip(got, want, exact, strict=True):
+        ours, theirs, true = g.named(), w.named(), e.named()
+        assert list(ours) == list(theirs)
+        for name, tensor in theirs.items():
+            assert _metadata(ours[name]) == _metadata(tensor), name
+            if tensor.is_floating_point():
+                excesses.setdefault(name, []).append(_errors(ours[name], tensor, true[name]))
+            else:
+                assert torch.equal(ours[name], tensor), name
+    for name, found in excesses.items():
+        for ours, theirs, ulp in torch.stack(found).mean(0).tolist():
+            assert ours <= 2 * theirs + ulp, f"{name}: error {ours:.3e}, eager's {theirs:.3e}, ulp {ulp:.3e}"
 
 
-def _close(name: str, got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor) -> None:
-    if not want.is_floating_point():
-        assert torch.equal(got, want), name
-        return
+def _metadata(t: torch.Tensor) -> tuple[Any, ...]:
+    return t.shape, t.dtype, t.stride(), t.requires_grad
+
+
+def _errors(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """By norm (maximum, RMS): our error, eager's, and an ulp of the largest value."""
     g, w, e = got.detach().double(), want.detach().double(), exact.detach().double()
-    assert torch.equal(g.isfinite(), w.isfinite()), name
+    assert torch.equal(g.isfinite(), w.isfinite())
     g, w, e = (t.masked_fill(~w.isfinite(), 0) for t in (g, w, e))
     ulp = torch.finfo(want.dtype).eps * e.abs().max()
-    for norm in (lambda t: t.abs().max(), lambda t: t.square().mean().sqrt()):
-        ours, theirs = norm(g - e), norm(w - e)
-        assert ours <= 2 * theirs + ulp, f"{name}: error {ours:.3e}, eager's {theirs:.3e}, ulp {ulp:.3e}"
+    norms = (lambda t: t.abs().max(), lambda t: t.square().mean().sqrt())
+    return torch.stack([torch.stack([norm(g - e), norm(w - e), ulp]) for norm in norms])
