@@ -66,6 +66,11 @@ from tinycompile.eager.factories import (
 from tinycompile.eager.memory import StorageInfo, storages
 from tinycompile.eager.storage import Storage
 from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.graphs import trace
+from tinycompile.ir.editor import GraphEditor
+from tinycompile.ir.graph_module import GraphModule
+from tinycompile.ir.interpreter import Interpreter
+from tinycompile.ir.transformer import Transformer
 from tinycompile.journey.session import Profile, profile
 from tinycompile.journey.storage_trace import trace_storages
 from tinycompile.report import Report
@@ -73,14 +78,15 @@ from tinycompile.report import Report
 __version__ = "0.1.0"
 
 __all__ = [
-    "BackendError", "CompiledFunction", "CompiledModule", "Device", "FallbackWarning", "GraphBreakError", "InternalError",
-    "Profile", "RecompileLimitWarning", "Report", "Storage", "StorageInfo", "Tensor", "TinycompileError", "allow_in_graph",
-    "arange", "as_tensor", "assume_constant_result", "autocast", "autograd", "checkpoint", "compile", "config", "cuda",
-    "device", "disable", "empty", "empty_like", "empty_strided", "enable_grad", "errors", "explain", "eye", "from_dlpack",
-    "from_numpy", "from_torch", "full", "full_like", "graph_break", "inference_mode", "is_compiling", "is_grad_enabled",
-    "linspace", "list_backends", "logspace", "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like",
-    "profile", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "register_backend", "reset",
-    "set_grad_enabled", "storages", "tensor", "trace_storages", "zeros", "zeros_like",
+    "BackendError", "CompiledFunction", "CompiledModule", "Device", "FallbackWarning", "GraphBreakError", "GraphEditor",
+    "GraphModule", "InternalError", "Interpreter", "Profile", "RecompileLimitWarning", "Report", "Storage", "StorageInfo",
+    "Tensor", "TinycompileError", "Transformer", "allow_in_graph", "arange", "as_tensor", "assume_constant_result",
+    "autocast", "autograd", "checkpoint", "compile", "config", "cuda", "device", "disable", "empty", "empty_like",
+    "empty_strided", "enable_grad", "errors", "explain", "eye", "from_dlpack", "from_numpy", "from_torch", "full",
+    "full_like", "graph_break", "inference_mode", "is_compiling", "is_grad_enabled", "linspace", "list_backends",
+    "logspace", "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like", "profile", "rand",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "register_backend", "reset",
+    "set_grad_enabled", "storages", "tensor", "trace", "trace_storages", "zeros", "zeros_like",
 ]  # fmt: skip
 
 

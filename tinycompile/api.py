@@ -18,6 +18,7 @@ from tinycompile.capture.breaks import Break
 from tinycompile.capture.bytecode import SUPPORTED, VERSION
 from tinycompile.capture.trampoline import drive
 from tinycompile.ir.graph import Graph
+from tinycompile.ir.graph_module import GraphModule
 from tinycompile.pieces import CacheEntry, FirstPiece, Options
 from tinycompile.report import KernelInfo, Report, kernel_infos, make_report, stage_text
 
@@ -203,7 +204,7 @@ def compile(
     dynamic: bool | None = None,
     options: dict[str, Any] | None = None,
 ) -> Any:
-    """Compile a function, method or ``nn.Module``; without ``fn``, a decorator.
+    """Compile a function, method, ``nn.Module`` or :class:`GraphModule`; without ``fn``, a decorator.
 
     ``backend``: None (Triton for CUDA tensors, C++ for CPU tensors), ``"triton"``, ``"cpp"``, ``"eager"``, ``"aot_eager"``
     or a callable ``backend(graph_module, example_inputs) -> callable``. ``mode``: ``"default"`` (or None),
@@ -234,6 +235,8 @@ def _compile(fn: Any, options: Options) -> Any:
         return fn
     if isinstance(fn, torch.nn.Module):
         return _compile_module(fn, options)
+    if isinstance(fn, GraphModule):
+        return CompiledFunction(fn.function, options)
     if isinstance(fn, types.MethodType):
         return types.MethodType(CompiledFunction(fn.__func__, options), fn.__self__)
     if isinstance(fn, types.FunctionType):

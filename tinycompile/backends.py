@@ -140,7 +140,7 @@ def _cpp(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledG
 
 def _eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
     artifacts["1_graph.py"] = print_graph(graph)
-    return CompiledGraph(graph, None, graph_device(graph), GraphModule(graph), None, artifacts)
+    return CompiledGraph(graph, None, graph_device(graph), GraphModule(graph).run, None, artifacts)
 
 
 def _aot_eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:

@@ -108,7 +108,7 @@ class Captured:
     place: Place | None
     calls_graph: bool
     redo_on_error: bool
-    _bind: Callable[[Any], Callable[..., Any]] = field(repr=False)
+    _bind: Callable[[Any], FunctionType] = field(repr=False)
     _compile_guards: Callable[[Collection[int] | None], CompiledGuards] = field(repr=False)
     _forget: Callable[[], None] = field(repr=False)
     _relied_on: Collection[int] | None = None
@@ -141,6 +141,11 @@ class Captured:
         if self.graph is None:
             raise InternalError("there is no graph to bind: the frame runs eagerly")
         return self._bind(graph_fn)
+
+    def binder(self) -> Callable[[Callable[..., tuple[Any, ...]]], FunctionType]:
+        """:meth:`bind`, to be kept for long: what the capture was made from is let go of."""
+        self._forget()
+        return self._bind
 
     def guarded_for(self, relied_on: Collection[int] | None) -> Captured:
         """The same with guards for what later stages did: for the relations between sizes that they decided under ``env``, and
@@ -354,7 +359,7 @@ def _finish(attempt: _Attempt) -> Captured:
         _rename(made.guard, function)
         return made
 
-    def bind(graph_fn: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+    def bind(graph_fn: Callable[..., tuple[Any, ...]]) -> FunctionType:
         made = define(python, start.name, {**tr.guards.held, call: graph_fn}, start.like, start.skip)
         _rename(made, function)
         return made

@@ -136,7 +136,7 @@ def _summary(entries: Sequence[Entry]) -> str:
     return f"{len(entries)} entries of {dicts} objects: {', '.join(e.label for e in entries[:2])}, ..."
 
 
-def define(source: str, name: str, space: dict[str, Any], like: FunctionType | None, skip: int = 0) -> Callable[..., Any]:
+def define(source: str, name: str, space: dict[str, Any], like: FunctionType | None, skip: int = 0) -> FunctionType:
     """Run ``source`` in ``space`` and return the function ``name``, with the defaults of ``like`` if there is one."""
     exec(compile(source, f"<tinycompile {name}>", "exec"), space)
     fn: FunctionType = space[name]

@@ -21,7 +21,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
 from tinycompile.capture.pins import guard_one_object
-from tinycompile.capture.rules import batch_norm, iteration, marked, registry, torch_functions, types
+from tinycompile.capture.rules import batch_norm, graph_modules, iteration, marked, registry, torch_functions, types
 from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tinycompile.capture.frame import CaptureOptions
 
 _TORCH_ROOT = os.path.dirname(torch.__file__) + os.sep
-_RULES_LOADED = (batch_norm, operator_rules, torch_functions, types)  # families register their rules when imported
+_RULES_LOADED = (batch_norm, graph_modules, operator_rules, torch_functions, types)  # families register their rules when imported
 
 
 @dataclass(frozen=True)

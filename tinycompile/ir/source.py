@@ -62,7 +62,7 @@ class KernelSource:
 class Source:
     """All code of a plan. ``wrapper``: Python text defining ``call(*inputs) -> tuple``. ``externs``: ``(name, kind, target)``
     of each library function that the wrapper calls. ``aliases``: ``(output, input)`` positions where an output is a view of
-    an input. ``aligned``: positions of inputs that the code takes to begin at a multiple of 16 bytes, or not to, as captured."""
+    an input. ``aligned``: positions of inputs that the code takes to begin at a multiple of 16 bytes, or not, as captured."""
 
     name: str
     device: Device
