@@ -10,7 +10,7 @@ import sys
 import types
 from typing import Any
 
-from tinycompile import cuda
+from tinycompile import cuda, library
 from tinycompile.api import CompiledFunction, CompiledModule, compile, explain, reset
 from tinycompile.backends import list_backends, lookup_backend, register_backend
 from tinycompile.base import errors

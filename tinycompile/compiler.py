@@ -40,6 +40,7 @@ from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.ir.verify_loops import verify_loops
 from tinycompile.ir.verify_plan import verify_plan
 from tinycompile.lower.lowering import lower
+from tinycompile.ops.record import CUSTOM
 from tinycompile.passes.pipeline import optimize
 from tinycompile.runtime.autotune import Tuner
 from tinycompile.runtime.build import build
@@ -153,6 +154,7 @@ def key_parts(printed_graph: str, target: Target, device: Device) -> dict[str, s
         "versions": f"schema {SCHEMA}, python {platform.python_version()}, torch {torch.__version__}, "
         f"triton {_triton_version()}",
         "package": package_hash(),
+        "custom ops": " ".join(f"{n}={h}" for n, h in sorted(CUSTOM.items()) if f"ops.{n}(" in printed_graph),
     }
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from tinycompile.ops.table import OpObject
+
 BUILTIN_TYPES = (
     BuiltinFunctionType,
     MethodDescriptorType,
@@ -14,6 +16,7 @@ BUILTIN_TYPES = (
     MethodWrapperType,
     torch._ops.OpOverloadPacket,
     torch._ops.OpOverload,
+    OpObject,
 )
 # Packages whose attributes are taken not to change.
 _TRUSTED = frozenset(

@@ -152,6 +152,7 @@ class Op:
 
 
 OPS: dict[str, Op] = {}
+CUSTOM: dict[str, str] = {}  # records of the program's own: a hash of what they were made of, for cache keys
 
 
 def register(op: Op) -> Op:

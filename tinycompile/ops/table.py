@@ -123,6 +123,10 @@ def _understood(values: Any) -> bool:
     return True
 
 
+class OpObject:
+    """A callable object that is an op, bound like torch's functions: base of the program's own ops."""
+
+
 class SchemaBinder:
     """Binds a call by the record's schema: renames keywords, makes tuples of lists, sets aside ``out`` and ``inplace``."""
 

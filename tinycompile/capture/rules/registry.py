@@ -13,12 +13,14 @@ from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import NONE, Const
+from tinycompile.capture.values.constant import NONE, Const, natively
+from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BuiltinValue
 from tinycompile.capture.values.object import NewObject, ObjectValue, class_lookup, is_plain_class
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.symbolic import SymInt
+from tinycompile.ops.table import OpObject
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -52,14 +54,14 @@ def call(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
         if number is not None:
             return number
     if fn in _PURE and all(v.is_constant or isinstance(v, (SymInt, ScalarValue)) for v in (*args, *kwargs.values())):
-        return tr.from_python(fn(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+        return tr.from_python(natively(fn, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
     owner = getattr(fn, "__objclass__", None)
     if owner is not None and args and owner not in torch.Tensor.__mro__[:-1]:  # list.append(x, y): an unbound method
         return args[0].call_method(tr, fn.__name__, args[1:], kwargs)
     receiver = getattr(fn, "__self__", None)
     if owner is None and isinstance(receiver, (str, bytes, range, tuple)):  # a bound C method from outside
         return tr.from_python(receiver).call_method(tr, fn.__name__, args, kwargs)
-    if is_torch(fn):
+    if is_torch(fn) or isinstance(fn, OpObject):
         return torch_calls.call_torch(tr, fn, args, kwargs)
     raise GraphBreak("unknown-function", BuiltinValue(fn).describe())
 
@@ -117,11 +119,30 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _exception(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
-    known = all(v.is_constant for v in (*args, *kwargs.values()))
-    made_by = [class_lookup(cls, name) for name in ("__init__", "__new__")]
-    if not known or not issubclass(cls, Exception) or any(m is None or m[0].__module__ != "builtins" for m in made_by):
+    """An exception of a class whose ``__init__`` is the program's or the builtin one."""
+    owner = class_lookup(cls, "__new__")
+    if owner is None or owner[0].__module__ != "builtins" or not issubclass(cls, Exception) or issubclass(cls, OSError):
         raise GraphBreak("user-exception", f"{cls.__name__} was made")
-    return tr.exception(cls(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+    if issubclass(cls, ExceptionGroup):
+        return _exception_group(tr, cls, args, kwargs)
+    plain = tuple(a.constant(tr) for a in args if a.is_constant)
+    error = cls.__new__(cls, *plain)
+    made = tr.remember(ExceptionValue(error, list(args)))
+    init = made.special(tr, "__init__")
+    if init is not None:
+        init.call(tr, args, kwargs)
+    elif kwargs and all(v.is_constant for v in (*args, *kwargs.values())):
+        error.__init__(*plain, **{k: v.constant(tr) for k, v in kwargs.items()})  # as Python checks them
+    elif kwargs:
+        raise GraphBreak("user-exception", f"{cls.__name__} was made with keywords")
+    return made
+
+
+def _exception_group(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
+    members = list(args[1].iterate(tr)) if len(args) == 2 and not kwargs else []
+    if cls is not ExceptionGroup or not members or not all(isinstance(m, ExceptionValue) for m in members):
+        raise GraphBreak("user-exception", f"{cls.__name__} was made")
+    return tr.remember(ExceptionValue(cls(args[0].constant(tr), [m.obj for m in members]), list(args)))  # type: ignore[attr-defined]
 
 
 def _new_object(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
@@ -140,6 +161,15 @@ def _setattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(target, ObjectValue):
         raise GraphBreak("side-effect", f"an attribute of {target.describe()} was set")
     target.store(tr, name.constant(tr), value)
+    return NONE
+
+
+@rule(object.__delattr__, torch.nn.Module.__delattr__)
+def _delattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    target, name = args
+    if not isinstance(target, ObjectValue):
+        raise GraphBreak("side-effect", f"an attribute of {target.describe()} was deleted")
+    target.erase(tr, name.constant(tr))
     return NONE
 
 
