@@ -25,6 +25,8 @@ from tinycompile.eager.storage import Storage
 from tinycompile.ops.record import BoundCall
 
 _AUTOGRAD = Key.AUTOGRAD.bit
+_PRIVATE = Key.PRIVATEUSE1.bit  # tensors of registered devices have no torch handle
+_NO_HANDLE = Key.META.bit | _PRIVATE
 _DEVICES: dict[torch.device, tuple[Device, int]] = {}
 
 
@@ -46,10 +48,12 @@ class Tensor(DifferentiableMethods, TensorMethods):
     keys: int
     tape: ClassVar[Any] = None
     """What is done where our tape follows a tensor; set by ``autograd.py``, which stands above this file."""
+    elsewhere: ClassVar[Any] = None
+    """What is done with tensors of a registered device; set by ``custom_device.py``, which stands above this file."""
 
     def __init__(self, storage: Storage, meta: TensorMeta) -> None:
         """A tensor of ``meta`` on ``storage``. Raises RuntimeError when it would reach beyond the end."""
-        end = _extent(meta) * meta.dtype.itemsize
+        end = extent(meta) * meta.dtype.itemsize
         if end > storage.nbytes:
             raise RuntimeError(f"a tensor {meta} needs {end} bytes of storage, but there are {storage.nbytes}")
         self.device, self.keys = storage.device, 1 << backend_key(storage.device.type)
@@ -209,9 +213,17 @@ class Tensor(DifferentiableMethods, TensorMethods):
 
     # --- torch
 
+    @property
+    def lacks_handle(self) -> bool:
+        """Whether it is on a registered device, where torch has no tensors."""
+        return bool(self.keys & _PRIVATE) and self._handle is None and self._base is None
+
     def torch(self) -> torch.Tensor:
         """A torch tensor on the same memory: always the same object, unless our tape follows this tensor. Then it is a new one
-        on torch's tape, through which torch's backward reaches ours."""
+        on torch's tape, through which torch's backward reaches ours. On a registered device, where torch has no tensors, it is
+        this tensor itself."""
+        if self.lacks_handle:
+            return self  # type: ignore[return-value]
         return self.raw() if not self.keys & _AUTOGRAD else self._bridged()
 
     def _bridged(self) -> Any:
@@ -237,6 +249,8 @@ class Tensor(DifferentiableMethods, TensorMethods):
                 return type(other)._extern(fn, args, kwargs)
         if cls.tape is not None and cls.tape.follows(args, kwargs):
             return cls.tape.call(fn, args, kwargs)
+        if cls.elsewhere is not None and cls.elsewhere.concerns(args, kwargs):
+            return cls.elsewhere.call(fn, args, kwargs)
         return run_on_handles(fn, args, kwargs)
 
     @classmethod
@@ -244,6 +258,8 @@ class Tensor(DifferentiableMethods, TensorMethods):
         """``add_`` and ``out=``: torch's own function writes, with torch's checks."""
         if cls.tape is not None and cls.tape.follows(args, kwargs, bound.out):
             return cls.tape.write(bound, fn, args, kwargs)
+        if cls.elsewhere is not None and cls.elsewhere.concerns(bound.args, {}, bound.out):
+            return cls.elsewhere.write(bound)
         return cls._extern(fn, args, kwargs)
 
     # --- indexing
@@ -276,28 +292,32 @@ class Tensor(DifferentiableMethods, TensorMethods):
 
     # --- values
 
+    def readable(self) -> Any:
+        """A torch tensor with the same values: the handle, or a copy where there is none."""
+        return self.elsewhere.host(self) if self.lacks_handle else self.raw()
+
     def item(self) -> Any:
         """The one element as a Python number."""
-        return self.raw().item()
+        return self.readable().item()
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers."""
-        return self.raw().tolist()
+        return self.readable().tolist()
 
     def __bool__(self) -> bool:
-        return bool(self.raw())
+        return bool(self.readable())
 
     def __int__(self) -> int:
-        return int(self.raw())
+        return int(self.readable())
 
     def __float__(self) -> float:
-        return float(self.raw())
+        return float(self.readable())
 
     def __complex__(self) -> complex:
-        return complex(self.raw())
+        return complex(self.readable())
 
     def __index__(self) -> int:
-        return self.raw().__index__()
+        return self.readable().__index__()
 
     def __len__(self) -> int:
         if not self.ndim:
@@ -313,7 +333,8 @@ class Tensor(DifferentiableMethods, TensorMethods):
         return bool((self == element).any())
 
     def __repr__(self) -> str:
-        return repr(self.raw().detach())
+        text = repr(self.readable().detach())
+        return f"{text[:-1]}, device='{self.device}')" if self.lacks_handle else text
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if not self.ndim and not self.is_meta else object.__format__(self, spec)
@@ -325,7 +346,7 @@ def _dim(dim: int, rank: int) -> int:
     return shapes.normalize_dim(dim, rank)
 
 
-def _extent(meta: TensorMeta) -> Any:
+def extent(meta: TensorMeta) -> Any:
     """Elements of storage that it reaches into."""
     if any(size == 0 for size in meta.shape):
         return 0
@@ -342,6 +363,8 @@ def _raw(storage: Storage, meta: TensorMeta) -> torch.Tensor:
 
 def from_torch(handle: torch.Tensor) -> Tensor:
     """A Tensor on the same memory; ``.torch()`` gives ``handle`` back. Raises TypeError for what isn't strided."""
+    if isinstance(handle, Tensor) and handle.lacks_handle:
+        return handle
     if not isinstance(handle, torch.Tensor):
         raise TypeError(f"from_torch() takes a torch.Tensor, not {type(handle).__name__}")
     if handle.layout is not torch.strided:
@@ -357,7 +380,7 @@ def from_meta(meta: TensorMeta) -> Tensor:
     """A fresh tensor without data on the meta device."""
     device = Device("meta")
     placed = TensorMeta(meta.shape, meta.strides, meta.dtype, device, 0)
-    return Tensor(Storage(_extent(placed) * meta.dtype.itemsize, device), placed)
+    return Tensor(Storage(extent(placed) * meta.dtype.itemsize, device), placed)
 
 
 def view_of(base: Tensor, meta: TensorMeta) -> Tensor:
@@ -366,7 +389,7 @@ def view_of(base: Tensor, meta: TensorMeta) -> Tensor:
     made.device, made.keys = base.device, base.keys & ~_AUTOGRAD
     made._handle, made._meta, made._storage = None, meta, base._storage
     made._base = made._autograd = made._view = made._views = None
-    if base.device.type != "meta" or base._storage is None:
+    if not base.keys & _NO_HANDLE or base._storage is None:
         handle = base._base if base._handle is None else base._handle
         made._base = base.raw() if handle is None or handle.dtype != meta.dtype else handle
         if made._base.dtype != meta.dtype:
@@ -388,7 +411,7 @@ def version_of(tensor: Any) -> int:
     """How often the memory was written to in place, as torch counts it; 0 where nobody counts."""
     handle = tensor
     if isinstance(tensor, Tensor):
-        if tensor.is_meta:
+        if tensor.is_meta or tensor.lacks_handle:
             return 0
         handle = tensor._handle if tensor._handle is not None else tensor._base
         if handle is None:
