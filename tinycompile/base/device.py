@@ -12,6 +12,13 @@ DEVICE_TYPES: tuple[str, ...] = (
     "meta", "hpu", "ve", "lazy", "ipu", "mtia", "privateuseone",
 )  # fmt: skip
 _CODE = {name: code for code, name in enumerate(DEVICE_TYPES)}
+_NAMES = dict(enumerate(DEVICE_TYPES))  # as :meth:`Device.unpack` gives them
+
+
+def rename_privateuse1(name: str) -> None:
+    """Give the ``privateuseone`` slot another name, as ``torch.utils.rename_privateuse1_backend`` does; the old one stays known."""
+    code = _CODE["privateuseone"]
+    _CODE[name], _NAMES[code] = code, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +32,7 @@ class Device:
         if __debug__:
             if self.type not in _CODE:
                 raise RuntimeError(
-                    f"Expected one of {', '.join(DEVICE_TYPES)} device type at start of device string: {self.type}"
+                    f"Expected one of {', '.join(_NAMES.values())} device type at start of device string: {self.type}"
                 )
             if not -1 <= self.index <= 127:
                 raise RuntimeError(f"Device index must be -1 or between 0 and 127, got {self.index}")
@@ -49,7 +56,7 @@ class Device:
     @classmethod
     def unpack(cls, data: bytes) -> Device:
         """The inverse of :meth:`pack`."""
-        return cls(DEVICE_TYPES[int.from_bytes(data[:2], "little")], int.from_bytes(data[2:4], "little", signed=True))
+        return cls(_NAMES[int.from_bytes(data[:2], "little")], int.from_bytes(data[2:4], "little", signed=True))
 
     def __str__(self) -> str:
         return self.type if self.index < 0 else f"{self.type}:{self.index}"

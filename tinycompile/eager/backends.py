@@ -21,7 +21,7 @@ from tinycompile.eager.tensor import Tensor, from_meta, meta_of_torch, unwrap, v
 from tinycompile.ops.record import OPS, Decompose, Op, View
 
 # Ops whose result is a view when strides or dtypes allow it, else a copy: torch decides.
-_MAY_COPY = frozenset({"reshape", "flatten", "contiguous", "to", "view_as"})
+MAY_COPY = frozenset({"reshape", "flatten", "contiguous", "to", "view_as"})
 _SEVERAL_VIEWS = frozenset({"split", "split_with_sizes", "chunk", "unbind"})
 # Ops that need the data of a meta tensor when they name another device; factories don't.
 _COPIES_DATA = frozenset({"to", "to_device", "copy_"})
@@ -37,7 +37,7 @@ def is_same(op: Op) -> bool:
 def is_view(op: Op) -> bool:
     """Whether the results always alias the first argument."""
     aliases = {r.alias for r in op.schema.returns}
-    return isinstance(op.lowering, View) and aliases == {"a"} and op.name not in _MAY_COPY
+    return isinstance(op.lowering, View) and aliases == {"a"} and op.name not in MAY_COPY
 
 
 def meta_of(value: Any) -> Any:
@@ -57,7 +57,7 @@ def named_results(op: Op, items: Sequence[Any]) -> Any:
     return kind(items) if kind is not None and named else tuple(items)
 
 
-def _view(op: Op, of: Tensor, meta: Any, rest: tuple[Any, ...]) -> Tensor:
+def make_view(op: Op, of: Tensor, meta: Any, rest: tuple[Any, ...]) -> Tensor:
     """A view, which knows its base: but for detach, whose point is to know nothing."""
     view = view_of(of, meta)
     if op.name != "detach":
@@ -69,7 +69,7 @@ def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     """CPU and CUDA. Called with torch tensors alone it returns torch tensors."""
     op = OPS[op_name]
     if op_name in _ALIASES and isinstance(args[0], Tensor):
-        return args[0] if is_same(op) else _view(op, args[0], op.meta(args[0].meta, *args[1:]), args[1:])
+        return args[0] if is_same(op) else make_view(op, args[0], op.meta(args[0].meta, *args[1:]), args[1:])
     inputs = dispatcher.tensors_in(args)
     try:
         result = op.eager(*[a.raw() if type(a) is Tensor else unwrap(a) for a in args])
@@ -92,7 +92,7 @@ def run_meta(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return args[0]
     metas = op.meta(*(meta_of(a) for a in args))
     if op_name in _ALIASES and isinstance(args[0], Tensor):
-        return _view(op, args[0], metas, args[1:])
+        return make_view(op, args[0], metas, args[1:])
     if isinstance(metas, TensorMeta):
         if metas.device.type == "meta":
             return from_meta(metas)

@@ -14,6 +14,7 @@ from tinycompile.base.device import Device
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.fake import FakeTensor
+from tinycompile.eager.storage import ALLOCATORS
 from tinycompile.eager.tensor import Tensor, from_torch, unwrap, wrap
 
 
@@ -38,6 +39,8 @@ def tensor(
     data: Any, *, dtype: torch.dtype | None = None, device: Device | str | None = None, requires_grad: bool = False
 ) -> Tensor:
     """A new tensor with a copy of ``data``: a number, nested sequences, or an array."""
+    if device is not None and Device.of(device).type in ALLOCATORS:
+        return _leaf(from_torch(torch.tensor(unwrap(data), dtype=dtype)).to(device), requires_grad)
     return _leaf(from_torch(torch.tensor(unwrap(data), dtype=dtype, device=_option(device))), requires_grad)
 
 
@@ -45,6 +48,8 @@ def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Device | str 
     """``data`` itself where it can be shared (tensors, arrays), else a copy."""
     if isinstance(data, Tensor) and dtype in (None, data.dtype) and (device is None or Device.of(device) == data.device):
         return data
+    if device is not None and Device.of(device).type in ALLOCATORS:
+        return as_tensor(data, dtype).to(device)
     return from_torch(torch.as_tensor(unwrap(data), dtype=dtype, device=_option(device)))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -16,7 +18,7 @@ class Storage:
     Storages over the same memory of torch's are one object: ``a.storage is b.storage`` asks whether two tensors share memory.
     """
 
-    __slots__ = ("__weakref__", "_bytes", "_nbytes", "device")
+    __slots__ = ("__weakref__", "_bytes", "_memory", "_nbytes", "device")
 
     def __init__(self, nbytes: int, device: Device | str = "cpu") -> None:
         """Uninitialised bytes."""
@@ -25,7 +27,11 @@ class Storage:
         self.device = Device.of(device)
         self._nbytes = nbytes
         self._bytes: torch.UntypedStorage | None = None
-        if self.device.type != "meta":
+        self._memory: Any = None
+        allocate = ALLOCATORS.get(self.device.type)
+        if allocate is not None:
+            self._memory = allocate(nbytes, max(self.device.index, 0))
+        elif self.device.type != "meta":
             self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self.device.torch()).untyped_storage()
             _known[storage_id(self._bytes)] = self
 
@@ -38,6 +44,7 @@ class Storage:
             return known
         made = cls.__new__(cls)
         made.device, made._nbytes, made._bytes = Device.of(untyped.device), untyped.nbytes(), untyped
+        made._memory = None
         _known[key] = made
         return made
 
@@ -48,13 +55,20 @@ class Storage:
 
     @property
     def untyped(self) -> torch.UntypedStorage:
-        """torch's object on these bytes. Raises NotImplementedError on meta."""
+        """torch's object on these bytes. Raises NotImplementedError on meta and on registered devices."""
+        if self._memory is not None:
+            raise NotImplementedError(f"torch has no tensors on {self.device}: copy it with .cpu() first")
         if self._bytes is None:
             raise NotImplementedError("Cannot access the data of a meta storage; no data!")
         return self._bytes
 
+    @property
+    def memory(self) -> Any:
+        """What the allocator of a registered device returned; None elsewhere."""
+        return self._memory
+
     def data_ptr(self) -> int:
-        """The address of the first byte; 0 on meta."""
+        """The address of the first byte; 0 on meta and on registered devices."""
         return 0 if self._bytes is None else self._bytes.data_ptr()
 
     def __len__(self) -> int:
@@ -64,4 +78,6 @@ class Storage:
         return f"Storage({self.nbytes} bytes on {self.device})"
 
 
+# Of registered devices, by name: ``allocate(nbytes, index)`` returns memory, which may be any object.
+ALLOCATORS: dict[str, Callable[[int, int], Any]] = {}
 _known: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()

@@ -1,0 +1,291 @@
+"""Devices that users add: ``register_device`` fills the PrivateUse1 slot with an allocator, a copy and kernels.
+
+A tensor there has metadata and a :class:`Storage` like any other, but no torch handle: its bytes are whatever the allocator
+returned. Views need no kernel. An op without one runs through its decomposition, or on the CPU between two copies, with a
+warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tinycompile.base.device import Device, rename_privateuse1
+from tinycompile.base.logs import warn_once
+from tinycompile.base.meta import TensorMeta
+from tinycompile.base.torch_private import storage_id
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import Key, KeySet
+from tinycompile.eager.backends import MAY_COPY, is_same, is_view, make_view, meta_of, named_results, run_torch
+from tinycompile.eager.storage import ALLOCATORS, Storage
+from tinycompile.eager.tensor import Tensor, extent, from_torch, unwrap, view_of
+from tinycompile.ops.record import OPS, BoundCall, Decompose, Op
+
+Memory = Any
+_PRIVATE = Key.PRIVATEUSE1.bit
+
+
+@dataclass(frozen=True)
+class RegisteredDevice:
+    """What :func:`register_device` was given."""
+
+    name: str
+    allocator: Callable[[int, int], Memory]
+    copy: Callable[[Memory, Memory], None]
+    kernels: Mapping[str, Callable[..., None]]
+    codegen: Callable[..., Any] | None = None
+
+
+_registered: RegisteredDevice | None = None
+
+
+def register_device(
+    name: str,
+    allocator: Callable[[int, int], Memory],
+    copy: Callable[[Memory, Memory], None],
+    kernels: Mapping[str, Callable[..., None]],
+    codegen: Callable[..., Any] | None = None,
+) -> Device:
+    """Add a device: ``tinycompile.zeros(3, device=name)``, ``x.to(name)`` and ``f"{name}:1"`` work from then on.
+
+    ``allocator(nbytes, index)`` returns memory, any object; it is let go of when nobody holds the storage. ``copy(to, of)``
+    copies all bytes between two memories of one size; the host's are flat uint8 torch tensors. ``kernels``: by the name of the
+    op's record, each called as ``kernel(out, *args)``: ``out`` is a new tensor (a tuple of them where the op has several
+    results) in the shape, strides and dtype that the record says, ``args`` are in schema order. ``codegen(kernel, plan)``
+    compiles one fused kernel: see ``docs/add_a_backend.md``. Returns the device.
+
+    There is one slot, as in torch (whose ``privateuseone`` is renamed too). Raises RuntimeError when it is taken under another
+    name, KeyError for a kernel of an op that has no record.
+    """
+    global _registered
+    unknown = sorted(set(kernels) - OPS.keys())
+    if unknown:
+        raise KeyError(f"no op record is called {', '.join(unknown)}")
+    if _registered is not None and _registered.name != name:
+        raise RuntimeError(f"the slot for a device of one's own is taken by {_registered.name!r}")
+    if name in ("cpu", "cuda", "meta"):
+        raise RuntimeError(f"{name!r} is a device already")
+    torch.utils.rename_privateuse1_backend(name)
+    rename_privateuse1(name)
+    for old in () if _registered is None else _registered.kernels:
+        dispatcher.register(old, Key.PRIVATEUSE1, None)
+    _registered = RegisteredDevice(name, allocator, copy, dict(kernels), codegen)
+    ALLOCATORS[name] = allocator
+    Tensor.elsewhere = Elsewhere()
+    for op_name, kernel in kernels.items():
+        dispatcher.register(op_name, Key.PRIVATEUSE1, _runner(OPS[op_name], kernel))
+    dispatcher.fallback(Key.PRIVATEUSE1, _run)
+    for key in (Key.CPU, Key.CUDA):
+        dispatcher.register("to_device", key, _moved)
+    return Device(name)
+
+
+def registered() -> RegisteredDevice | None:
+    """The device in the slot."""
+    return _registered
+
+
+def is_registered(device: Device | None) -> bool:
+    """Whether it is the device in the slot."""
+    return _registered is not None and device is not None and device.type == _registered.name
+
+
+# --- copies ------------------------------------------------------------------------------------------------------------------
+
+
+def _copy(to: Memory, of: Memory) -> None:
+    assert _registered is not None
+    _registered.copy(to, of)
+
+
+def to_host(tensor: Tensor) -> torch.Tensor:
+    """A torch tensor on the CPU with the same values, shape and strides."""
+    storage, meta = tensor.storage, tensor.meta
+    flat = torch.empty(storage.nbytes, dtype=torch.uint8)
+    _copy(flat, storage.memory)
+    typed = torch.empty(0, dtype=meta.dtype).set_(flat.untyped_storage(), 0, (storage.nbytes // meta.dtype.itemsize,), (1,))
+    placed: Any = meta.shape, meta.strides, meta.offset
+    return typed.as_strided(*placed)
+
+
+def from_host(value: torch.Tensor, device: Device) -> Tensor:
+    """A tensor on the device with the values and strides of one on the CPU."""
+    made = allocate(TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, 0))
+    write(made, value)
+    return made
+
+
+def allocate(meta: TensorMeta) -> Tensor:
+    """An uninitialised tensor there."""
+    device = Device(meta.device.type, max(meta.device.index, 0))
+    placed = TensorMeta(meta.shape, meta.strides, meta.dtype, device, 0)
+    return Tensor(Storage(extent(placed) * meta.dtype.itemsize, device), placed)
+
+
+def write(tensor: Tensor, value: torch.Tensor) -> None:
+    """Set a tensor's elements, or those of a view. What else is in its storage stays."""
+    host = to_host(tensor)
+    host.copy_(value)
+    whole = torch.empty(0, dtype=torch.uint8).set_(host.untyped_storage())
+    _copy(tensor.storage.memory, whole)
+
+
+# --- ops ---------------------------------------------------------------------------------------------------------------------
+
+
+def device_of(args: Sequence[Any]) -> Device:
+    """Of the tensors among the arguments on the registered device, else of a device argument."""
+    for tensor in dispatcher.tensors_in(args):
+        if dispatcher.keys_of(tensor) & _PRIVATE:
+            return tensor.device
+    return next(Device.of(a) for a in args if isinstance(a, (Device, torch.device, str)))
+
+
+def _placed(metas: Any, device: Device) -> Any:
+    """Fresh tensors for what the record says of the results."""
+    return allocate(metas) if isinstance(metas, TensorMeta) else tuple(allocate(m) for m in metas)
+
+
+def _runner(op: Op, kernel: Callable[..., None]) -> Callable[..., Any]:
+    """The kernel as the dispatcher calls it: the results are made here."""
+
+    def run(*args: Any) -> Any:
+        here = device_of(args)
+        out = _placed(op.meta(*(meta_of(a) for a in args)), here)
+        kernel(out, *(_scalars_here(a, here) for a in args))
+        return out if isinstance(out, Tensor) else named_results(op, out)
+
+    run.__qualname__ = f"{here_name(kernel)} on {_registered.name if _registered else ''}"
+    return run
+
+
+def here_name(kernel: Callable[..., Any]) -> str:
+    """A kernel's name, for the dispatch table."""
+    return getattr(kernel, "__qualname__", str(kernel))
+
+
+def _scalars_here(value: Any, device: Device) -> Any:
+    """CPU scalars, which torch lets go with tensors anywhere, moved to the device."""
+    if isinstance(value, (Tensor, torch.Tensor)) and not dispatcher.keys_of(value) & _PRIVATE:
+        return from_host(unwrap(value), device)
+    return type(value)(_scalars_here(v, device) for v in value) if type(value) in (tuple, list) else value
+
+
+def _run(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
+    """An op without a kernel."""
+    op = OPS[op_name]
+    if is_same(op):
+        return args[0]
+    if is_view(op):
+        return make_view(op, args[0], op.meta(args[0].meta, *args[1:]), args[1:])
+    if op_name in MAY_COPY:
+        return _view_or_copy(op, args)
+    if op_name in ("clone", "restride", "to_device", "copy_"):
+        return _on_cpu(op, args)
+    if isinstance(op.lowering, Decompose):
+        result = op.lowering.fn(*args)
+        if result is not NotImplemented:
+            return result
+    if any(dispatcher.keys_of(t) & _PRIVATE for t in dispatcher.tensors_in(args)):
+        warn_once(f"{device_of(args)} has no kernel for {op_name}: it runs on the CPU, between copies")
+    return _on_cpu(op, args)
+
+
+def _view_or_copy(op: Op, args: tuple[Any, ...]) -> Any:
+    """``reshape`` and its like: torch decides on a meta tensor."""
+    x = args[0]
+    bare = torch.empty_strided(tuple(x.shape), x.stride(), dtype=x.dtype, device="meta")
+    result = op.eager(bare, *args[1:])
+    if result is bare:
+        return x
+    if storage_id(result.untyped_storage()) != storage_id(bare.untyped_storage()):
+        return _on_cpu(op, args)
+    meta = TensorMeta(tuple(result.shape), result.stride(), x.dtype, x.device, x.offset + result.storage_offset())
+    return make_view(op, x, meta, args[1:])
+
+
+def _on_cpu(op: Op, args: tuple[Any, ...]) -> Any:
+    """Copies there, torch's kernel, copies back; ``to_device`` stays where it leads to."""
+    device = device_of(args)
+    target = Device.of(args[1]) if op.name == "to_device" else device
+    hosts = [_hosted(a) for a in args]
+    versions = [(a, h, h._version) for a, h in zip(args, hosts, strict=True) if isinstance(h, torch.Tensor)]
+    result = op.eager(*hosts)
+    for tensor, host, version in versions:
+        if host._version != version:
+            write(tensor, host)
+    return _returned(result, target, versions)
+
+
+def _hosted(value: Any) -> Any:
+    """CPU tensors for those of the device, the CPU for the device itself; also in lists."""
+    if isinstance(value, Tensor):
+        return to_host(value) if value.keys & _PRIVATE else value.raw()
+    if isinstance(value, (Device, torch.device)):
+        return torch.device("cpu") if is_registered(Device.of(value)) else unwrap(value)
+    if type(value) is dict:
+        return {k: _hosted(v) for k, v in value.items()}
+    return type(value)(_hosted(v) for v in value) if type(value) in (tuple, list) else value
+
+
+def _returned(value: Any, device: Device, given: Sequence[tuple[Any, Any, int]] = ()) -> Any:
+    """What the CPU computed, on the device again. A tensor that was given is itself."""
+    if isinstance(value, torch.Tensor):
+        for tensor, host, _ in given:
+            if value is host:
+                return tensor
+        return from_host(value.detach(), device) if is_registered(device) else from_torch(value)
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        items = [_returned(v, device, given) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def _moved(x: Any, device: Any, dtype: Any = None, copy: bool = False, memory_format: Any = None) -> Any:
+    """``to_device`` from the CPU or a card: to the registered device by its copy, else torch's."""
+    target = Device.of(device)
+    if not is_registered(target):
+        return run_torch("to_device", KeySet(dispatcher.keys_of(x)), (x, device, dtype, copy, memory_format))
+    host = unwrap(x).detach().to("cpu", dtype, memory_format=memory_format or torch.preserve_format)
+    return from_host(host, Device(target.type, max(target.index, 0)))
+
+
+class Elsewhere:
+    """What ``Tensor`` asks of tensors without a torch handle."""
+
+    host = staticmethod(to_host)
+
+    def concerns(self, args: Any, kwargs: Mapping[str, Any], out: Any = None) -> bool:
+        """Whether a tensor of the device is among them."""
+        found = dispatcher.tensors_in((args, tuple(kwargs.values()), out))
+        return any(isinstance(t, Tensor) and t.lacks_handle for t in found)
+
+    def call(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A torch function that has no record: on the CPU, and what it wrote to is written back."""
+        device = device_of((tuple(args), tuple(kwargs.values())))
+        warn_once(f"{device} has no kernel for {getattr(fn, '__name__', fn)}: it runs on the CPU, between copies")
+        hosts, named = _hosted(tuple(args)), _hosted(dict(kwargs))
+        pairs = [*zip(args, hosts, strict=True), *((kwargs[k], named[k]) for k in kwargs)]
+        given = [(t, h, h._version) for t, h in pairs if isinstance(h, torch.Tensor)]
+        result = fn(*hosts, **named)
+        for tensor, host, version in given:
+            if host._version != version and isinstance(tensor, Tensor) and tensor.keys & _PRIVATE:
+                write(tensor, host)
+        return _returned(result, device, given)
+
+    def write(self, bound: BoundCall) -> Any:
+        """``add_`` and ``out=``: the result, then a copy of it into the tensor."""
+        target = bound.args[0] if bound.inplace else bound.out
+        result = dispatcher.call_bound(bound.op.name, bound.args)
+        if bound.inplace and tuple(result.shape) != tuple(target.shape):
+            raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}")
+        write(target, to_host(result))
+        return target
+
+
+def as_strided(base: Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> Tensor:
+    """A view for compiled code."""
+    return view_of(base, TensorMeta(tuple(shape), tuple(strides), base.dtype, base.device, offset))
