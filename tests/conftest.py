@@ -12,12 +12,13 @@ import torch
 _cache = tempfile.TemporaryDirectory(prefix="tinycompile-tests-")
 os.environ["TINYCOMPILE_CACHE_DIR"] = _cache.name
 os.environ["TINYCOMPILE_ON_ERROR"] = "raise"
+os.environ["TINYCOMPILE_VERIFY"] = "1"
 for _name in ("TINYCOMPILE_DUMP", "TINYCOMPILE_LOG"):
     os.environ.pop(_name, None)
 
 from tinycompile.base.config import config  # noqa: E402
 
-config.verify_ir = True
+assert config.verify_ir
 
 
 def pytest_configure(config: pytest.Config) -> None:

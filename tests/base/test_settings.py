@@ -17,12 +17,14 @@ pytestmark = pytest.mark.pure
 
 
 def test_the_environment_gives_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TINYCOMPILE_CACHE_DIR", "TINYCOMPILE_DUMP", "TINYCOMPILE_LOG", "TINYCOMPILE_ON_ERROR"):
+    for name in ("TINYCOMPILE_CACHE_DIR", "TINYCOMPILE_DUMP", "TINYCOMPILE_LOG", "TINYCOMPILE_ON_ERROR", "TINYCOMPILE_VERIFY"):
         monkeypatch.delenv(name, raising=False)
     plain = Config()
     assert plain.cache_dir.endswith(".cache/tinycompile") and "~" not in plain.cache_dir
     assert (plain.on_error, plain.disk_cache, plain.dump_dir, plain.log) == ("eager", True, None, frozenset())
-    assert (plain.recompile_limit, plain.dynamic, plain.max_autotune) == (8, None, False)
+    assert (plain.recompile_limit, plain.dynamic, plain.max_autotune, plain.verify_ir) == (8, None, False, False)
+    monkeypatch.setenv("TINYCOMPILE_VERIFY", "1")
+    assert Config().verify_ir
     monkeypatch.setenv("TINYCOMPILE_CACHE_DIR", "/some/where")
     monkeypatch.setenv("TINYCOMPILE_DUMP", "out")
     monkeypatch.setenv("TINYCOMPILE_LOG", "graph, guards,")
