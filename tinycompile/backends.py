@@ -16,13 +16,15 @@ from tinycompile.base.errors import BackendError
 from tinycompile.base.logs import log, warn_once
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.target import H100, Target
-from tinycompile.compiler import CompiledGraph, compile_graph
+from tinycompile.compiler import CompiledGraph, compile_graph, compile_registered
+from tinycompile.eager.custom_device import is_registered, registered
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.passes.pipeline import optimize
 from tinycompile.runtime import cpp_build
 from tinycompile.runtime.cuda_graphs import graphed
+from tinycompile.runtime.registered import run_by_ops
 
 CompileFn = Callable[[Graph, Sequence[Any], Artifacts], CompiledGraph]
 Backend = str | Callable[..., Any] | None
@@ -92,6 +94,8 @@ def cuda_target(index: int) -> Target:
 def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune: bool = False) -> CompiledGraph:
     device = graph_device(graph)
     try:
+        if is_registered(device):
+            return _on_registered(graph, inputs, artifacts)
         if device is not None and device.type == "cuda":
             return _triton(graph, inputs, artifacts, autotune)
         if device is not None and device.type == "cpu":
@@ -136,6 +140,18 @@ def _cpp(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledG
     if cpp_build.compiler() is None:
         raise BackendError('backend="cpp" needs g++ or clang++ on the PATH')
     return compile_graph(graph, cpp_build.cpu_target(), device, artifacts)
+
+
+def _on_registered(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
+    """By the device's ``codegen``; op by op where it has none or leaves a kernel out, or where our tape must follow."""
+    here, device = registered(), graph_device(graph)
+    assert here is not None and device is not None
+    artifacts["1_graph.py"] = print_graph(graph)
+    by_ops = CompiledGraph(graph, None, device, functools.partial(run_by_ops, graph), None, artifacts)
+    if here.codegen is None or (torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in inputs)):
+        return by_ops
+    made = compile_registered(graph, device, here.codegen, artifacts)
+    return by_ops if made is None else made
 
 
 def _eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:

@@ -26,13 +26,13 @@ from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.device import Device
 from tinycompile.base.logs import log
-from tinycompile.base.target import Target
-from tinycompile.codegen.emit import emit
+from tinycompile.base.target import GENERIC, Target
+from tinycompile.codegen.emit import assemble, described, emit
 from tinycompile.fuse.planner import plan as make_plan
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.loops_text import print_loops
-from tinycompile.ir.plan import Plan
+from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.plan_text import print_plan
 from tinycompile.ir.source import Source
 from tinycompile.ir.source_text import dump_source, load_source
@@ -45,8 +45,11 @@ from tinycompile.passes.pipeline import optimize
 from tinycompile.runtime.autotune import Tuner
 from tinycompile.runtime.build import build
 from tinycompile.runtime.cache import DiskCache
+from tinycompile.runtime.registered import link_registered
 
 SCHEMA = 1
+# ``codegen(kernel, plan)`` of a registered device: text for people, and a function that runs the kernel; None: not this one.
+Codegen = Callable[[Kernel, Plan], tuple[str, Callable[..., None]] | None]
 
 
 @dataclass
@@ -111,8 +114,40 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
     return CompiledGraph(graph, target, device, call, source, artifacts, the_plan, times)
 
 
+def compile_registered(graph: Graph, device: Device, codegen: Codegen, artifacts: Artifacts) -> CompiledGraph | None:
+    """For a registered device: the same stages, and its ``codegen`` for each kernel; None where that returns None for one.
+    Nothing goes to the disk cache, for launchers are live objects."""
+    times: dict[str, float] = {}
+    plan = fuse(graph, GENERIC, artifacts, times)
+    with _timed(times, "codegen"):
+        made = {k.nest.name: codegen(k, plan) for k in plan.kernels}
+        found = {name: one for name, one in made.items() if one is not None}
+        if len(found) < len(made):
+            return None
+        sources = {k.nest.name: described(k, plan, device.type, found[k.nest.name][0]) for k in plan.kernels}
+        source = assemble(plan, sources, GENERIC)
+        artifacts["6_kernels.txt"] = "\n\n".join(k.text for k in source.kernels)
+        artifacts["6_wrapper.py"] = source.wrapper
+    with _timed(times, "build"):
+        call = link_registered(source, device, {name: launch for name, (_, launch) in found.items()})
+    return CompiledGraph(graph, None, device, call, source, artifacts, plan, times)
+
+
 def generate(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, float]) -> tuple[Plan, Source]:
     """Optimize, lower, fuse, and generate code: all stages that need no device."""
+    plan = fuse(graph, target, artifacts, times)
+    with _timed(times, "codegen"):
+        source = emit(plan, target)
+        name = "6_triton.py" if target.language == "triton" else "6_cpp.cpp"
+        artifacts[name] = "\n\n".join([*filter(None, [source.prelude]), *(k.text for k in source.kernels)])
+        artifacts["6_wrapper.py"] = source.wrapper
+    for kernel in source.kernels:
+        log("kernels", kernel.text)
+    return plan, source
+
+
+def fuse(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, float]) -> Plan:
+    """Optimize, lower and plan."""
     check = config.verify_ir
     with _timed(times, "optimize"):
         if check:
@@ -130,14 +165,7 @@ def generate(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str
         artifacts.lazy("5_plan.py", lambda: print_plan(plan))
     for d in plan.decisions:
         log("fusion", f"{d.first} + {d.second}: {'fused' if d.fused else 'not fused'} [{d.rule}] {d.why}")
-    with _timed(times, "codegen"):
-        source = emit(plan, target)
-        name = "6_triton.py" if target.language == "triton" else "6_cpp.cpp"
-        artifacts[name] = "\n\n".join([*filter(None, [source.prelude]), *(k.text for k in source.kernels)])
-        artifacts["6_wrapper.py"] = source.wrapper
-    for kernel in source.kernels:
-        log("kernels", kernel.text)
-    return plan, source
+    return plan
 
 
 def _keep_pass(artifacts: Artifacts, index: int, name: str, graph: Graph) -> None:

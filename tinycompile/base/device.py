@@ -16,7 +16,7 @@ _NAMES = dict(enumerate(DEVICE_TYPES))  # as :meth:`Device.unpack` gives them
 
 
 def rename_privateuse1(name: str) -> None:
-    """Give the ``privateuseone`` slot another name, as ``torch.utils.rename_privateuse1_backend`` does; the old one stays known."""
+    """Another name for the ``privateuseone`` slot, as by ``torch.utils.rename_privateuse1_backend``; the old one stays known."""
     code = _CODE["privateuseone"]
     _CODE[name], _NAMES[code] = code, name
 

@@ -21,4 +21,5 @@ class Target:
 
 
 H100 = Target("triton", "sm_90", 132, 50 << 20, 227 << 10)
+GENERIC = Target("generic", "generic", 1, 1 << 20)  # a device of which nothing is known
 A100 = Target("triton", "sm_80", 108, 40 << 20, 163 << 10)

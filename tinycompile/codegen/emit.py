@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +10,12 @@ import tinycompile.codegen.cpp.emit as cpp
 import tinycompile.codegen.cpp.horizontal as cpp_horizontal
 import tinycompile.codegen.triton.emit as triton
 import tinycompile.codegen.triton.horizontal as triton_horizontal
+from tinycompile.base import expr as ex
 from tinycompile.base.target import Target
 from tinycompile.codegen.wrapper import emit_wrapper, extern_name
 from tinycompile.ir.loops import ExternCall, TensorView
-from tinycompile.ir.plan import Plan
-from tinycompile.ir.source import KernelSource, Source
+from tinycompile.ir.plan import Kernel, Plan
+from tinycompile.ir.source import KernelArg, KernelSource, Source
 
 _EMITTERS = {
     "triton": (triton.emit_kernel, triton_horizontal.emit_horizontal),
@@ -29,6 +30,22 @@ def emit(plan: Plan, target: Target) -> Source:
     for kernel in plan.kernels:
         make = emit_horizontal if kernel.more else emit_kernel
         kernels[kernel.nest.name] = replace(make(kernel, plan, target, kernel.nest.name), flops=kernel.flops)
+    return assemble(plan, kernels, target)
+
+
+def described(kernel: Kernel, plan: Plan, language: str, text: str) -> KernelSource:
+    """A kernel that a registered device made: its parameters are the buffers that it reads, those that it writes, and every
+    size of the plan."""
+    dtypes = {b.name: str(b.meta.dtype).removeprefix("torch.") for b in plan.buffers}
+    args = [KernelArg(name, "pointer", dtypes[name]) for name in dict.fromkeys((*kernel.reads, *kernel.writes))]
+    args += [KernelArg(s.symbol, "size", "int64", ex.sym(s.symbol, 2)) for s in plan.sizes]
+    return KernelSource(
+        kernel.nest.name, language, text, tuple(args), bytes_moved=kernel.bytes_moved, flops=kernel.flops, why=kernel.why
+    )
+
+
+def assemble(plan: Plan, kernels: Mapping[str, KernelSource], target: Target) -> Source:
+    """The kernels, and the wrapper that launches them."""
     prelude = cpp.prelude(target) if target.language == "cpp" and kernels else ""
     externs = dict.fromkeys((extern_name(s.kind, s.target), s.kind, s.target) for s in plan.steps if isinstance(s, ExternCall))
     aliases = tuple(

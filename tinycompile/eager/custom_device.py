@@ -136,12 +136,13 @@ def write(tensor: Tensor, value: torch.Tensor) -> None:
 # --- ops ---------------------------------------------------------------------------------------------------------------------
 
 
-def device_of(args: Sequence[Any]) -> Device:
-    """Of the tensors among the arguments on the registered device, else of a device argument."""
+def device_of(args: Sequence[Any], op: Op | None = None) -> Device:
+    """Of the tensors among the arguments on the registered device, else what is given for the op's device argument."""
     for tensor in dispatcher.tensors_in(args):
         if dispatcher.keys_of(tensor) & _PRIVATE:
-            return tensor.device
-    return next(Device.of(a) for a in args if isinstance(a, (Device, torch.device, str)))
+            return Device.of(tensor.device)
+    assert op is not None and op.schema.device_arg is not None
+    return Device.of(args[op.schema.device_arg])
 
 
 def _placed(metas: Any, device: Device) -> Any:
@@ -153,7 +154,7 @@ def _runner(op: Op, kernel: Callable[..., None]) -> Callable[..., Any]:
     """The kernel as the dispatcher calls it: the results are made here."""
 
     def run(*args: Any) -> Any:
-        here = device_of(args)
+        here = device_of(args, op)
         out = _placed(op.meta(*(meta_of(a) for a in args)), here)
         kernel(out, *(_scalars_here(a, here) for a in args))
         return out if isinstance(out, Tensor) else named_results(op, out)
@@ -209,15 +210,17 @@ def _view_or_copy(op: Op, args: tuple[Any, ...]) -> Any:
 
 def _on_cpu(op: Op, args: tuple[Any, ...]) -> Any:
     """Copies there, torch's kernel, copies back; ``to_device`` stays where it leads to."""
-    device = device_of(args)
+    device, at = device_of(args, op), op.schema.device_arg
     target = Device.of(args[1]) if op.name == "to_device" else device
     hosts = [_hosted(a) for a in args]
+    if at is not None and args[at] is not None:
+        hosts[at] = torch.device("cpu") if is_registered(Device.of(args[at])) else unwrap(args[at])
     versions = [(a, h, h._version) for a, h in zip(args, hosts, strict=True) if isinstance(h, torch.Tensor)]
     result = op.eager(*hosts)
     for tensor, host, version in versions:
         if host._version != version:
             write(tensor, host)
-    return _returned(result, target, versions)
+    return _returned(result, target, versions if is_registered(target) else ())
 
 
 def _hosted(value: Any) -> Any:

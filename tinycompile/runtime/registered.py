@@ -1,0 +1,76 @@
+"""Compiled code for registered devices: the same wrapper as everywhere, over launchers that the device's ``codegen`` made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.base.device import Device
+from tinycompile.base.meta import TensorMeta
+from tinycompile.dispatch import dispatcher
+from tinycompile.eager.custom_device import allocate, as_strided
+from tinycompile.eager.tensor import Tensor
+from tinycompile.ir.graph import Graph, Node
+from tinycompile.ir.interpreter import Interpreter, torch_function
+from tinycompile.ir.source import Source
+from tinycompile.ops.calls import ops
+from tinycompile.runtime.linked import Linked
+
+Call = Callable[..., tuple[Any, ...]]
+
+
+def link_registered(source: Source, device: Device, launchers: Mapping[str, Callable[..., None]]) -> Call:
+    """The wrapper's function over tensors of ours. ``launchers``: by kernel name, called with the kernel's buffers and the
+    plan's sizes."""
+    namespace: dict[str, Any] = {
+        "torch": torch,
+        "empty": functools.partial(_empty, device),
+        "stream": _no_stream,
+        "as_strided": as_strided,
+        "restride": _restride,
+        **{name: functools.partial(_launch, launcher) for name, launcher in launchers.items()},
+        **{name: _extern(kind, target) for name, kind, target in source.externs},
+    }
+    linked = Linked(source, namespace)
+    exec(compile(source.wrapper, f"<tinycompile {source.name} wrapper>", "exec"), namespace)
+    call: Call = namespace["call"]
+    call.linked = linked  # type: ignore[attr-defined]  # lives as long as the code
+    return call
+
+
+class ByOps(Interpreter):
+    """The graph op by op, through the dispatcher: the device's kernels run, and our tape follows."""
+
+    def call(self, node: Node, args: tuple[Any, ...]) -> Any:
+        """By the op's name."""
+        return dispatcher.call_bound(node.target, args)
+
+
+def run_by_ops(graph: Graph, *inputs: Any) -> tuple[Any, ...]:
+    """The outputs for these tensors and numbers."""
+    return ByOps(graph).run(*inputs)
+
+
+def _empty(device: Device, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return allocate(TensorMeta(tuple(shape), tuple(strides), dtype, device, 0))
+
+
+def _no_stream() -> int:
+    return 0
+
+
+def _launch(launcher: Callable[..., None], stream: int, *args: Any) -> None:
+    launcher(*args)
+
+
+def _restride(tensor: Tensor, size: Sequence[int], strides: Sequence[int]) -> Any:
+    return ops.restride(tensor, tuple(strides))
+
+
+def _extern(kind: str, target: str) -> Callable[..., Any]:
+    if kind == "call":
+        return functools.partial(dispatcher.call, target)
+    return torch_function(target)
