@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.backends import Backend, generates_code, lookup_backend, takes_halves
+from tinycompile.backends import Backend, generates_code, graph_device, lookup_backend, takes_halves
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, RecompileLimitWarning
@@ -29,6 +29,7 @@ from tinycompile.capture.start import FunctionStart, ResumeStart, Start
 from tinycompile.capture.trampoline import Stop
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager import autocast
+from tinycompile.eager.custom_device import is_registered
 from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
@@ -248,7 +249,8 @@ class Piece:
         self, graph: Graph, inputs: Sequence[Any], require_grad: Sequence[bool], artifacts: Artifacts, backend: Backend
     ) -> CompiledGraph:
         compile_one = lookup_backend(backend, mode=self.options.mode)
-        if not (any(require_grad) and torch.is_grad_enabled()):
+        ours_follows = is_registered(graph_device(graph))  # our tape: torch has no tensors there for its own
+        if ours_follows or not (any(require_grad) and torch.is_grad_enabled()):
             return compile_one(graph, inputs, artifacts)
         return compile_training(
             graph,
