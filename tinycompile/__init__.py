@@ -37,6 +37,7 @@ from tinycompile.eager import autograd
 from tinycompile.eager.autocast import autocast
 from tinycompile.eager.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from tinycompile.eager.checkpoint import checkpoint
+from tinycompile.eager.custom_device import register_device
 from tinycompile.eager.factories import (
     arange,
     as_tensor,
@@ -85,7 +86,8 @@ __all__ = [
     "empty_strided", "enable_grad", "errors", "explain", "eye", "from_dlpack", "from_numpy", "from_torch", "full",
     "full_like", "graph_break", "inference_mode", "is_compiling", "is_grad_enabled", "linspace", "list_backends",
     "logspace", "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like", "profile", "rand",
-    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "register_backend", "reset",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "register_backend",
+    "register_device", "reset",
     "set_grad_enabled", "storages", "tensor", "trace", "trace_storages", "zeros", "zeros_like",
 ]  # fmt: skip
 
