@@ -43,8 +43,9 @@ def widen(x: Any) -> Any:
 
 
 def row_major(x: Any) -> Any:
-    """``x``, copied where its memory is not row-major: for ops whose result torch always makes contiguous."""
-    return x if x.is_contiguous() else ops.clone(x, memory_format=torch.contiguous_format)
+    """``x``, copied where its strides are not those of a fresh tensor: for ops whose result torch always makes contiguous."""
+    meta = meta_of(x)
+    return x if meta.strides == rules.dense_strides(meta.shape) else ops.clone(x, memory_format=torch.contiguous_format)
 
 
 def meta_of(x: Any) -> TensorMeta:

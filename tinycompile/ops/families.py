@@ -29,6 +29,7 @@ from tinycompile.ops import (  # noqa: F401
     reductions_more,
     scatters,
     softmax,
+    special,
     stacks,
     training,
     view_parts,

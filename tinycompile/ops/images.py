@@ -20,6 +20,8 @@ def _pixel_shuffle(x: Any, upscale_factor: int) -> Any:
     r, shape = upscale_factor, tuple(x.shape)
     if len(shape) < 3 or r < 1 or not shapes.same(shape[-3] % (r * r), 0):
         return NotImplemented
+    if r == 1:
+        return in_format_of(ops.clone(x), x)
     lead, (c, h, w) = shape[:-3], shape[-3:]
     n = len(lead)
     split = ops.reshape(x, (*lead, c // (r * r), r, r, h, w))
@@ -31,6 +33,8 @@ def _pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
     r, shape = downscale_factor, tuple(x.shape)
     if len(shape) < 3 or r < 1 or not shapes.same(shape[-2] % r, 0) or not shapes.same(shape[-1] % r, 0):
         return NotImplemented
+    if r == 1:
+        return in_format_of(ops.clone(x), x)
     lead, (c, h, w) = shape[:-3], shape[-3:]
     n = len(lead)
     split = ops.reshape(x, (*lead, c, h // r, r, w // r, r))
@@ -52,7 +56,7 @@ def _unfold(x: Any, kernel_size: Sequence[int], dilation: Any = (1,), padding: A
     if len(x.shape) not in (3, 4) or any(len(p) != 2 for p in pairs) or not x.dtype.is_floating_point:
         return NotImplemented
     (kh, kw), (dh, dw), (ph, pw), (sh, sw) = pairs
-    if min(kh, kw, dh, dw, sh, sw) < 1 or min(ph, pw) < 0 or not all(shapes.at_least(s, 1) for s in x.shape):
+    if min(kh, kw, dh, dw, sh, sw) < 1 or min(ph, pw) < 0 or not all(shapes.at_least(s, 1) for s in x.shape[-3:]):
         return NotImplemented
     image = x if len(x.shape) == 4 else ops.unsqueeze(x, 0)
     if ph or pw:
@@ -178,7 +182,9 @@ def _cubic(x: Any, dim: int, size: int, scale: float, align_corners: bool) -> An
 
 
 _NEAREST = ("nearest", "nearest-exact")
-_RANKS = {"linear": (3,), "bilinear": (4,), "trilinear": (5,), "bicubic": (4,)} | dict.fromkeys(_NEAREST, (3, 4, 5))
+_RANKS = {"area": (3, 4, 5), "linear": (3,), "bilinear": (4,), "trilinear": (5,), "bicubic": (4,)} | dict.fromkeys(
+    _NEAREST, (3, 4, 5)
+)
 
 
 def _interpolate(
@@ -192,11 +198,9 @@ def _interpolate(
 ) -> Any:
     """F.interpolate, dim after dim. A scale that is given is used as it is; else it is the ratio of the sizes."""
     rank, n = len(x.shape), len(x.shape) - 2
-    if mode == "area" and size is not None and scale_factor is None and rank in (3, 4, 5) and not antialias:
-        return getattr(ops, f"adaptive_avg_pool{n}d")(x, _per_dim(size, n))
     if antialias or rank not in _RANKS.get(mode, ()) or not x.dtype.is_floating_point:
         return NotImplemented
-    if (size is None) == (scale_factor is None) or (align_corners is not None and mode in _NEAREST):
+    if (size is None) == (scale_factor is None) or (align_corners is not None and mode in (*_NEAREST, "area")):
         return NotImplemented
     if not all(shapes.at_least(s, 1) for s in x.shape):
         return NotImplemented
@@ -205,6 +209,8 @@ def _interpolate(
     new = _per_dim(size, n) if factors is None else tuple(int(o * f) for o, f in zip(old, factors, strict=True))
     if len(new) != n or any(not isinstance(s, int) or s < 1 for s in new):
         return NotImplemented
+    if mode == "area":
+        return getattr(ops, f"adaptive_avg_pool{n}d")(x, new)
     if recompute_scale_factor:
         factors = None
     y = widen(x)

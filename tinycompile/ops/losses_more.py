@@ -67,9 +67,9 @@ def _multilabel_soft_margin(x: Any, target: Any, weight: Any = None, reduction: 
 
 def _multi_margin(x: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, reduction: str = "mean") -> Any:
     """max(0, margin - x[y] + x[i])^p over the other classes i, over their number."""
-    if not _known(reduction, x) or target.dtype != torch.int64 or p not in (1, 2) or len(x.shape) not in (1, 2):
+    if not _known(reduction, x) or target.dtype != torch.int64 or p not in (1, 2) or len(x.shape) > 2:
         return NotImplemented
-    rows = widen(x) if len(x.shape) == 2 else ops.unsqueeze(widen(x), 0)
+    rows = widen(x) if len(x.shape) == 2 else ops.reshape(widen(x), (1, -1))
     labels = ops.reshape(target, (-1, 1))
     classes = ops.arange(0, rows.shape[1], 1, dtype=torch.int64, device=x.device)
     right = ops.gather(rows, 1, labels)

@@ -58,10 +58,10 @@ def _sum(x: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None, mas
 
 def _prod(x: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> Any:
     result = _filled(x, mask, "prod")
-    for d in reversed(_dims(x, dim)):
+    dims = _dims(x, dim) if len(x.shape) or dim is None or dim == () else (0,)
+    for d in reversed(dims):
         result = ops.prod(result, d, keepdim)
-    out = _sum_dtype(x, dtype)
-    return ops.clone(result) if result is x and out == x.dtype else cast(result, out)
+    return cast(result, _sum_dtype(x, dtype))
 
 
 def _extreme(name: str) -> Callable[..., Any]:

@@ -213,64 +213,109 @@ for _n in (1, 2, 3):
 # -------------------------------------------------------------------------------------------------------------- adaptive
 
 
-def adaptive_windows(x: Any, dim: int, count: int) -> tuple[Any, Any]:
-    """``count`` windows that cover ``dim``: from floor(i size / count) to ceil((i + 1) size / count).
+def _adaptive_bounds(i: Any, size: Any, count: int) -> tuple[Any, Any]:
+    """Window i goes from floor(i size / count) to ceil((i + 1) size / count)."""
+    first = ops.floor_divide(ops.mul(i, size), count)
+    return first, ops.neg(ops.floor_divide(ops.mul(ops.add(i, 1), -size), count))
 
-    Gives [..., count, ..., longest] and which of it is inside, or None where all are of one length."""
-    rank = len(x.shape)
-    at = dim % rank
+
+def _adaptive_windows(x: Any, at: int, count: int) -> tuple[Any, Any]:
+    """``count`` windows that cover dim ``at``, as a new last dim; and which of it is inside (None: all of it)."""
     size = x.shape[at]
     if isinstance(size, int) and size % count == 0:
         return ops.unfold(x, at, size // count, size // count), None
     size = shapes.pinned(size)
-    starts, ends = [i * size // count for i in range(count)], [-((i + 1) * size // -count) for i in range(count)]
-    longest = max(e - s for s, e in zip(starts, ends, strict=True))
-    i = ops.arange(0, count, 1, dtype=torch.int64, device=x.device)
-    first = ops.floor_divide(ops.mul(i, size), count)
-    past = ops.neg(ops.floor_divide(ops.mul(ops.add(i, 1), -size), count))
+    longest = max(-((i + 1) * size // -count) - i * size // count for i in range(count))
+    first, past = _adaptive_bounds(ops.arange(0, count, 1, dtype=torch.int64, device=x.device), size, count)
     place = ops.add(ops.unsqueeze(first, 1), ops.arange(0, longest, 1, dtype=torch.int64, device=x.device))
-    inside = ops.lt(place, ops.unsqueeze(past, 1))
     taken = ops.index(x, (*(None,) * at, ops.clamp(place, None, size - 1)))  # [..., count, longest, ...]
-    taken = ops.movedim(taken, (at + 1,), (-1,))
-    return taken, ops.reshape(inside, (*(count if d == at else 1 for d in range(rank)), longest))
+    return ops.movedim(taken, (at + 1,), (-1,)), ops.lt(place, ops.unsqueeze(past, 1))
+
+
+def _counts(x: Any, n: int, output_size: Sizes) -> tuple[int, ...] | None:
+    """The windows of each pooled dim, or None for what ATen refuses."""
+    sizes = _each(output_size, n)
+    if len(x.shape) not in (n + 1, n + 2) or len(sizes) != n or not x.dtype.is_floating_point:
+        return None
+    counts = tuple(shapes.pinned(x.shape[d - n]) if c is None else c for d, c in enumerate(sizes))
+    return counts if min(counts) > 0 and all(shapes.at_least(s, 1) for s in x.shape[-n - 1 :]) else None
+
+
+def _all_windows(x: Any, counts: tuple[int, ...], fill: float) -> tuple[Any, Any]:
+    """[..., counts, windows] with ``fill`` where a window is shorter than the longest; and how many elements each has."""
+    n, rank = len(counts), len(x.shape)
+    windows, number = x, None
+    for d, c in enumerate(counts):
+        windows, inside = _adaptive_windows(windows, rank - n + d, c)
+        if inside is None:
+            length = windows.shape[-1]
+        else:
+            windows = ops.where(_placed(inside, rank, rank - n + d, d), windows, fill)
+            length = _placed(ops.sum(inside, (1,)), rank, rank - n + d, None)
+        number = length if number is None else _times(number, length)
+    return windows, number
+
+
+def _placed(v: Any, rank: int, at: int, windows_before: int | None) -> Any:
+    """[count] or [count, longest] laid along dim ``at`` (and the last)."""
+    count = v.shape[0]
+    tail = () if windows_before is None else (*(1,) * windows_before, v.shape[1])
+    return ops.reshape(v, (*(count if d == at else 1 for d in range(rank)), *tail))
 
 
 def _times(a: Any, b: Any) -> Any:
     return a * b if isinstance(a, (int, Expr)) and isinstance(b, (int, Expr)) else ops.mul(a, b)
 
 
-def _adaptive(n: int, average: bool) -> Callable[..., Any]:
-    """Dim after dim: a mean of means is no mean where lengths differ, so sums first, and the lengths' product after."""
-
+def _adaptive_average(n: int) -> Callable[..., Any]:
     def pool(x: Any, output_size: Sizes) -> Any:
+        counts = _counts(x, n, output_size)
+        if counts is None:
+            return NotImplemented
+        windows, number = _all_windows(widen(x), counts, 0.0)
+        return in_format_of(cast(ops.div(ops.sum(windows, tuple(range(-n, 0))), number), x.dtype), x)
+
+    return pool
+
+
+def _adaptive_maximum(n: int, with_indices: bool) -> Callable[..., Any]:
+    def pool(x: Any, output_size: Sizes) -> Any:
+        counts = _counts(x, n, output_size)
+        if counts is None:
+            return NotImplemented
+        windows, _ = _all_windows(x, counts, -math.inf)
+        found = in_format_of(ops.amax(windows, tuple(range(-n, 0))), x)
+        if not with_indices:
+            return found
+        inner = ops.argmax(ops.reshape(windows, (*windows.shape[:-n], -1)), -1)
         rank = len(x.shape)
-        sizes = _each(output_size, n)
-        if rank not in (n + 1, n + 2) or len(sizes) != n or not x.dtype.is_floating_point:
-            return NotImplemented
-        counts = tuple(shapes.pinned(x.shape[d - n]) if c is None else c for d, c in enumerate(sizes))
-        if any(c < 1 for c in counts) or not all(shapes.at_least(s, 1) for s in x.shape[-n - 1 :]):
-            return NotImplemented
-        y, number = widen(x), None
-        for d, c in enumerate(counts):
-            windows, inside = adaptive_windows(y, d - n, c)
-            fill = 0.0 if average else -math.inf
-            windows = windows if inside is None else ops.where(inside, windows, fill)
-            y = (ops.sum if average else ops.amax)(windows, (-1,))
-            if average:
-                length = windows.shape[-1] if inside is None else ops.sum(inside, (-1,))
-                number = length if number is None else _times(number, length)
-        return in_format_of(cast(ops.div(y, number) if average else y, x.dtype), x)
+        parts: list[Any] = []
+        for d in reversed(range(n)):
+            first, _ = _adaptive_bounds(positions(counts[d], rank, d - n, x.device), x.shape[d - n], counts[d])
+            parts.append(ops.add(ops.remainder(inner, windows.shape[d - n]), first))
+            inner = ops.floor_divide(inner, windows.shape[d - n])
+        place: Any = None
+        for d, at in enumerate(reversed(parts)):
+            place = at if place is None else ops.add(ops.mul(place, x.shape[d - n]), at)
+        return found, in_format_of(place, x)
 
     return pool
 
 
 for _n in (1, 2, 3):
-    for _average in (True, False):
-        _name = f"adaptive_{'avg' if _average else 'max'}_pool{_n}d"
+    composite(
+        f"adaptive_avg_pool{_n}d(Tensor self, int[] output_size) -> Tensor",
+        _adaptive_average(_n),
+        getattr(F, f"adaptive_avg_pool{_n}d"),
+        (),
+        _adaptive_calls(_n),
+    )
+    for _indices in (False, True):
         composite(
-            f"{_name}(Tensor self, int[] output_size) -> Tensor",
-            _adaptive(_n, _average),
-            lambda x, size, fn=getattr(F, _name): fn(x, size),
+            f"adaptive_max_pool{_n}d{'_with_indices' * _indices}(Tensor self, int[] output_size) "
+            f"-> {'(Tensor, Tensor)' if _indices else 'Tensor'}",
+            _adaptive_maximum(_n, _indices),
+            lambda x, size, n=_n, indices=_indices: getattr(F, f"adaptive_max_pool{n}d")(x, size, indices),
             (),
             _adaptive_calls(_n),
         )

@@ -189,7 +189,7 @@ def _areas(y: Any, x: Any, dx: Any, dim: int) -> Any:
         width = ops.sub(ops.slice(x, 0, 1), ops.slice(x, 0, 0, x.shape[0] - 1))
         width = ops.view(width, tuple(width.shape[0] if d == at else 1 for d in range(len(y.shape))))
     else:
-        if len(x.shape) != len(y.shape) or tuple(x.shape) != tuple(y.shape):
+        if len(x.shape) != len(y.shape):
             return None
         width = ops.sub(ops.slice(x, at, 1), ops.slice(x, at, 0, x.shape[at] - 1))
     return ops.mul(ends, width)
@@ -220,8 +220,9 @@ def _isin(elements: Any, test_elements: Any, assume_unique: bool = False, invert
 
 def _vander(x: Any, n: Dim | None = None) -> Any:
     """Powers 0 .. n - 1 along a new last dim, as a running product."""
-    if not len(x.shape) or (n is not None and shapes.pinned(n) < 2):
+    if (n is None and not len(x.shape)) or (n is not None and shapes.pinned(n) < 2):
         return NotImplemented
+    x = x if len(x.shape) else ops.unsqueeze(x, 0)
     count = x.shape[-1] if n is None else n
     x = cast(x, torch.int64) if not x.dtype.is_floating_point else x
     powers = ops.cumprod(ops.expand(ops.unsqueeze(x, -1), (*x.shape, count - 1)), -1)

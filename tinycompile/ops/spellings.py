@@ -66,9 +66,6 @@ FORMS: dict[str, tuple[str, str]] = {
     "torch.adaptive_avg_pool1d": ("adaptive_avg_pool1d", "self output_size"),
     "torch.nn.functional.adaptive_avg_pool2d": ("adaptive_avg_pool2d", "self output_size"),
     "torch.nn.functional.adaptive_avg_pool3d": ("adaptive_avg_pool3d", "self output_size"),
-    "torch.nn.functional.adaptive_max_pool1d": ("adaptive_max_pool1d", "self output_size !return_indices"),
-    "torch.nn.functional.adaptive_max_pool2d": ("adaptive_max_pool2d", "self output_size !return_indices"),
-    "torch.nn.functional.adaptive_max_pool3d": ("adaptive_max_pool3d", "self output_size !return_indices"),
     "torch.index_select": ("index_select", "self dim index"),
     "torch.nn.functional.pad": ("pad", "self pad mode value"),
     "torch.constant_pad_nd": ("pad", "self pad value"),
@@ -297,11 +294,22 @@ def _round(args: Args, kwargs: Kwargs) -> Bound:
 
 def _max_pool(name: str) -> Callable[[Args, Kwargs], Bound]:
     """With or without the maxima's places."""
-    names = ("self", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+    names: tuple[str, ...] = ("self", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+    if name.startswith("adaptive"):
+        names = ("self", "output_size", "return_indices")
 
     def binder(args: Args, kwargs: Kwargs) -> Bound:
         given = dict(zip(names, args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
         return call_of(f"{name}_with_indices" if given.pop("return_indices", False) else name, **given)
+
+    return binder
+
+
+def _upsample(mode: str, align_corners: bool | None) -> Callable[[Args, Kwargs], Bound]:
+    def binder(args: Args, kwargs: Kwargs) -> Bound:
+        given = dict(zip(("input", "size", "scale_factor"), args, strict=False)) | kwargs
+        x = given.pop("input", None)
+        return call_of("interpolate", x, given.get("size"), given.get("scale_factor"), mode, align_corners)
 
     return binder
 
@@ -338,6 +346,9 @@ def _layers() -> None:
     for rank in (1, 2, 3):
         for where in ("torch", "torch.nn.functional"):
             add(f"{where}.max_pool{rank}d", _max_pool(f"max_pool{rank}d"))
+        add(f"torch.nn.functional.adaptive_max_pool{rank}d", _max_pool(f"adaptive_max_pool{rank}d"))
+    add("torch.nn.functional.upsample_nearest", _upsample("nearest", None))
+    add("torch.nn.functional.upsample_bilinear", _upsample("bilinear", True))
     for dotted in ("torch.float_power", "torch.Tensor.float_power"):
         add(dotted, _float_power)
     add("torch.where", _where(FORMS["torch.where"][1]))

@@ -29,16 +29,6 @@ def _polygamma_meta(x: TensorMeta, n: int) -> TensorMeta:
 
 
 declare(
-    "digamma(Tensor self) -> Tensor",
-    lambda x: rules.like(x, rules.float_type(x.dtype)),
-    Extern(),
-    torch.digamma,
-    (*spelled("digamma", "tms"), "torch.special.psi"),
-    one(("float32", "float64"), "positive"),
-    ulp=4.0,
-    doc="The derivative of lgamma.",
-)
-declare(
     "polygamma(Tensor self, int n) -> Tensor",
     _polygamma_meta,
     Extern(),
