@@ -86,7 +86,7 @@ def _compile_halves(
     if config.verify_ir:
         verify_graph(joint.graph)
     derived, drawn, reread = gradient_graph(joint)  # before the passes, which drop detach
-    joint = replace(joint, graph=optimize(joint.graph))
+    joint = replace(joint, graph=optimize(joint.graph, joint=True))
     split = partition(joint, budget, drawn, frozenset(range(joint.primals)) if joint.opaque else reread)
     spent = time.perf_counter() - start
     artifacts["1_graph.py"] = print_graph(graph)

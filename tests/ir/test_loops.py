@@ -93,7 +93,7 @@ REFUSED: dict[str, tuple[Loops, str]] = {
     "input added to": (program(LOAD, NEG, replace(STORE, buffer="x", mode="atomic_add")), "an input is added to"),
     "input used after it is written": (
         replace(ACCEPTED, steps=(replace(program(LOAD, NEG, replace(STORE, buffer="x")).steps[0], name="m"), *ACCEPTED.steps)),
-        "the input x is used after an earlier nest overwrote it",
+        "x was read before an earlier nest overwrote it, and is used again",
     ),
     "store mode": (program(LOAD, NEG, replace(STORE, mode="max")), "unknown mode 'max'"),
     "reduction kind": (program(LOAD, Reduce(("y",), (F32,), "median", ("x",), ("i1",)), STORE, reduced=("i1",)), "median is no reduction"),

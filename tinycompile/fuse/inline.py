@@ -80,6 +80,8 @@ class _Chooser:
         buffer = facts.stores[0].buffer
         readers = self.readers.get(buffer, [])
         constant = not facts.loads and facts.weight <= 4 * CHEAP_WEIGHT
+        if self.cost.buffers[buffer].role == "input":  # a write, perhaps of a part: the readers see the rest too
+            return
         if not readers or len(self.writers[buffer]) != 1 or (buffer in self.kept and not constant):
             return
         if any(self.facts[c] is None for c in readers):  # an extern call needs it in memory

@@ -45,13 +45,15 @@ def verify_loops(loops: Loops) -> None:
             raise VerifyError(f"input buffer {b.name} is no input of {loops.name}")
     written = {b.name for b in loops.buffers if b.role == "input"}
     names: set[str] = set()
-    overwritten: set[str] = set()
+    overwritten: set[str] = set()  # inputs
+    early: set[str] = set()  # what was read before it was overwritten
     for step in loops.steps:
         if step.name in names:
             raise VerifyError(f"two steps are called {step.name}")
         names.add(step.name)
         if isinstance(step, Nest):
-            _after_writes(step, overwritten)
+            _after_writes(step, overwritten & early)
+            early |= {s.buffer for s in step.body if isinstance(s, Load)} - overwritten
             overwritten |= {s.buffer for s in step.body if isinstance(s, Store) and buffers[s.buffer].role == "input"}
         written |= (
             verify_nest(step, buffers, sizes, written)
@@ -65,7 +67,7 @@ def verify_loops(loops: Loops) -> None:
 def _after_writes(nest: Nest, overwritten: set[str]) -> None:
     for s in nest.body:
         if isinstance(s, (Load, Store)) and s.buffer in overwritten:
-            raise VerifyError(f"nest {nest.name}: the input {s.buffer} is used after an earlier nest overwrote it")
+            raise VerifyError(f"nest {nest.name}: {s.buffer} was read before an earlier nest overwrote it, and is used again")
 
 
 def verify_nest(nest: Nest, buffers: dict[str, Buffer], sizes: set[str], written: set[str]) -> set[str]:

@@ -10,11 +10,11 @@ from tinycompile.lower.values import TensorValue
 
 
 def is_plain_write(program: Program, node: Node) -> bool:
-    """Whether a node copies data of the same shape, dtype and device into the whole of an input's memory."""
+    """Whether a node copies data of the same shape, dtype and device into an input's memory: all of it, or a view."""
     if node.target != COPY or node.kwargs:
         return False
     target, source = (program.values[a.name] for a in node.args[:2])
-    if not isinstance(target, TensorValue) or not isinstance(source, TensorValue) or target.steps:
+    if not isinstance(target, TensorValue) or not isinstance(source, TensorValue) or target.copy_of:
         return False
     a, b = target.meta, source.meta
     alike = (a.dtype, a.device, a.rank) == (b.dtype, b.device, b.rank) and a.dtype in COMPUTABLE
@@ -27,6 +27,6 @@ def lower_write(program: Program, node: Node) -> TensorValue:
     program.before_write((target.buffer,))
     if not any(isinstance(n, int) and n == 0 for n in target.meta.shape):
         b = program.nest(node.name, target.meta.shape, target.meta.device)
-        b.store(target.buffer, target.meta.dtype, b.coords, b.read(source, b.coords), node.name)
+        b.store(target.buffer, target.meta.dtype, target.coords(b.coords), b.read(source, b.coords), node.name)
         program.steps.append(b.finish(node.name))
     return target

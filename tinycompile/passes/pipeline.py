@@ -13,12 +13,14 @@ from tinycompile.passes.cse import merge_equal
 from tinycompile.passes.dce import drop_dead
 from tinycompile.passes.decompose import decompose
 from tinycompile.passes.fold import fold
+from tinycompile.passes.in_place import write_in_place
 from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.passes.patterns_matmul import activate_products
 
 Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[tuple[str, Pass], ...] = (
+    ("in_place", write_in_place),
     ("attention", recognise_attention),
     ("epilogues", activate_products),
     ("decompose", decompose),
@@ -29,9 +31,12 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 )
 
 
-def optimize(graph: Graph, observe: Callable[[int, str, Graph], None] | None = None) -> Graph:
-    """Run every pass; ``observe(position, name, graph)`` sees each result. Raises VerifyError, naming the pass at fault."""
+def optimize(graph: Graph, observe: Callable[[int, str, Graph], None] | None = None, *, joint: bool = False) -> Graph:
+    """Run every pass; ``observe(position, name, graph)`` sees each result. ``joint``: it will be split in a forward and a
+    backward, so writes stay at its end. Raises VerifyError, naming the pass at fault."""
     for position, (name, run) in enumerate(PASSES):
+        if joint and run is write_in_place:
+            continue
         graph = run(graph)
         if config.verify_ir:
             _verify(name, graph)
