@@ -67,7 +67,8 @@ def tensor(tr: Tracer, obj: Any, source: Source) -> Value:
     if isinstance(obj, OurTensor):
         if type(obj) is not OurTensor:
             raise GraphBreak("tensor-kind", f"{source.label} is a {type(obj).__qualname__}")
-        signature.check_plain(obj.torch(), source.label)
+        if not obj.lacks_handle:
+            signature.check_plain(obj.torch(), source.label)
         signature.guard_ours(tr, obj, source)
         meta = signature.symbolic_meta(tr, obj.torch(), ())
         return tr.add_tensor(source, obj, meta, is_aligned(obj.torch()))
