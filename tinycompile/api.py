@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 
-from tinycompile.backends import Backend
+from tinycompile.backends import Backend, lookup_backend
 from tinycompile.base.logs import warn_once
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.bytecode import SUPPORTED, VERSION
+from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.trampoline import drive
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
+from tinycompile.optimizer_step import compiled_step
+from tinycompile.owners import OwnedEntry
 from tinycompile.pieces import CacheEntry, FirstPiece, Options
 from tinycompile.report import KernelInfo, Report, kernel_infos, make_report, stage_text
 
@@ -237,6 +240,8 @@ def _compile(fn: Any, options: Options) -> Any:
         return _compile_module(fn, options)
     if isinstance(fn, GraphModule):
         return CompiledFunction(fn.function, options)
+    if is_step(bound := fn.__func__ if isinstance(fn, types.MethodType) else fn):
+        return compiled_step(bound, getattr(fn, "__self__", None), lookup_backend(options.backend, mode=options.mode))
     if isinstance(fn, types.MethodType):
         return types.MethodType(CompiledFunction(fn.__func__, options), fn.__self__)
     if isinstance(fn, types.FunctionType):

@@ -26,6 +26,7 @@ from tinycompile.capture.frame import Captured, CaptureOptions, capture_from
 from tinycompile.capture.reconstruct import COMMITTED
 from tinycompile.capture.resume import Place
 from tinycompile.capture.start import FunctionStart, ResumeStart, Start
+from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.trampoline import Stop
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager import autocast
@@ -37,6 +38,7 @@ from tinycompile.passes.draw import draw_in_kernels
 from tinycompile.selfcheck.checked import Checked, Policy, check_policy
 from tinycompile.training import compile_training
 
+from tinycompile.optimizer_step import compiled_step
 MODES = ("default", "reduce-overhead", "max-autotune")
 _serial = itertools.count()
 
@@ -356,7 +358,8 @@ class FirstPiece(Piece):
             return self  # type: ignore[return-value]  # which kinds that people call define __call__
         found: Any = self._callees.get(fn)
         if found is None:
-            made: Any = type(self)(fn, self.options)
+            backend = lookup_backend(self.options.backend, mode=self.options.mode)
+            made: Any = compiled_step(fn, None, backend) if is_step(fn) else type(self)(fn, self.options)
             found = self._callees[fn] = made
         return found
 

@@ -39,6 +39,12 @@ _ALL = (
         "Return the new value and store it in the caller.",
     ),
     BreakKind(
+        "optimizer",
+        "A step of an optimizer",
+        "it has kernels of its own, which update all parameters in a few launches",
+        "Nothing is lost: the step is compiled, and so is what comes before and after it.",
+    ),
+    BreakKind(
         "print",
         "Output was printed or logged",
         "it must come out once per call, in order",

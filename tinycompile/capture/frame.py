@@ -252,7 +252,7 @@ class _Attempt:
             births = [self.tr.births[id(v)][1] for v in error.holders if id(v) in self.tr.births]
             self.leave_at = births[0] if births else None
         elif self.frame is not None and self.frame.result is None and failure is not None and failure.error is error:
-            self.callee_broke = failure.depth > 1
+            self.callee_broke = failure.depth > 1 or kind == "optimizer"
             trivial = self.frame.current.op in TRIVIAL and kind != "forced"
             self.leave_at = None if trivial else self.frame.count
 

@@ -15,6 +15,7 @@ import torch
 
 from tinycompile.base.expr import symbols
 from tinycompile.capture.breaks import NotRebuildable
+from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import Held, Local, Source
 from tinycompile.capture.tracer import Tracer
@@ -79,7 +80,9 @@ class Rebuilder:
         if isinstance(fn, BoundFunction):
             text = self.compiled(fn.fn, compile_callee)
             return None if text is None else f"{self.held(MethodType, 'MethodType')}({text}, {self.expr(fn.receiver)})"
-        if not isinstance(fn, FunctionValue) or fn.fn is None or is_trusted(fn.fn.__module__) or fn.fn.__dict__:
+        if not isinstance(fn, FunctionValue) or fn.fn is None:
+            return None
+        if not is_step(fn.fn) and (is_trusted(fn.fn.__module__) or fn.fn.__dict__):
             return None
         return self.held(compile_callee(fn.fn), f"compiled_{fn.fn.__name__}")
 

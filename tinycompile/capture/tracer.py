@@ -21,7 +21,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
 from tinycompile.capture.pins import guard_one_object
-from tinycompile.capture.rules import batch_norm, graph_modules, iteration, marked, registry, torch_functions, types
+from tinycompile.capture.rules import batch_norm, graph_modules, iteration, marked, optimizers, registry, torch_functions, types
 from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
@@ -313,6 +313,7 @@ class Tracer:
 
     @staticmethod
     def _is_torch_op(fn: Any) -> bool:
+            optimizers.check(fn.fn)
         if table.known(fn):
             return True
         module = fn.__module__ or ""

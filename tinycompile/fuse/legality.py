@@ -120,6 +120,10 @@ def _cheap_refusal(a: Group, b: Group, cost: Cost) -> Refusal | None:
 
 
 def _little_shared(a: Group, b: Group, cost: Cost) -> Refusal | None:
+    if not (a.reduction or b.reduction) and not any(
+        x.axes for n in {*a.loads} & {*b.loads} for x in (*a.loads[n], *b.loads[n])
+    ):
+        return Refusal("little-shared", "they share single elements alone: one launch can do both side by side")
     smaller = min(traffic(a, cost), traffic(b, cost))
     saved = shared_reads(a, b, cost)
     if smaller > cost.limits.launch_bytes and saved < SIBLING_SHARE * smaller:

@@ -1,0 +1,284 @@
+"""``CompiledStep``: the step of torch's SGD, Adam and AdamW over all parameters in a few kernels.
+
+The step is not captured from bytecode: its meaning is known, so its graph is built from ``optimizer_formulas.py`` and takes
+the same pipeline as every other. Horizontal fusion makes few launches of it, each of which reads and writes each tensor once.
+
+torch itself runs the first step, which makes the state, and whatever is not covered: other optimizers and classes derived from
+these, hooks, closures' gradients aside, ``capturable``, ``fused`` and ``differentiable`` groups, sparse or complex tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+import threading
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from tinycompile.base import torch_private
+from tinycompile.base.artifacts import Artifacts
+from tinycompile.base.config import config
+from tinycompile.base.device import Device
+from tinycompile.base.errors import BackendError
+from tinycompile.base.logs import log, warn_once
+from tinycompile.base.meta import TensorMeta
+from tinycompile.compiler import CompiledGraph
+from tinycompile.eager.fake import FakeTensor, tracing
+from tinycompile.ir.builder import GraphBuilder
+from tinycompile.ir.effects import COPY
+from tinycompile.ir.graph import Graph
+from tinycompile.ops.calls import ops
+from tinycompile.optimizer_formulas import NUMBERS, Choice, choice_of, numbers_of, updated
+
+KINDS: Mapping[type[Optimizer], str] = {SGD: "sgd", Adam: "adam", AdamW: "adam"}
+MOST_PLANS = 16  # of one step: beyond it torch's own runs
+CompileFn = Callable[[Graph, Sequence[Any], Artifacts], CompiledGraph]
+
+
+def optimizer_of(fn: types.FunctionType) -> Optimizer | None:
+    """The optimizer to which a learning rate scheduler bound a step that it wrapped; None for a plain method."""
+    if not hasattr(fn, "_wrapped_by_lr_sched"):
+        return None
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    found: Optimizer | None = cells["opt_ref"].cell_contents() if "opt_ref" in cells else None
+    return found
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """All that a group's step touches, parameter by parameter; ``states`` one list a name. ``counts``: the step counters."""
+
+    parameters: list[torch.Tensor]
+    grads: list[torch.Tensor]
+    states: list[list[torch.Tensor]]
+    counts: list[torch.Tensor]
+
+    @property
+    def flat(self) -> list[torch.Tensor]:
+        """The graph's inputs before the numbers."""
+        return [*self.parameters, *self.grads, *(t for s in self.states for t in s)]
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """A compiled step of one group: for tensors that pass ``check`` and lie ``aligned`` to 16 bytes. ``numbers``: the memory
+    that the kernels read; ``values``: what lies there."""
+
+    choice: Choice
+    check: Callable[..., bool]
+    aligned: tuple[bool, ...] | None
+    compiled: CompiledGraph
+    numbers: torch.Tensor
+    values: list[float | None]
+
+    def run(self, tensors: Tensors, numbers: Sequence[float]) -> None:
+        """Update everything. A number is written only when it changed: on a GPU that is a launch."""
+        for i, value in enumerate(numbers):
+            if value != self.values[i]:
+                self.numbers[i].fill_(value)
+                self.values[i] = value
+        self.compiled.call(*tensors.flat, self.numbers)
+        increment_version([*tensors.parameters, *(t for s in tensors.states for t in s)])
+
+
+def compiled_step(fn: Any, receiver: Any, compile_one: CompileFn) -> Any:
+    """The compiled form of an optimizer's step, bound to ``receiver``, or to the optimizer of the scheduler that wrapped it."""
+    optimizer = optimizer_of(fn)
+    made = CompiledStep(fn if optimizer is None else fn.__wrapped__, compile_one)
+    bound = receiver if optimizer is None else optimizer
+    return made if bound is None else types.MethodType(made, bound)
+
+
+class CompiledStep:
+    """Called as ``Optimizer.step``: ``step(optimizer, closure=None)``. ``kernels`` of all plans are in :attr:`compiled`."""
+
+    def __init__(self, step: Callable[..., Any], compile_one: CompileFn) -> None:
+        functools.update_wrapper(self, step)
+        self.original, self._compile_one = step, compile_one
+        self._plans: tuple[StepPlan, ...] = ()
+        self._lock = threading.Lock()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __call__(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        kind = KINDS.get(type(optimizer))
+        if kind is None or _hooked(optimizer):
+            return self.original(optimizer, closure)
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers ask
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            work = self._work(optimizer, kind)
+            if work is None:
+                self.original(optimizer)
+                return loss
+            for group, tensors, plan in work:
+                step = 0.0
+                if tensors.counts:
+                    torch._foreach_add_(tensors.counts, 1.0)
+                    step = tensors.counts[0].item()
+                plan.run(tensors, numbers_of(kind, group, step))
+        return loss
+
+    @property
+    def compiled(self) -> list[CompiledGraph]:
+        """What was compiled, oldest first."""
+        return [p.compiled for p in self._plans]
+
+    def _work(self, optimizer: Optimizer, kind: str) -> list[tuple[Mapping[str, Any], Tensors, StepPlan]] | None:
+        """Each group with its tensors and plan, before anything is changed; None where torch's own step is to run."""
+        work: list[tuple[Mapping[str, Any], Tensors, StepPlan]] = []
+        for group in optimizer.param_groups:
+            tensors = _gather(optimizer, kind, group)
+            if tensors is None:
+                return None
+            if tensors.parameters:
+                plan = self._plan(kind, group, tensors)
+                if plan is None:
+                    return None
+                work.append((group, tensors, plan))
+        return work
+
+    def _plan(self, kind: str, group: Mapping[str, Any], tensors: Tensors) -> StepPlan | None:
+        """The plan for these tensors, made if there is none; None where torch's own step is to run."""
+        choice = choice_of(kind, group, group.get("decoupled_weight_decay", False))
+        flat = tensors.flat
+        for plan in self._plans:
+            if plan.choice == choice and plan.check(*flat) and plan.aligned == _alignment(flat):
+                return plan
+        if not _covered(flat):
+            return None
+        if len(self._plans) >= MOST_PLANS:
+            warn_once(f"an optimizer's step was compiled {MOST_PLANS} times and runs as torch's own from here on")
+            return None
+        with self._lock:
+            try:
+                made = self._make(choice, tensors)
+            except BackendError:
+                raise
+            except Exception as error:  # our fault must not stop a training run
+                if config.on_error == "raise":
+                    raise
+                warn_once(f"an optimizer's step could not be compiled ({type(error).__name__}: {error}); torch's own runs")
+                return None
+            self._plans = (*self._plans, made)
+        return made
+
+    def _make(self, choice: Choice, tensors: Tensors) -> StepPlan:
+        flat = tensors.flat
+        double = any(p.dtype == torch.float64 for p in tensors.parameters)
+        dtype = torch.float64 if double else torch.float32
+        numbers = torch.zeros(len(NUMBERS[choice.kind]), dtype=dtype, device=flat[0].device)
+        aligned = _alignment(flat)
+        graph = step_graph(choice, [_meta(t) for t in flat], len(tensors.parameters), _meta(numbers))
+        compiled = self._compile_one(graph, [*flat, numbers], Artifacts())
+        log("graph", f"{graph.name}: a step over {len(tensors.parameters)} parameters")
+        return StepPlan(choice, torch_private.BulkCheck(flat).check, aligned, compiled, numbers, [None] * len(numbers))
+
+
+def step_graph(choice: Choice, metas: Sequence[TensorMeta], count: int, numbers: TensorMeta) -> Graph:
+    """The graph of a step over ``count`` parameters: it takes them, their gradients, each kind of state in turn, and the
+    numbers; it returns nothing, and writes the parameters and states."""
+    builder = GraphBuilder()
+    words = ("p", "grad", *choice.states)
+    given = [builder.placeholder(f"{words[i // count]}_{i % count}", meta) for i, meta in enumerate(metas)]
+    held = builder.placeholder("numbers", numbers)
+    writes: list[tuple[FakeTensor, FakeTensor]] = []
+    with tracing(builder):
+        made: dict[Any, FakeTensor] = {}
+
+        def number(name: str, dtype: torch.dtype) -> FakeTensor:
+            if (name, dtype) not in made:
+                one = ops.select(held, 0, NUMBERS[choice.kind].index(name))
+                made[name, dtype] = one if one.dtype == dtype else ops.to(one, dtype)
+            return made[name, dtype]
+
+        for k in range(count):
+            p, grad, *states = given[k::count]
+            writes += zip((p, *states), updated(choice, number, p, grad, states), strict=True)
+        for target, value in writes:
+            builder.extern(COPY, (target, value), {}, target.meta)
+    return builder.finish(f"{choice.kind}_step", ())
+
+
+# --- an optimizer's tensors --------------------------------------------------------------------------------------------------
+
+
+def _hooked(optimizer: Any) -> bool:
+    """Whether hooks see the step."""
+    module = sys.modules[Optimizer.__module__]
+    everywhere = (module._global_optimizer_pre_hooks, module._global_optimizer_post_hooks)
+    return any((*everywhere, optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks))
+
+
+def _gather(optimizer: Optimizer, kind: str, group: Mapping[str, Any]) -> Tensors | None:
+    """A group's tensors; None where torch's own step is to run."""
+    plain = not any(group.get(k) for k in ("capturable", "fused", "differentiable"))
+    lr = group["lr"]
+    if not plain or (isinstance(lr, torch.Tensor) and lr.device.type != "cpu"):
+        return None
+    names = choice_of(kind, group, False).states
+    found = Tensors([], [], [[] for _ in names], [])
+    for p in group["params"]:
+        grad = p.grad
+        if grad is None:
+            continue
+        state = optimizer.state.get(p, {})
+        if len(names) and not all(isinstance(state.get(n), torch.Tensor) for n in names):
+            return None  # torch makes the state
+        found.parameters.append(p)
+        found.grads.append(grad)
+        for held, name in zip(found.states, names, strict=True):
+            held.append(state[name])
+        if kind == "adam":
+            found.counts.append(state["step"])
+    return found if _count_alike(found.counts) else None
+
+
+def _covered(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether all lie on one device as plain floating tensors, each in memory of its own."""
+    device, dtypes = tensors[0].device, (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    return all(t.device == device and t.layout is torch.strided and t.dtype in dtypes for t in tensors) and not _overlap(
+        tensors
+    )
+
+
+def _count_alike(counts: Sequence[torch.Tensor]) -> bool:
+    if not counts:
+        return True
+    if any(c.device.type != "cpu" for c in counts):
+        return False
+    first = counts[0].item()
+    return all(c.item() == first for c in counts)
+
+
+def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether two tensors share memory, to be on the safe side."""
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.dtype.itemsize * _reach(t)) for t in tensors if t.numel())
+    return any(end > start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def _reach(t: torch.Tensor) -> int:
+    return 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
+
+
+def _meta(t: torch.Tensor) -> TensorMeta:
+    return TensorMeta(tuple(t.shape), t.stride(), t.dtype, Device.of(t.device), 0 if t.data_ptr() % 16 == 0 else 1)
+
+
+def _alignment(tensors: Sequence[torch.Tensor]) -> tuple[bool, ...] | None:
+    """Which tensors begin at a multiple of 16 bytes; None when all do."""
+    every = 0
+    for t in tensors:
+        every |= t.data_ptr()
+    return None if not every & 15 else tuple(t.data_ptr() % 16 == 0 for t in tensors)
