@@ -254,8 +254,12 @@ def _format_value(ins: dis.Instruction) -> list[_Part]:
 
 
 def _intrinsic_1(ins: dis.Instruction) -> list[_Part]:
-    known = {5: "UNARY_POSITIVE", 6: "LIST_TO_TUPLE"}
+    known = {3: "STOPITERATION_ERROR", 5: "UNARY_POSITIVE", 6: "LIST_TO_TUPLE"}
     return [(known.get(ins.arg or 0, "CALL_INTRINSIC_1"), ins.arg)]
+
+
+def _intrinsic_2(ins: dis.Instruction) -> list[_Part]:
+    return [("PREP_RERAISE_STAR" if ins.arg == 1 else "CALL_INTRINSIC_2", ins.arg)]
 
 
 _RULES: dict[str, Callable[[dis.Instruction], list[_Part]]] = {
@@ -283,6 +287,7 @@ _RULES: dict[str, Callable[[dis.Instruction], list[_Part]]] = {
     "SET_FUNCTION_ATTRIBUTE": lambda ins: [("SET_FUNCTION_ATTRIBUTE", ins.arg)],
     "CALL_FUNCTION_EX": lambda ins: [("CALL_FUNCTION_EX", bool((ins.arg or 0) & 1))],
     "CALL_INTRINSIC_1": _intrinsic_1,
+    "CALL_INTRINSIC_2": _intrinsic_2,
     "RETURN_CONST": lambda ins: [("LOAD_CONST", ins.argval), ("RETURN_VALUE", None)],
 }
 
@@ -301,7 +306,7 @@ def guarded_by_try(instructions: tuple[Instruction, ...], at: int) -> bool:
         ops = [i.op for i in instructions[handler : handler + 2]]
         if ops and ops[0] == "PUSH_EXC_INFO" and ops[1:] != ["WITH_EXCEPT_START"]:
             return True
-        if ops and ops[0] == "CALL_INTRINSIC_1":  # a generator's own StopIteration guard
+        if ops and ops[0] == "STOPITERATION_ERROR":  # a generator's own StopIteration guard
             return False
         handler = instructions[handler + 1 if ops[:1] == ["PUSH_EXC_INFO"] else handler].handler
     return False

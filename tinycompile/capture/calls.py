@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.execute import Frame, run
+from tinycompile.capture.generators import GeneratorValue
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
-from tinycompile.capture.values.constant import NONE, Const
+from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.function import FunctionValue
-from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import TupleValue
 
@@ -33,18 +33,8 @@ def inline(tr: Tracer, fn: FunctionValue, args: Sequence[Value], kwargs: Kwargs)
     for name, cell in zip(code.co_freevars, fn.closure, strict=True):
         frame.slots[name] = cell
     if code.co_flags & inspect.CO_GENERATOR:
-        return IteratorValue(_generate(tr, frame))
+        return GeneratorValue(tr, frame)
     return run(tr, frame)
-
-
-def _generate(tr: Tracer, frame: Frame) -> Iterator[Value]:
-    """The values that a generator yields; its frame sleeps in between."""
-    while True:
-        value = run(tr, frame)
-        if not frame.suspended:
-            return
-        yield value
-        frame.stack.append(NONE)  # what ``yield`` evaluates to
 
 
 def bind_arguments(tr: Tracer, fn: FunctionValue, args: Sequence[Value], kwargs: Kwargs) -> dict[str, Value | Lazy]:
@@ -59,7 +49,7 @@ def bind_arguments(tr: Tracer, fn: FunctionValue, args: Sequence[Value], kwargs:
         slots[code.co_varnames[at]] = TupleValue(extra)
         at += 1
     elif extra:
-        raise TypeError(f"{fn.name}() takes {len(names)} positional arguments but {len(args)} were given")
+        raise _too_many(fn, names, kw_only, len(args), kwargs)
     rest: Kwargs = {}
     by_name = {*names[code.co_posonlyargcount :], *kw_only}
     for name, value in kwargs.items():
@@ -82,9 +72,29 @@ def _fill_defaults(fn: FunctionValue, names: Sequence[str], kw_only: Sequence[st
         slots.setdefault(name, default)
     for name, default in fn.kwdefaults.items():
         slots.setdefault(name, default)
-    missing = [n for n in names if n not in slots]
-    if missing:
-        raise TypeError(f"{fn.name}() missing {len(missing)} required positional arguments: {missing}")
-    missing = [n for n in kw_only if n not in slots]
-    if missing:
-        raise TypeError(f"{fn.name}() missing {len(missing)} required keyword-only arguments: {missing}")
+    for kind, wanted in (("positional argument", names), ("keyword-only argument", kw_only)):
+        missing = [repr(n) for n in wanted if n not in slots]
+        if missing:
+            plural = "" if len(missing) == 1 else "s"
+            raise TypeError(f"{fn.name}() missing {len(missing)} required {kind}{plural}: {_listed(missing)}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """As Python lists names in a complaint."""
+    if len(names) <= 2:
+        return " and ".join(names)
+    return f"{', '.join(names[:-1])}, and {names[-1]}"
+
+
+def _too_many(fn: FunctionValue, names: Sequence[str], kw_only: Sequence[str], given: int, kwargs: Kwargs) -> TypeError:
+    most = len(names)
+    takes = f"from {most - len(fn.defaults)} to {most}" if fn.defaults else str(most)
+    plural = "s" if most != 1 or fn.defaults else ""
+    named = sum(k in kwargs for k in kw_only)
+    shown = f"{given} positional argument{_s(given)} (and {named} keyword-only argument{_s(named)})" if named else str(given)
+    verb = "was" if given == 1 and not named else "were"
+    return TypeError(f"{fn.name}() takes {takes} positional argument{plural} but {shown} {verb} given")
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

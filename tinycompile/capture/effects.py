@@ -6,7 +6,7 @@ into them, and the rebuilt code counts their versions up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ from tinycompile.capture.sources import Held
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import DELETED, ObjectValue
-from tinycompile.capture.values.sequence import ListValue, SetValue
+from tinycompile.capture.values.module import ModuleValue
+from tinycompile.capture.values.object import DELETED, ObjectValue, is_pythons_own
+from tinycompile.capture.values.sequence import DequeValue, ListValue, SetValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
@@ -105,22 +106,35 @@ class Effects:
             elif isinstance(value, DictValue):
                 lines += _replay_dict(rebuilder, name, value, before)
             elif isinstance(value, SetValue):
-                lines += [f"{name}.add({rebuilder.expr(v)})" for at, v in value.items.items() if at not in before]
+                call = _caller(rebuilder, name, value)
+                lines += [call("discard", rebuilder.expr(v)) for at, v in before.items() if at not in value.items]
+                lines += [call("add", rebuilder.expr(v)) for at, v in value.items.items() if at not in before]
             elif isinstance(value, Cell):
                 content = value.content
                 lines.append(
                     f"del {name}.cell_contents" if content is None else f"{name}.cell_contents = {rebuilder.expr(content)}"
                 )
             elif isinstance(value, ObjectValue):
-                lines += [f"del {name}.{at}" for at in value.shadow if (id(value), at) in self.reborn]
-                lines += [
-                    f"del {name}.{at}" if v is DELETED else f"{name}.{at} = {rebuilder.expr(v)}"
-                    for at, v in value.shadow.items()
-                ]
+                lines += self._replay_object(rebuilder, name, value)
         if self._written:
             count_up = rebuilder.held(torch.autograd.graph.increment_version, "increment_version")
             lines.append(f"{count_up}([{', '.join(rebuilder.expr(w.target) for w in self._written.values())}])")
         lines += [f"{of.name}[{name!r}] = {rebuilder.expr(value)}" for of, name, value in self._globals.values()]
+        return lines
+
+    def _replay_object(self, rebuilder: Rebuilder, name: str, value: ObjectValue) -> list[str]:
+        """Attributes as they are at the end. What the program's own ``__setattr__`` did has been followed: it is not called."""
+        own = is_pythons_own(type(value.obj), "__setattr__") and is_pythons_own(type(value.obj), "__delattr__")
+        if own or isinstance(value, ModuleValue):
+            assign, delete = "{name}.{at} = {to}", "del {name}.{at}"
+        else:
+            base = rebuilder.held(object, "object")
+            assign, delete = base + ".__setattr__({name}, {at!r}, {to})", base + ".__delattr__({name}, {at!r})"
+        lines = [delete.format(name=name, at=at) for at in value.shadow if (id(value), at) in self.reborn]
+        for at, v in value.shadow.items():
+            lines.append(
+                delete.format(name=name, at=at) if v is DELETED else assign.format(name=name, at=at, to=rebuilder.expr(v))
+            )
         return lines
 
     @property
@@ -185,24 +199,42 @@ def separate(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr()
 
 
+def _caller(rebuilder: Rebuilder, name: str, value: ListValue | DictValue | SetValue) -> Callable[..., str]:
+    """How to call a method that changes a container: in a class of the program's, past what that defines itself."""
+    if value.holder is None:
+        return lambda method, *args: f"{name}.{method}({', '.join(args)})"
+    kind = rebuilder.held(value.cls, value.cls.__name__)
+    return lambda method, *args: f"{kind}.{method}({', '.join((name, *args))})"
+
+
 def _replay_list(rebuilder: Rebuilder, name: str, value: ListValue, before: list[Entry]) -> list[str]:
+    call = _caller(rebuilder, name, value)
     grown = len(value.items) >= len(before) and all(map(_unchanged, value.items, before))
+    if isinstance(value, DequeValue):
+        grown = grown and (value.maxlen is None or len(value.items) < value.maxlen)
     if grown:
         items = ", ".join(rebuilder.expr(v) for v in value.items[len(before) :])
-        return [f"{name}.extend([{items}])"] if items else []
-    return [f"{name}[:] = [{', '.join(rebuilder.expr(v) for v in value.items)}]"]
+        return [call("extend", f"[{items}]")] if items else []
+    items = f"[{', '.join(rebuilder.expr(v) for v in value.items)}]"
+    if isinstance(value, DequeValue):
+        new = rebuilder.tr.guards.names.take("items")
+        return [f"{new} = {items}", call("clear"), call("extend", new)]
+    if value.holder is not None:
+        return [call("__setitem__", f"{rebuilder.held(slice, 'slice')}(None)", items)]
+    return [f"{name}[:] = {items}"]
 
 
 def _replay_dict(rebuilder: Rebuilder, name: str, value: DictValue, before: dict[Any, tuple[Value, Entry]]) -> list[str]:
+    call = _caller(rebuilder, name, value)
     kept = [at for at in before if at in value.items]
     if list(value.items)[: len(kept)] != kept:  # a key was deleted and came back
         kept = []
-        lines = [f"{name}.clear()"]
+        lines = [call("clear")]
     else:
-        lines = [f"del {name}[{rebuilder.expr(key)}]" for at, (key, _) in before.items() if at not in value.items]
+        lines = [call("__delitem__", rebuilder.expr(key)) for at, (key, _) in before.items() if at not in value.items]
     for at, (key, item) in value.items.items():
         if at not in kept or not _unchanged(item, before[at][1]):
-            lines.append(f"{name}[{rebuilder.expr(key)}] = {rebuilder.expr(item)}")
+            lines.append(call("__setitem__", rebuilder.expr(key), rebuilder.expr(item)))
     return lines
 
 

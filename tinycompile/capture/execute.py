@@ -79,13 +79,13 @@ def run_outermost(tr: Tracer, frame: Frame, stop: int | None) -> bool:
                 raise GraphBreak("unsupported-instruction", ins.op)
             try:
                 handler(tr, frame, ins)
-            except Exception as error:
+            except (Exception, GeneratorExit) as error:
                 if not unwind(tr, frame, error):
                     raise
             frame.count += 1
             if frame.stack:
                 tr.note_birth(list.__getitem__(frame.stack, -1), frame.count - 1)
-    except Exception as error:
+    except (Exception, GeneratorExit) as error:
         tr.note_failure(error)
         raise
     finally:
@@ -109,10 +109,10 @@ def run(tr: Tracer, frame: Frame) -> Value:
                 raise GraphBreak("unsupported-instruction", ins.op)
             try:
                 handler(tr, frame, ins)
-            except Exception as error:
+            except (Exception, GeneratorExit) as error:
                 if not unwind(tr, frame, error):
                     raise
-    except Exception as error:
+    except (Exception, GeneratorExit) as error:
         tr.note_failure(error)
         raise
     finally:

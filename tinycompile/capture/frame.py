@@ -20,10 +20,11 @@ from tinycompile.capture.guard_code import CompiledGuards, compile_guards, defin
 from tinycompile.capture.opcodes.exceptions import is_deliberate
 from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.reconstruct import Rebuilder
-from tinycompile.capture.resume import TRIVIAL, NotResumableError, Place, Slot, is_resumable, outcomes
+from tinycompile.capture.resume import TRIVIAL, NotResumableError, Place, Slot, is_resumable, is_trivial, outcomes
 from tinycompile.capture.start import FunctionStart, Start
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.values.function import Cell
+from tinycompile.eager.autocast import region_state, run_outside
 from tinycompile.eager.fake import tracing
 from tinycompile.ir.graph import Graph, Location
 
@@ -72,16 +73,26 @@ class CaptureOptions:
         seen = [e.constants_seen.get(text) for e in self.earlier]
         return self.dynamic is not False and any(type(s) is int and s != value for s in seen)
 
+    def symbolic_number(self, text: str, value: float) -> bool:
+        """Whether the float at ``text``, or the int that is no size, had another value before. 0 and 1 are never symbolic."""
+        if self.dynamic is False or (type(value) is int and value in (0, 1)):
+            return False
+        seen = [e.constants_seen.get(text) for e in self.earlier]
+        others = [s for s in seen if type(s) is type(value) and (type(s) is float or s not in (0, 1))]
+        return any(repr(s) != repr(value) for s in others)
+
     def grows(self, text: str, length: int) -> bool:
         """Whether the container at ``text`` had two other lengths before."""
         return len({e.constants_seen[text] for e in self.earlier if text in e.constants_seen} - {length}) >= 2
 
     def unstable(self, text: str, value: Any) -> bool:
         """Whether the number or text at ``text`` had other values before, and no symbol can stand for it."""
-        if type(value) not in _VARYING or (type(value) is int and value >= 2 and self.dynamic is not False):
+        if type(value) not in _VARYING:
+            return False
+        if self.dynamic is not False and (type(value) is float or (type(value) is int and value not in (0, 1))):
             return False
         seen = {e.constants_seen[text] for e in self.earlier if type(e.constants_seen.get(text)) is type(value)}
-        return len(seen - {value}) >= (1 if type(value) is float else 2)
+        return len(seen - {value}) >= 2
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,8 @@ class Captured:
     ``guard`` has the function's own parameters, and is compiled when first asked for. ``bind(graph_fn)`` gives the rebuilt function, whose source is ``python``;
     ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``: whether each input's
     data starts at a multiple of 16 bytes (guarded). ``calls_graph``: whether the rebuilt function needs it. ``redo_on_error``:
-    an error of the graph may be one that the program catches."""
+    an error of the graph may be one that the program catches. ``identities``: arguments guarded to be these very objects.
+    ``owner``: the module with which the code should die."""
 
     graph: Graph | None
     python: str
@@ -108,6 +120,8 @@ class Captured:
     place: Place | None
     calls_graph: bool
     redo_on_error: bool
+    identities: Mapping[str, Any]
+    owner: torch.nn.Module | None
     _bind: Callable[[Any], FunctionType] = field(repr=False)
     _compile_guards: Callable[[Collection[int] | None], CompiledGuards] = field(repr=False)
     _forget: Callable[[], None] = field(repr=False)
@@ -147,6 +161,13 @@ class Captured:
         self._forget()
         return self._bind
 
+    def concerns(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call has the objects for which this is: of the arguments that are guarded by identity."""
+        if not self.identities:
+            return True
+        given = self._guards.read(*args, **kwargs)
+        return all(given[name] is obj for name, obj in self.identities.items())
+
     def guarded_for(self, relied_on: Collection[int] | None) -> Captured:
         """The same with guards for what later stages did: for the relations between sizes that they decided under ``env``, and
         for the alignment of those inputs (by position; None: of all) on which generated code relies."""
@@ -178,7 +199,9 @@ def capture(
 
     Raises TypeError for something that is no Python function or method. What the function itself raises is a break, and so is
     whatever can't be captured: then the frame runs in eager Python, or with ``options.resume`` only the instruction does."""
-    return capture_from(FunctionStart(fn), args, kwargs, options or CaptureOptions())
+    found = capture_from(FunctionStart(fn), args, kwargs, options or CaptureOptions())
+    _ = found.guard  # made now, for torch's checks of tensors remember the modes they were made under
+    return found
 
 
 def capture_from(start: Start, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions) -> Captured:
@@ -226,7 +249,7 @@ class _Attempt:
     def follow(self, args: Sequence[Any], kwargs: Mapping[str, Any], stop: int | None = None) -> None:
         """Run; afterwards there is a graph, or there are breaks."""
         tr = self.tr
-        with tr.env.active(), tracing(tr.builder):
+        with tr.env.active(), tracing(tr.builder), tr.own_regions():
             try:
                 _guard_modes(tr)
                 self.frame = self.start.frame(tr, args, kwargs)
@@ -271,6 +294,8 @@ class _Attempt:
         assert frame.result is not None
         if self.tr.grad_enabled != self.tr.root_grad_enabled and not self.options.resume:
             raise GraphBreak("grad-mode", "the gradient mode is another at the end of the function")
+        if self.tr.changes_regions() and not self.options.resume:
+            raise GraphBreak("mode", "autocast is another at the end of the function")
         self._finish_graph(self.rebuilder.result(frame.result))
 
     def _stopped(self, frame: Frame) -> None:
@@ -288,7 +313,7 @@ class _Attempt:
             tuple(Slot(n, isinstance(frame.slots[n], Cell)) for n in variables),
             tuple(v is not NULL for v in stack),
         )
-        if frame.instructions[frame.at].op not in TRIVIAL:
+        if not is_trivial(place):
             try:
                 outcomes(place)
             except NotResumableError as error:
@@ -320,11 +345,16 @@ class _Attempt:
 
 
 def _guard_modes(tr: Tracer) -> None:
-    if not torch_private.ordinary_mode():
-        tr.guards.state_check("not _ordinary_mode()", "autocast, inference mode, a torch function or dispatch mode")
-        raise GraphBreak("mode", "autocast, inference mode, or a torch function or dispatch mode is active")
+    if not torch_private.ordinary_but_autocast():
+        tr.guards.state_check("not _ordinary_but_autocast()", "inference mode, a torch function or dispatch mode")
+        raise GraphBreak("mode", "inference mode, or a torch function or dispatch mode is active")
     tr.guards.state_check(f"_grad_enabled() is {tr.grad_enabled}", f"grad mode is {'on' if tr.grad_enabled else 'off'}")
-    tr.guards.state_check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode")
+    if tr.root_regions is None:
+        tr.guards.state_check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode")
+    else:
+        state, now = tr.guards.hold(tr.root_regions, "autocast"), tr.guards.hold(region_state, "region_state")
+        tr.guards.state_check("_ordinary_but_autocast()", "no inference mode, torch function or dispatch mode")
+        tr.guards.state_check(f"{now.name}() == {state.name}", f"autocast: {state.value}")
     dtype = tr.guards.hold(torch.get_default_dtype(), str(torch.get_default_dtype()).removeprefix("torch."))
     tr.guards.state_check(f"_default_dtype() is {dtype.name}", f"the default dtype is {dtype.value}")
 
@@ -360,6 +390,8 @@ def _finish(attempt: _Attempt) -> Captured:
         return made
 
     def bind(graph_fn: Callable[..., tuple[Any, ...]]) -> FunctionType:
+        if tr.root_regions is not None:  # the casts are in the graph
+            graph_fn = run_outside(graph_fn)
         made = define(python, start.name, {**tr.guards.held, call: graph_fn}, start.like, start.skip)
         _rename(made, function)
         return made
@@ -379,10 +411,18 @@ def _finish(attempt: _Attempt) -> Captured:
         place=attempt.place,
         calls_graph=bool(attempt.rebuilder.outputs) or tr.effects.writes,
         redo_on_error=tr.op_in_try,
+        identities={name: held.value for name, held in tr.guards.identities.items()},
+        owner=_owner(tr),
         _bind=bind,
         _compile_guards=guards,
         _forget=tr.forget,
     )
+
+
+def _owner(tr: Tracer) -> torch.nn.Module | None:
+    """The module that the code is for, and lives with: an argument, or else the first that was met."""
+    held = [*(h.value for h in tr.guards.identities.values()), *tr.guards.held.values()]
+    return next((m for m in held if isinstance(m, torch.nn.Module)), None)
 
 
 def _released(*_: Any) -> Any:

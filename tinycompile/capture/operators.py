@@ -12,11 +12,12 @@ from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values import scalar, symbolic
 from tinycompile.capture.values.base import Value
-from tinycompile.capture.values.constant import Const, boolean
-from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.constant import Const, boolean, natively
+from tinycompile.capture.values.container import contents_of
+from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.scalar import ScalarValue
-from tinycompile.capture.values.sequence import ListValue, SequenceValue, SetValue, TupleValue
+from tinycompile.capture.values.sequence import SET_OPERATORS, ListValue, SequenceValue, SetValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 
@@ -44,6 +45,11 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     """``a symbol b``; a symbol that ends with ``=`` is the in-place form."""
     inplace = symbol.endswith("=")
     symbol = symbol.rstrip("=")
+    name = _METHODS[symbol]
+    left, right = contents_of(a, f"__{name}__", f"__i{name}__"), contents_of(b, f"__r{name}__")
+    if left is not a or right is not b:
+        result = binary(tr, symbol + "=" * inplace, left, right)
+        return a if inplace and result is left else result
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         return _tensor_binary(tr, symbol, a, b, inplace)
     if inplace and isinstance(a, (ListValue, DictValue, SetValue)):
@@ -84,11 +90,22 @@ def _inplace_container(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | N
     if isinstance(a, DictValue) and symbol == "|":
         a.update(tr, b)
         return a
-    if isinstance(a, SetValue) and symbol == "|":
-        for item in b.iterate(tr):
-            a.add(tr, item)
+    if isinstance(a, SetValue) and a.cls is set and symbol in SET_OPERATORS and _is_set(b):
+        a.replace(tr, a.combined(tr, SET_OPERATORS[symbol], b))
         return a
     return None
+
+
+def _is_set(value: Value) -> bool:
+    return isinstance(value, SetValue) or (isinstance(value, DictView) and value.what != "values")
+
+
+def _set_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
+    """Sets, and views of dicts as sets."""
+    if symbol not in SET_OPERATORS or not (_is_set(a) and _is_set(b)):
+        return None
+    left = a if isinstance(a, SetValue) else SetValue(tr, list(a.iterate(tr)))
+    return left.made(tr, left.combined(tr, SET_OPERATORS[symbol], b))
 
 
 def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
@@ -103,6 +120,9 @@ def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | Non
         assert isinstance(seq, SequenceValue)
         items = seq.values(tr) * tr.index(count, "sequence")
         return ListValue(items) if seq.cls is list else TupleValue(items, cls=torch.Size if seq.cls is torch.Size else tuple)
+    made = _set_binary(tr, symbol, a, b)
+    if made is not None:
+        return made
     if symbol == "|" and isinstance(a, DictValue) and isinstance(b, DictValue):
         return DictValue(tr, [*a.pairs(tr), *b.pairs(tr)], a.cls)
     return None
@@ -125,7 +145,7 @@ def _object_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -
 
 def _folded(tr: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
     """Compute on Python constants; symbolic sizes are specialised."""
-    return tr.from_python(fn(*(v.constant(tr) for v in operands)))
+    return tr.from_python(natively(fn, *(v.constant(tr) for v in operands)))
 
 
 def unary(tr: Tracer, symbol: str, a: Value) -> Value:
@@ -151,6 +171,7 @@ def unary(tr: Tracer, symbol: str, a: Value) -> Value:
 
 def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     """``a symbol b``."""
+    a, b = contents_of(a, _COMPARE_METHODS[symbol]), contents_of(b, _COMPARE_METHODS[_MIRRORED[symbol]])
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         return _tensor_compare(tr, symbol, a, b)
     decided = symbolic.compare(symbol, a, b)
@@ -160,6 +181,9 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
         return boolean(decided)
     if symbol in ("==", "!="):
         return boolean(equal(tr, a, b) == (symbol == "=="))
+    if _is_set(a) and _is_set(b):
+        left = a if isinstance(a, SetValue) else SetValue(tr, list(a.iterate(tr)))
+        return boolean(left.compared(tr, symbol, b))
     if isinstance(a, SequenceValue) and isinstance(b, SequenceValue) and not (a.is_constant and b.is_constant):
         return boolean(_lexicographic(tr, symbol, a, b))
     made = _object_compare(tr, symbol, a, b)
@@ -202,6 +226,7 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
     """``bool(a == b)``."""
     if a is b and not isinstance(a, TensorValue):
         return True
+    a, b = contents_of(a, "__eq__"), contents_of(b, "__eq__")
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         return _tensor_compare(tr, "==", a, b).truth(tr)
     decided = symbolic.compare("==", a, b)
@@ -217,13 +242,14 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
         )
     if isinstance(a, DictValue) and isinstance(b, DictValue):
         return a.items.keys() == b.items.keys() and all(equal(tr, v, b.get_item(tr, k)) for k, v in a.pairs(tr))
+    if _is_set(a) and _is_set(b):
+        left = a if isinstance(a, SetValue) else SetValue(tr, list(a.iterate(tr)))
+        return left.compared(tr, "==", b)
     made = _object_compare(tr, "==", a, b)
     if made is not None:
         return made.truth(tr)
     if a.is_constant and b.is_constant:
         return bool(a.constant(tr) == b.constant(tr))
-    if isinstance(a, SetValue) or isinstance(b, SetValue):
-        raise GraphBreak("unsupported-value", f"comparison of {a.describe()} with {b.describe()}")
     return identical(tr, a, b)
 
 

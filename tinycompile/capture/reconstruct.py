@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -23,13 +23,15 @@ from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.autocast import AutocastMode, change_regions, rebuilt_autocast
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.container import NewContainer
 from tinycompile.capture.values.context import GradMode, NullContext, entered_grad_mode
+from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.module import ModuleCall, ModuleValue
 from tinycompile.capture.values.object import DELETED, ClassValue, NewObject, ObjectValue, PyModuleValue
 from tinycompile.capture.values.scalar import ScalarValue
-from tinycompile.capture.values.sequence import ListValue, SequenceValue, SetValue, SliceValue, TupleValue
+from tinycompile.capture.values.sequence import DequeValue, ListValue, SequenceValue, SetValue, SliceValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager.autocast import region_state
@@ -130,13 +132,21 @@ class Rebuilder:
         if isinstance(value, Cell):
             return [] if value.content is None else [value.content]
         if isinstance(value, FunctionValue) and value.fn is None:
-            return [*value.defaults, *value.kwdefaults.values(), *value.closure]
+            return [*value.defaults, *value.kwdefaults.values(), *value.closure, *value.attributes.values()]
         if isinstance(value, PartialValue):
             return [value.fn, *value.args, *value.kwargs.values()]
         if isinstance(value, BoundFunction):
             return [value.fn, value.receiver]
+        if isinstance(value, DictView):
+            return [value.of]
         if isinstance(value, (MethodOf, SuperValue)):
             return [value.receiver]
+        if isinstance(value, ExceptionValue):
+            more = [] if value.was_raised else [*value.arguments(self.tr), *([value.notes] if value.notes else [])]
+            return [*more, *(v for v in value.shadow.values() if v is not DELETED)]
+        if isinstance(value, NewContainer):
+            contents = self._parts(value.base)
+            return [*contents, *(v for v in value.shadow.values() if v is not DELETED)]
         if isinstance(value, NewObject):
             return [v for v in value.shadow.values() if v is not DELETED]
         return []
@@ -145,6 +155,9 @@ class Rebuilder:
         """An expression for a value; what occurs more than once gets a name."""
         if isinstance(value, Lazy):
             return self._from_outside(value.source)
+        holder = getattr(value, "holder", None)
+        if holder is not None and id(value) not in self._names:
+            return self.expr(holder)
         name = self._names.get(id(value))
         if name is not None:
             return name
@@ -215,6 +228,33 @@ class Rebuilder:
             return repr(obj)
         return self.held(obj, "constant")
 
+    def _container(self, value: NewContainer) -> str:
+        """The object first, then its contents: they may refer to it. Immutable ones are made with them."""
+        cls, base = type(value.obj), value.base
+        kind, made = self.held(base.cls, base.cls.__name__), self.held(cls, cls.__name__)
+        name = self.tr.guards.names.take(identifier(cls.__name__.lower()))
+        if not isinstance(base, DictValue) and base.cls in (tuple, frozenset):
+            items = list(base.items.values()) if isinstance(base, SetValue) else base.values(self.tr)
+            self.statements.append(f"{name} = {kind}.__new__({made}, {self._tuple([self.expr(v) for v in items])})")
+            self._names[id(value)] = name
+        else:
+            self._names[id(value)] = name
+            self.statements.append(f"{name} = {kind}.__new__({made})")
+            if isinstance(base, DictValue):
+                for k, v in base.pairs(self.tr):
+                    self.statements.append(f"{kind}.__setitem__({name}, {self.expr(k)}, {self.expr(v)})")
+            else:
+                items = list(base.items.values()) if isinstance(base, SetValue) else base.values(self.tr)
+                method = "update" if isinstance(base, SetValue) else "extend"
+                self.statements.append(f"{kind}.{method}({name}, {self._tuple([self.expr(v) for v in items])})")
+        for at, v in value.shadow.items():
+            if v is not DELETED:
+                self.statements.append(f"{self.held(object, 'object')}.__setattr__({name}, {at!r}, {self.expr(v)})")
+        return name
+
+    def _deque(self, value: DequeValue) -> str:
+        return f"{self.held(deque, 'deque')}({self._tuple([self.expr(v) for v in value.values(self.tr)])}, {value.maxlen})"
+
     def _sequence(self, value: SequenceValue) -> str:
         items = ", ".join(self.expr(v) for v in value.values(self.tr))
         if value.cls is list:
@@ -269,6 +309,8 @@ class Rebuilder:
         if value.kwdefaults:
             pairs = ", ".join(f"{k!r}: {self.expr(v)}" for k, v in value.kwdefaults.items())
             self.statements.append(f"{name}.__kwdefaults__ = {{{pairs}}}")
+        for at, v in value.attributes.items():
+            self.statements.append(f"{name}.{at} = {self.expr(v)}")
         if value.annotations is not None:
             self.statements.append(f"{name}.__annotations__ = {self._annotations(value.annotations)}")
         return name
@@ -287,6 +329,23 @@ class Rebuilder:
         for at, v in value.shadow.items():
             if v is not DELETED:
                 self.statements.append(f"{self.held(object, 'object')}.__setattr__({name}, {at!r}, {self.expr(v)})")
+        return name
+
+    def _exception(self, value: ExceptionValue) -> str:
+        """One that was never raised; its class's own ``__init__`` has been followed already."""
+        if value.was_raised:
+            raise NotRebuildable(value, value.describe())
+        cls, error = type(value.error), value.error
+        name = self._names[id(value)] = self.tr.guards.names.take("error")
+        args = self._tuple([self.expr(a) for a in value.arguments(self.tr)])
+        self.statements.append(f"{name} = {self.held(cls, cls.__name__)}.__new__({self.held(cls, cls.__name__)}, *{args})")
+        if not isinstance(error, BaseExceptionGroup):
+            self.statements.append(f"{name}.args = {args}")
+        for at, v in value.shadow.items():
+            if v is not DELETED:
+                self.statements.append(f"{self.held(object, 'object')}.__setattr__({name}, {at!r}, {self.expr(v)})")
+        if value.notes is not None:
+            self.statements.append(f"{name}.__notes__ = {self.expr(value.notes)}")
         return name
 
     def _partial(self, value: PartialValue) -> str:
@@ -353,8 +412,20 @@ class Rebuilder:
 
 
 # Objects with an identity: where one occurs twice, it is one object.
-_OBJECTS = (ListValue, DictValue, SetValue, FunctionValue, PartialValue, BoundFunction, MethodOf, GradMode, AutocastMode, NullContext)
+_OBJECTS = (
+    ListValue,
+    DictValue,
+    SetValue,
+    FunctionValue,
+    PartialValue,
+    BoundFunction,
+    MethodOf,
+    GradMode,
+    AutocastMode,
+    NullContext,
+)
 _REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
+    DequeValue: Rebuilder._deque,
     SequenceValue: Rebuilder._sequence,
     DictValue: Rebuilder._dict,
     SetValue: Rebuilder._set,
@@ -366,6 +437,8 @@ _REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
     BoundFunction: Rebuilder._bound,
     MethodOf: Rebuilder._method,
     SuperValue: Rebuilder._super,
+    ExceptionValue: Rebuilder._exception,
+    NewContainer: Rebuilder._container,
     NewObject: Rebuilder._new_object,
     GradMode: Rebuilder._grad_mode,
     AutocastMode: Rebuilder._autocast,

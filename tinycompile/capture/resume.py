@@ -87,6 +87,14 @@ TRIVIAL = frozenset(
         "RETURN_VALUE", "MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE",
     }
 )  # fmt: skip
+
+
+def is_trivial(place: Place) -> bool:
+    """Whether the next instruction is one of these. One that deletes a variable is, where the variable is bound."""
+    ins = place.instruction
+    return ins.op in TRIVIAL or (ins.op == "DELETE_FAST" and any(s.name == ins.arg for s in place.slots))
+
+
 _Effect = tuple[int, tuple[bool, ...]]  # how many it pops, what it pushes
 _ONE = (True,)
 _METHOD = (True, False) if VERSION >= (3, 13) else (False, True)

@@ -100,6 +100,26 @@ class Item(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class KeyItem(Source):
+    """``base[key]`` for a key that is held, having no literal."""
+
+    of: Source
+    key: Held
+
+    @property
+    def text(self) -> str:
+        return f"{self.of.text}[{self.key.text}]"
+
+    @property
+    def label(self) -> str:
+        return f"{self.of.label}[{self.key.value!r}]"
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
 class HeldItem(Source):
     """``mapping[key]`` where the mapping itself is held: a global, a module's parameter, an attribute of a held object.
 

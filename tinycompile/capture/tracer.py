@@ -20,13 +20,15 @@ from tinycompile.capture import calls, indexing, operators, scalars, torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
+from tinycompile.capture.opcodes.exceptions import raise_error
 from tinycompile.capture.pins import guard_one_object
 from tinycompile.capture.rules import batch_norm, graph_modules, iteration, marked, optimizers, registry, torch_functions, types
 from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
-from tinycompile.capture.values.base import Kwargs, Lazy, Value
-from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value
+from tinycompile.capture.values.constant import NONE, Const
+from tinycompile.capture.values.container import BASES, ContainerObject, NewContainer
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.iterator import IteratorValue
@@ -45,7 +47,13 @@ if TYPE_CHECKING:
     from tinycompile.capture.frame import CaptureOptions
 
 _TORCH_ROOT = os.path.dirname(torch.__file__) + os.sep
-_RULES_LOADED = (batch_norm, graph_modules, operator_rules, torch_functions, types)  # families register their rules when imported
+_RULES_LOADED = (
+    batch_norm,
+    graph_modules,
+    operator_rules,
+    torch_functions,
+    types,
+)  # families register their rules when imported
 
 
 @dataclass(frozen=True)
@@ -283,7 +291,7 @@ class Tracer:
         """``next(iterator)``."""
         value = iterator.next()
         if value is None:
-            raise StopIteration
+            raise_error(self, self.stop_iteration(iterator).error)
         return value
 
     def printable(self, value: Value) -> Any:
@@ -305,6 +313,7 @@ class Tracer:
             if self._is_torch_op(fn.fn):
                 return torch_calls.call_torch(self, fn.fn, args, kwargs)
             mark = fn.fn.__dict__.get("_tinycompile_mark")
+            optimizers.check(fn.fn)
             if mark is not None:
                 return marked.call(self, fn.fn, mark, args, kwargs)
             if not is_trusted(fn.fn.__module__):
@@ -313,7 +322,6 @@ class Tracer:
 
     @staticmethod
     def _is_torch_op(fn: Any) -> bool:
-            optimizers.check(fn.fn)
         if table.known(fn):
             return True
         module = fn.__module__ or ""
@@ -346,18 +354,38 @@ class Tracer:
 
     def super_attribute(self, cls: Value, receiver: Value, name: str) -> Value:
         """The next definition of ``name`` after ``cls`` in the receiver's class."""
-        if not isinstance(cls, ClassValue) or not isinstance(receiver, ObjectValue):
+        if not isinstance(cls, ClassValue) or not isinstance(receiver, (ObjectValue, ClassValue)):
             raise GraphBreak("unsupported-value", f"super().{name} here")
-        mro = type(receiver.obj).__mro__
+        start = receiver.cls if isinstance(receiver, ClassValue) else type(receiver.obj)
+        mro = start.__mro__
         for owner in mro[mro.index(cls.cls) + 1 :]:
             if name in owner.__dict__:
-                raw = owner.__dict__[name]
-                if isinstance(raw, (staticmethod, classmethod, property)):
-                    raise GraphBreak("unsupported-value", f"super().{name}, a {type(raw).__name__}")
-                return BoundFunction(self.class_member(owner, name, raw), receiver)
-        if isinstance(receiver.obj, torch.nn.Module) and name not in ("forward", "__call__"):
+                return self._super_member(owner, name, receiver)
+        if (
+            isinstance(receiver, ObjectValue)
+            and isinstance(receiver.obj, torch.nn.Module)
+            and name not in ("forward", "__call__")
+        ):
             return receiver.missing(self, name)
         raise AttributeError(f"'super' object has no attribute '{name}'")
+
+    def _super_member(self, owner: type, name: str, receiver: ObjectValue | ClassValue) -> Value:
+        raw = owner.__dict__[name]
+        if isinstance(raw, classmethod):
+            of = receiver if isinstance(receiver, ClassValue) else self.from_python(type(receiver.obj))
+            return BoundFunction(self.class_member(owner, name, raw.__func__), of)
+        if isinstance(raw, staticmethod) or name == "__new__":
+            return self.class_member(owner, name, raw.__func__ if isinstance(raw, staticmethod) else raw)
+        if isinstance(receiver, ClassValue):
+            return self.class_member(owner, name, raw)
+        if isinstance(raw, property):
+            self.class_member(owner, name, raw)
+            return self.from_callable(raw.fget).call(self, [receiver], {})
+        if isinstance(receiver, (ContainerObject, NewContainer)) and owner in BASES:
+            return receiver.inherited_method(name)
+        if isinstance(receiver, ExceptionValue) and owner.__module__ == "builtins":
+            return MethodOf(receiver, name)
+        return BoundFunction(self.class_member(owner, name, raw), receiver)
 
     # --- tensors ---
 
@@ -475,7 +503,21 @@ class Tracer:
         if isinstance(value, _CARRIERS):
             self.births.setdefault(id(value), (value, count))
 
-    def exception(self, error: Exception) -> ExceptionValue:
+    def stop_iteration(self, iterator: IteratorValue) -> ExceptionValue:
+        """The end of an iterator, with what a generator returned."""
+        given = [] if self.identical(iterator.returned, NONE) else [iterator.returned]
+        return self.remember(ExceptionValue(StopIteration(), given))
+
+    def is_known(self, error: BaseException) -> bool:
+        """Whether the program has the exception object already."""
+        return id(error) in self._exceptions
+
+    def remember(self, value: ExceptionValue) -> ExceptionValue:
+        """From here on this is the Value of its exception object."""
+        self._exceptions[id(value.error)] = value
+        return value
+
+    def exception(self, error: BaseException) -> ExceptionValue:
         """The one Value of an exception object."""
         found = self._exceptions.get(id(error))
         if found is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Protocol
 
-from tinycompile.capture.resume import TRIVIAL, Outcome, Place, step
+from tinycompile.capture.resume import Outcome, Place, is_trivial, step
 from tinycompile.capture.start import Runner
 
 State = tuple[Any, ...]
@@ -39,7 +39,7 @@ class Stop:
         self.place = place
         self.step: Runner | None = None
         self.pieces: tuple[Any, ...]
-        if place.instruction.op in TRIVIAL:  # nothing of it can fail: it belongs to the next piece
+        if is_trivial(place):  # nothing of it can fail: it belongs to the next piece
             self.pieces = (piece_at(place),)
             return
         code, outcomes = step(place)

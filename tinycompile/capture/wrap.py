@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,9 @@ def _wrap(tr: Tracer, obj: Any, source: Source) -> Value:
         return containers.tuple_(tr, obj, source)
     if isinstance(obj, (type, *BUILTIN_TYPES)) or type(obj).__module__ == "tinycompile.api":
         return functions.pinned(tr, obj, source)
-    if isinstance(obj, (list, tuple, dict, set, torch.Generator, BaseException)):
+    if isinstance(obj, (list, tuple, dict, set, frozenset)):
+        return containers.subclassed(tr, obj, source)
+    if isinstance(obj, (torch.Generator, BaseException)):
         raise GraphBreak("unsupported-value", f"{source.label} is a {type(obj).__module__}.{type(obj).__qualname__}")
     return functions.plain_object(tr, obj, source)
 
@@ -69,13 +71,15 @@ def has_identity(obj: Any) -> bool:
     )
 
 
-_CONTAINERS = (list, dict, set, OrderedDict)
+_CONTAINERS = (list, dict, set, OrderedDict, defaultdict, deque)
 _RULES: dict[type, Any] = {
     tuple: containers.tuple_,
     torch.Size: containers.tuple_,
     list: containers.list_,
     dict: containers.dict_,
     OrderedDict: containers.dict_,
+    defaultdict: containers.defaultdict_,
+    deque: containers.deque_,
     set: containers.set_,
     frozenset: containers.set_,
     slice: containers.slice_,

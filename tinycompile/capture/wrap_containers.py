@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict, deque
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.pins import guard_type, pin
-from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Source
+from tinycompile.capture.sources import Attr, Held, HeldItem, Item, KeyItem, Source
 from tinycompile.capture.values.base import Lazy, Value
-from tinycompile.capture.values.constant import Const, is_constant_object
+from tinycompile.capture.values.constant import NONE, Const, is_constant_object
+from tinycompile.capture.values.container import ContainerObject, base_of
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.sequence import ListValue, SetValue, SliceValue, TupleValue
+from tinycompile.capture.values.object import class_lookup
+from tinycompile.capture.values.sequence import DequeValue, ListValue, SetValue, SliceValue, TupleValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -44,17 +49,60 @@ def list_(tr: Tracer, obj: list[Any], source: Source) -> Value:
 def dict_(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     _check_length(tr, obj, source)
     for key in obj:
-        if not isinstance(key, (str, int, float, bool, bytes, type(None))):
+        if not _is_plain_key(key):
             raise GraphBreak("unsupported-value", f"{source.label} has a key of type {type(key).__name__}")
     keys = tr.guards.hold(tuple(obj), "keys")
     source = guard_type(tr, obj, source, f"_tuple({{}}) == {keys.name}", f"keys {list(obj)!r}")
-    return DictValue(tr, [(Const(k), Lazy(o, Item(source, k))) for k, o in obj.items()], type(obj), source)
+    pairs = [(tr.from_python(k), Lazy(o, _item(tr, source, k))) for k, o in obj.items()]
+    return DictValue(tr, pairs, type(obj), source)
+
+
+def _is_plain_key(key: Any) -> bool:
+    """One that equals another only if it means the same."""
+    return is_constant_object(key) or (type(key) is tuple and all(map(_is_plain_key, key)))
+
+
+def _item(tr: Tracer, source: Source, key: Any) -> Source:
+    """The entry under a key; one that has no literal is held."""
+    literal = type(key) in (str, int, bool, bytes, type(None)) or (type(key) is float and key == key and abs(key) != math.inf)
+    return Item(source, key) if literal else KeyItem(source, tr.guards.hold(key, "key"))
+
+
+def defaultdict_(tr: Tracer, obj: defaultdict[Any, Any], source: Source) -> Value:
+    made = dict_(tr, obj, source)
+    assert isinstance(made, DictValue) and made.source is not None
+    factory = tr.wrap(obj.default_factory, Attr(made.source, "default_factory"))
+    made.default_factory = None if tr.identical(factory, NONE) else factory
+    return made
+
+
+def deque_(tr: Tracer, obj: deque[Any], source: Source) -> Value:
+    _check_length(tr, obj, source)
+    more = f"_len({{0}}) == {len(obj)} and {{0}}.maxlen == {obj.maxlen}"
+    source = guard_type(tr, obj, source, more, f"{len(obj)} items")
+    return DequeValue([Lazy(o, Item(source, i)) for i, o in enumerate(obj)], obj.maxlen, source)
+
+
+def subclassed(tr: Tracer, obj: Any, source: Source) -> Value:
+    """An instance of a class of the program's that derives from a container. How its contents are read must be Python's own."""
+    cls, base = type(obj), base_of(type(obj))
+    if base is None or any(
+        isinstance((class_lookup(cls, n) or (None, None))[1], FunctionType)
+        for n in ("__getitem__", "__len__", "__iter__", "__eq__")
+    ):
+        raise GraphBreak("unsupported-value", f"{source.label} is a {cls.__module__}.{cls.__qualname__}")
+    rules: dict[type, Any] = {list: list_, tuple: tuple_, set: set_, frozenset: set_}
+    rule = rules.get(base, dict_)
+    contents = rule(tr, obj, source)
+    assert isinstance(contents, (ListValue, DictValue, SetValue, TupleValue)) and contents.source is not None
+    contents.cls = base
+    return ContainerObject(obj, contents, contents.source)
 
 
 def set_(tr: Tracer, obj: Any, source: Source) -> Value:
     if not all(is_constant_object(o) for o in obj):
         raise GraphBreak("unsupported-value", f"{source.label} is a set of objects")
-    copy = tr.guards.hold(type(obj)(obj), "members")
+    copy = tr.guards.hold((frozenset if isinstance(obj, frozenset) else set)(obj), "members")
     source = guard_type(tr, obj, source, f"{{}} == {copy.name}", f"{obj!r}")
     return SetValue(tr, map(Const, obj), type(obj), source)
 

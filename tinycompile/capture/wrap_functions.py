@@ -15,6 +15,7 @@ from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Source
 from tinycompile.capture.trust import is_torch_object, is_trusted
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.constant import is_constant_object
+from tinycompile.capture.values.autocast import AutocastMode, settings_of
 from tinycompile.capture.values.context import GradMode
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.module import ModuleValue
@@ -105,7 +106,7 @@ def cell_from(tr: Tracer, cell: CellType, where: Source) -> Cell:
 
 def passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
     """A function that comes with the call: what counts is its code and its variables, for it may be made anew each time."""
-    if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or fn.__dict__:
+    if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or "_tinycompile_mark" in fn.__dict__:
         return pinned(tr, fn, source)
     found = tr.functions.get(id(fn))
     if found is not None:
@@ -114,7 +115,7 @@ def passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
     text, hold = source.text, tr.guards.hold
     tr.guards.check(
         f"_type({text}) is {hold(FunctionType, 'function_').name} and {text}.__code__ is {hold(fn.__code__, 'code').name}"
-        f" and {text}.__globals__ is {hold(fn.__globals__, 'globals').name} and not {text}.__dict__",
+        f" and {text}.__globals__ is {hold(fn.__globals__, 'globals').name} and _tuple({text}.__dict__) == {tuple(fn.__dict__)!r}",
         f"{source.label} is a function with the code of {fn.__qualname__}",
     )
     made = tr.functions[id(fn)] = FunctionValue(fn.__code__, fn.__globals__, (), None, source)
@@ -182,6 +183,10 @@ def plain_object(tr: Tracer, obj: Any, source: Source) -> Value:
         guard_type(tr, obj, source)
         return GradMode(isinstance(obj, torch.enable_grad), now=False, before=tr.grad_enabled)
     source = guard_type(tr, obj, source)
+    if isinstance(obj, torch.autocast):
+        settings, now = tr.guards.hold(settings_of(obj), "settings"), tr.guards.hold(settings_of, "settings_of")
+        tr.guards.check(f"{now.name}({source.text}) == {settings.name}", f"{source.label} is {settings.value}")
+        return AutocastMode(settings.value, obj, source)
     if isinstance(source, Held):
         found = tr.pinned.get(id(obj))
         if found is None:

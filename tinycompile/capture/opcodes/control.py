@@ -102,14 +102,16 @@ def yield_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def send(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """A step of ``yield from``."""
-    frame.stack.pop()
-    value = frame.stack[-1].next()
+    iterator = frame.stack[-2]
+    if not isinstance(iterator, IteratorValue):
+        raise GraphBreak("iterator", iterator.describe())
+    value = iterator.send(frame.stack.pop())
     if value is not None:
         frame.stack.append(value)
         return
     if VERSION == (3, 11):
         frame.stack.pop()
-    frame.stack.append(NONE)
+    frame.stack.append(iterator.returned)
     jump(tr, frame, ins)
 
 

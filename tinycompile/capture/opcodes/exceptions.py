@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dis
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tinycompile.base.errors import TinycompileError
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import exception_rows
-from tinycompile.capture.values.constant import NONE, Const, boolean
-from tinycompile.capture.values.exception import ExceptionValue, Traceback
+from tinycompile.capture.values.constant import NONE, Const, boolean, natively
+from tinycompile.capture.values.exception import ExceptionValue, Traceback, chain
 from tinycompile.capture.values.object import ClassValue
-from tinycompile.capture.values.sequence import TupleValue
+from tinycompile.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.bytecode import Instruction
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 
-def unwind(tr: Tracer, frame: Frame, error: Exception) -> bool:
+def unwind(tr: Tracer, frame: Frame, error: BaseException) -> bool:
     """Go on at the handler that the frame has for an error. False: it has none, or the error may not be the program's."""
     ins = frame.current
     if ins.handler is None or isinstance(error, GraphBreak) or not is_deliberate(error):
         return False
+    if not tr.is_known(error):  # a complaint of ours in Python's words: what it came from in here is not the program's
+        error.__cause__, error.__suppress_context__ = None, False
+        chain(error, None if tr.handled is None else tr.handled.error)
     depth, lasti = exception_rows(frame.code)[ins.offset]
     del frame.stack[depth:]
     if lasti:
@@ -36,7 +40,7 @@ def unwind(tr: Tracer, frame: Frame, error: Exception) -> bool:
     return True
 
 
-def is_deliberate(error: Exception) -> bool:
+def is_deliberate(error: BaseException) -> bool:
     """Whether the program raised it, or a raise statement of ours, which speaks for Python or torch. Any other error could be
     a fault of ours."""
     trace: TracebackType | None = error.__traceback__
@@ -45,7 +49,7 @@ def is_deliberate(error: Exception) -> bool:
     while trace.tb_next is not None:
         trace = trace.tb_next
     code = trace.tb_frame.f_code
-    if code is raise_varargs.__code__:
+    if code in (raise_varargs.__code__, raise_error.__code__, reraise.__code__, natively.__code__):
         return True
     raised = code.co_filename.startswith(_PACKAGE) and code.co_code[trace.tb_lasti] == _RAISE
     return raised and not isinstance(error, (AssertionError, NotImplementedError, TinycompileError))
@@ -65,7 +69,16 @@ def raise_varargs(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     error = _instance(tr, parts[0]).error
     if ins.arg == 2:
         error.__cause__ = None if parts[1] is NONE else _instance(tr, parts[1]).error
-    raise error
+    raise_error(tr, error)
+
+
+def raise_error(tr: Tracer, error: BaseException) -> NoReturn:
+    """Raise an exception of the program's. Python's own context is where we are, not where the program is."""
+    handled = None if tr.handled is None else tr.handled.error
+    try:
+        raise error
+    finally:
+        chain(error, handled)
 
 
 def _instance(tr: Tracer, value: Any) -> ExceptionValue:
@@ -74,6 +87,13 @@ def _instance(tr: Tracer, value: Any) -> ExceptionValue:
     if not isinstance(value, ExceptionValue):
         raise GraphBreak("user-exception", f"{value.describe()} is raised")
     return value
+
+
+def instance_of(tr: Tracer, args: Sequence[Any]) -> ExceptionValue:
+    """The exception of ``throw(error)`` or ``throw(kind, value, traceback)``."""
+    if len(args) > 1 and not isinstance(args[1], ExceptionValue):
+        raise GraphBreak("unsupported-value", "throw() of a class and a value")
+    return _instance(tr, args[1] if len(args) > 1 else args[0])
 
 
 def reraise(tr: Tracer, frame: Frame, ins: Instruction) -> None:
@@ -117,6 +137,62 @@ def with_except_start(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(frame.stack[-4].call(tr, arguments, {}))
 
 
+def check_eg_match(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """``except* kinds``: splits the group on top into what matches and the rest, None for nothing."""
+    kinds = _classes(tr, frame.stack.pop())
+    value = frame.stack.pop()
+    error = value.error
+    if not isinstance(error, BaseExceptionGroup):
+        if isinstance(error, kinds):
+            frame.stack += [NONE, _group(tr, ExceptionGroup, Const(""), [value])]
+        else:
+            frame.stack += [value, NONE]
+        return
+    message, members = value.arguments(tr)
+    parts: tuple[list[Any], list[Any]] = [], []
+    for member in members.iterate(tr):
+        if isinstance(member.error, BaseExceptionGroup):
+            raise GraphBreak("unsupported-value", "except* over nested groups")
+        parts[isinstance(member.error, kinds)].append(member)
+    rest, match = (_group(tr, type(error), message, part) if part else NONE for part in parts)
+    frame.stack += [rest, match]
+
+
+def _group(tr: Tracer, cls: type, message: Any, members: list[Any]) -> ExceptionValue:
+    made = ExceptionValue(cls("group", [m.error for m in members]), [message, ListValue(members)])
+    return tr.remember(made)
+
+
+def prep_reraise_star(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """The end of ``except*``: what is left to raise, of the exceptions that no handler took and those that handlers raised."""
+    original, results = frame.pop(2)
+    left = [v for v in results.values(tr) if v is not NONE]
+    if not left:
+        frame.stack.append(NONE)
+    elif (len(left) == 1 and (left[0] is original or not isinstance(left[0].error, BaseExceptionGroup))) or len(left) == 1:
+        frame.stack.append(left[0])
+    else:
+        raise GraphBreak("unsupported-value", "several exceptions are left after except*")
+
+
+def stop_iteration_error(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """The guard around a generator's body (3.12 on): StopIteration must not end it."""
+    error = frame.stack[-1].error
+    if isinstance(error, StopIteration):
+        new = RuntimeError("generator raised StopIteration")
+        new.__cause__ = new.__context__ = error
+        frame.stack[-1] = tr.exception(new)
+
+
+def cleanup_throw(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """An exception came out of the iterator of a ``yield from``: StopIteration is its result."""
+    error = frame.stack[-1]
+    if not isinstance(error.error, StopIteration):
+        raise frame.stack.pop().error
+    del frame.stack[-3:]
+    frame.stack += [NONE, error.get_attr(tr, "value")]
+
+
 def load_assertion_error(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """An assertion failed."""
     frame.stack.append(tr.from_python(AssertionError))
@@ -130,4 +206,8 @@ HANDLERS = {
     "CHECK_EXC_MATCH": check_exc_match,
     "WITH_EXCEPT_START": with_except_start,
     "LOAD_ASSERTION_ERROR": load_assertion_error,
+    "CHECK_EG_MATCH": check_eg_match,
+    "PREP_RERAISE_STAR": prep_reraise_star,
+    "STOPITERATION_ERROR": stop_iteration_error,
+    "CLEANUP_THROW": cleanup_throw,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tinycompile.capture.opcodes import building, calling, control, exceptions, names, operators, stack
+from tinycompile.capture.opcodes import building, calling, control, exceptions, matching, names, operators, stack
 
 Handler = Callable[[Any, Any, Any], None]
 
@@ -17,4 +17,5 @@ HANDLERS: dict[str, Handler] = {
     **control.HANDLERS,
     **calling.HANDLERS,
     **exceptions.HANDLERS,
+    **matching.HANDLERS,
 }

@@ -41,12 +41,10 @@ def _iter(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _next(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(args[0], IteratorValue):
         raise GraphBreak("unsupported-value", f"next() of {args[0].describe()}")
+    if len(args) < 2:
+        return tr.next(args[0])
     value = args[0].next()
-    if value is None:
-        if len(args) < 2:
-            raise StopIteration
-        return args[1]
-    return value
+    return args[1] if value is None else value
 
 
 def _lazily(make: Callable[[Tracer, Args, Kwargs], Iterator[Value]], *fns: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +15,10 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const, natively
+from tinycompile.capture.values.container import BASES, NewContainer, base_of, empty_contents, fill
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BuiltinValue
-from tinycompile.capture.values.object import NewObject, ObjectValue, class_lookup, is_plain_class
+from tinycompile.capture.values.object import ClassValue, NewObject, ObjectValue, class_lookup, is_heap_type, is_plain_class
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.symbolic import SymInt
@@ -113,6 +115,11 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
         return _exception(tr, cls, args, kwargs)
     if issubclass(cls, torch.Tensor):
         raise GraphBreak("unsupported-value", f"a {cls.__name__} is made")
+    maker = class_lookup(cls, "__new__")
+    if maker is not None and isinstance(maker[1], (staticmethod, FunctionType)) and _is_of_the_program(cls):
+        return _by_new(tr, cls, maker, args, kwargs)
+    if _is_of_the_program(cls) and base_of(cls) is not None and maker is not None and maker[0] in BASES:
+        return _initialised(tr, NewContainer(cls, empty_contents(tr, cls, args)), args, kwargs)
     if not is_plain_class(cls) or issubclass(cls, torch.nn.Module):
         raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made")
     return _new_object(tr, cls, args, kwargs)
@@ -145,7 +152,57 @@ def _exception_group(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     return tr.remember(ExceptionValue(cls(args[0].constant(tr), [m.obj for m in members]), list(args)))  # type: ignore[attr-defined]
 
 
+def _is_of_the_program(cls: Any) -> bool:
+    """Whether a class statement made it, and nothing special happens when an instance is made or dies."""
+    return type(cls).__call__ is type.__call__ and is_heap_type(cls) and not hasattr(cls, "__del__")
+
+
+def _by_new(tr: Tracer, cls: Any, maker: tuple[type, Any], args: Args, kwargs: Kwargs) -> Value:
+    """A class with a ``__new__`` of its own."""
+    owner, raw = maker
+    fn = tr.class_member(owner, "__new__", raw.__func__ if isinstance(raw, staticmethod) else raw)
+    made = fn.call(tr, [tr.from_python(cls), *args], kwargs)
+    return _initialised(tr, made, args, kwargs) if issubclass(made.python_type(tr), cls) else made
+
+
+def _initialised(tr: Tracer, made: Value, args: Args, kwargs: Kwargs) -> Value:
+    """Call ``__init__``: the program's, or the built-in one of a container."""
+    assert isinstance(made, ObjectValue)
+    cls = type(made.obj)
+    init = class_lookup(cls, "__init__")
+    if init is not None and isinstance(init[1], FunctionType):
+        method = made.special(tr, "__init__")
+        assert method is not None
+        method.call(tr, args, kwargs)
+    elif isinstance(made, NewContainer):
+        fill(tr, made.base, args, kwargs)
+    return made
+
+
+@rule(object.__new__, list.__new__, dict.__new__, set.__new__, frozenset.__new__, tuple.__new__)
+def _new(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    cls = args[0].cls if args and isinstance(args[0], ClassValue) else None
+    if cls is None or not is_heap_type(cls) or hasattr(cls, "__del__") or issubclass(cls, (BaseException, torch.nn.Module)):
+        raise GraphBreak("unsupported-value", "an object made by __new__")
+    if hasattr(cls, "_make") and hasattr(cls, "_fields"):
+        return TupleValue(args[1].iterate(tr), cls=cls)
+    if base_of(cls) is not None:
+        return NewContainer(cls, empty_contents(tr, cls, args[1:]))
+    owner = next((c for c in cls.__mro__ if not is_heap_type(c)), None)
+    if owner is not object:
+        raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made")
+    return NewObject(cls)
+
+
+@rule(object.__init__)
+def _init(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return NONE
+
+
 def _new_object(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
+    abstract = sorted(getattr(cls, "__abstractmethods__", ()))
+    if abstract:
+        natively(cls)  # Python's own complaint
     made = NewObject(cls)
     init = made.special(tr, "__init__") if cls.__init__ is not object.__init__ else None
     if init is not None:

@@ -13,6 +13,7 @@ from torch import overrides
 from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import RULES, Args, rule
+from tinycompile.capture.values.autocast import AutocastMode, settings_of
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import FALSE, NONE, TRUE, Const, boolean
 from tinycompile.capture.values.context import GradMode
@@ -47,9 +48,7 @@ _answers(
     "overrides.has_torch_function",
     "overrides.has_torch_function_unary",
     "overrides.has_torch_function_variadic",
-    "is_autocast_enabled",
     "is_inference_mode_enabled",
-    "is_autocast_cpu_enabled",
     "_C._is_tracing",
     "nn.functional.has_torch_function",
     "nn.functional.has_torch_function_unary",
@@ -144,6 +143,18 @@ def _set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return made
 
 
+def _autocast(cls: type, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """A region's object: torch's own checks its arguments, here and now."""
+    made = cls(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
+    return AutocastMode(settings_of(made))
+
+
+for _cls in (torch.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast):
+    RULES[_cls] = functools.partial(_autocast, _cls)
+for _name in ("is_autocast_enabled", "is_autocast_cpu_enabled", "is_autocast_cache_enabled", "get_autocast_dtype"):
+    _on_constants(getattr(torch, _name))  # torch's state is that of the captured program
+
+
 def _as_library_calls(*fns: Any) -> None:
     """Functions written in Python whose code is not followed: one node each."""
     for fn in fns:
@@ -172,7 +183,7 @@ def _refuse(kind: str, *fns: Any) -> None:
         RULES[fn] = handler
 
 
-_refuse("mode", torch.autocast, torch.inference_mode, torch.amp.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast)
+_refuse("mode", torch.inference_mode)
 _refuse("unsupported-op", torch._assert, torch.autograd.grad, torch.autograd.backward)
 _refuse("random", torch.manual_seed, torch.seed, torch.get_rng_state, torch.set_rng_state)
 _refuse("side-effect", contextlib.redirect_stdout, contextlib.redirect_stderr)

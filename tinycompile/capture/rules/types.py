@@ -16,13 +16,13 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.constant import NONE, Const, boolean
+from tinycompile.capture.values.constant import NONE, Const, boolean, natively
 from tinycompile.capture.values.context import NullContext
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ClassValue, ObjectValue, class_lookup
-from tinycompile.capture.values.sequence import ListValue, SetValue, SliceValue, TupleValue
+from tinycompile.capture.values.sequence import DequeValue, ListValue, SetValue, SliceValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 
@@ -144,7 +144,7 @@ def _number(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _converted(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
-    return Const(cls(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+    return Const(natively(cls, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
 
 
 @rule(bool)
@@ -174,7 +174,7 @@ def _repr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(format)
 def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return Const(format(tr.printable(args[0]), *(a.constant(tr) for a in args[1:])))
+    return Const(natively(format, tr.printable(args[0]), *(a.constant(tr) for a in args[1:])))
 
 
 @rule(list)
@@ -221,6 +221,27 @@ def _defaultdict(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return made
 
 
+@rule(collections.deque)
+def _deque(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    most = kwargs.get("maxlen", args[1] if len(args) > 1 else NONE).constant(tr)
+    return DequeValue(list(kwargs.get("iterable", args[0] if args else TupleValue([])).iterate(tr)), most)
+
+
+@rule(dict.fromkeys)
+def _fromkeys(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    value = args[1] if len(args) > 1 else NONE
+    return DictValue(tr, [(key, value) for key in args[0].iterate(tr)])
+
+
+@rule(collections._count_elements)  # type: ignore[attr-defined]
+def _count_elements(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    counts, values = args
+    for value in values.iterate(tr):
+        before = counts.get_item(tr, value) if counts.contains(tr, value) else Const(0)
+        counts.set_item(tr, value, tr.binary("+", before, Const(1)))
+    return NONE
+
+
 def _mapping(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> DictValue:
     made = DictValue(tr, (), cls)
     for other in args:
@@ -242,6 +263,28 @@ def _slice(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @rule(functools.partial)
 def _partial(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return PartialValue(args[0], args[1:], kwargs)
+
+
+@rule(functools.update_wrapper)
+def _update_wrapper(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    wrapper, wrapped = args[0], kwargs.get("wrapped", args[1] if len(args) > 1 else NONE)
+    assigned = kwargs.get("assigned", args[2] if len(args) > 2 else tr.from_python(functools.WRAPPER_ASSIGNMENTS))
+    if not isinstance(wrapper, FunctionValue) or not isinstance(wrapped, (FunctionValue, BoundFunction)):
+        raise GraphBreak("unsupported-value", f"functools.wraps of {wrapped.describe()}")
+    for name in assigned.constant(tr):
+        if wrapped.has_attr(tr, name):
+            wrapper.set_attr(tr, name, wrapped.get_attr(tr, name))
+    if isinstance(wrapped, FunctionValue):
+        for name, value in wrapped.own_attributes(tr).items():
+            wrapper.set_attr(tr, name, value)
+    wrapper.set_attr(tr, "__wrapped__", wrapped)
+    return wrapper
+
+
+@rule(delattr)
+def _delattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    args[0].del_attr(tr, args[1].constant(tr))
+    return NONE
 
 
 @rule(contextlib.nullcontext)
@@ -267,7 +310,7 @@ def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _super(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not args:
         args = tr.super_arguments()
-    if len(args) != 2 or not isinstance(args[0], ClassValue) or not isinstance(args[1], ObjectValue):
+    if len(args) != 2 or not isinstance(args[0], ClassValue) or not isinstance(args[1], (ObjectValue, ClassValue)):
         raise GraphBreak("unsupported-value", "super() of something that is no object")
     return SuperValue(args[0], args[1])
 
@@ -277,7 +320,7 @@ class SuperValue(Value):
 
     __slots__ = ("cls", "receiver")
 
-    def __init__(self, cls: ClassValue, receiver: ObjectValue) -> None:
+    def __init__(self, cls: ClassValue, receiver: ObjectValue | ClassValue) -> None:
         super().__init__()
         self.cls, self.receiver = cls, receiver
 

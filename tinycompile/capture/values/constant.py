@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 LITERALS: tuple[type, ...] = (int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented))
 TORCH_CONSTANTS: tuple[type, ...] = (torch.dtype, torch.device, torch.memory_format, torch.layout, torch.finfo, torch.iinfo)
 _ARGUMENTS = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
+
+
+def natively(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of Python's own on the program's constants. An exception from here is the program's, no fault of ours."""
+    return fn(*args, **kwargs)
 
 
 def is_constant_object(obj: Any) -> bool:
@@ -67,7 +73,7 @@ class Const(Value):
         return bool(self.value)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        found = getattr(self.value, name)  # AttributeError is the user's
+        found = natively(getattr, self.value, name)
         if is_constant_object(found):
             return Const(found)
         if callable(found):
@@ -75,23 +81,23 @@ class Const(Value):
         return tr.from_python(found)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
-        method = getattr(self.value, name)
+        method = natively(getattr, self.value, name)
         if name == "join" and isinstance(self.value, str):
             args = [tr.from_python([v.constant(tr) for v in args[0].iterate(tr)])]
         given = [a.constant(tr) for a in args]
-        return tr.from_python(method(*given, **{k: v.constant(tr) for k, v in kwargs.items()}))
+        return tr.from_python(natively(method, *given, **{k: v.constant(tr) for k, v in kwargs.items()}))
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
-        return tr.from_python(self.value[key.constant(tr)])
+        return tr.from_python(natively(operator.getitem, self.value, key.constant(tr)))
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
-        return map(tr.from_python, iter(self.value))
+        return map(tr.from_python, natively(iter, self.value))
 
     def length(self, tr: Tracer) -> Value:
-        return Const(len(self.value))
+        return Const(natively(len, self.value))
 
     def contains(self, tr: Tracer, item: Value) -> bool:
-        return item.constant(tr) in self.value
+        return bool(natively(operator.contains, self.value, item.constant(tr)))
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return isinstance(other, Const) and (self.value is other.value or _interned(self.value, other.value))

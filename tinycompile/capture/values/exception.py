@@ -1,4 +1,4 @@
-"""Exceptions that the program raises and catches under capture."""
+"""Exceptions that the program makes, raises and catches under capture."""
 
 from __future__ import annotations
 
@@ -7,52 +7,116 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.constant import NONE, is_constant_object
+from tinycompile.capture.values.constant import NONE, Const, boolean, is_constant_object
+from tinycompile.capture.values.object import NewObject
+from tinycompile.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 
-class ExceptionValue(Value):
-    """An exception object made of constants. It can't be carried over a break: it knows where it was raised."""
+class ExceptionValue(NewObject):
+    """An exception object. ``error`` is a real one of its class, which our own frames raise and catch; ``given`` are its
+    arguments, which ``error`` has only where they are constants. One that was raised can't be carried over a break: it knows
+    where it was raised."""
 
-    __slots__ = ("error",)
+    __slots__ = ("error", "given", "notes")
 
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.error = error
-
-    def python_type(self, tr: Tracer) -> type:
-        return type(self.error)
+    def __init__(self, error: BaseException, given: Sequence[Value] | None = None) -> None:
+        Value.__init__(self)
+        self.obj = self.error = error
+        self.shadow = {}
+        self.given = given
+        self.notes: ListValue | None = None
 
     def describe(self) -> str:
         return f"exception {type(self.error).__name__}"
 
+    @property
+    def was_raised(self) -> bool:
+        """Whether it has a traceback."""
+        return self.error.__traceback__ is not None
+
+    def arguments(self, tr: Tracer) -> Sequence[Value]:
+        """``error.args``."""
+        if self.given is None:
+            if not all(map(is_constant_object, self.error.args)):
+                raise GraphBreak("unsupported-value", f"{self.describe()} of objects")
+            self.given = [Const(a) for a in self.error.args]
+        return self.given
+
     def constant(self, tr: Tracer) -> Any:
-        if all(map(is_constant_object, self.error.args)):
+        """The object as a string conversion sees it."""
+        args = self.arguments(tr)
+        if self.special(tr, "__str__") is None:
+            self.error.args = tuple(a.constant(tr) for a in args)
             return self.error
-        raise GraphBreak("unsupported-value", f"{self.describe()} of objects as text")
+        raise GraphBreak("unsupported-value", f"{self.describe()} as text")
+
+    # --- attributes ---
+
+    def _data_descriptor(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
+        if owner.__module__ != "builtins":
+            return super()._data_descriptor(tr, name, owner, raw)
+        if name == "args":
+            return TupleValue(self.arguments(tr))
+        if name in ("__cause__", "__context__"):
+            found = getattr(self.error, name)
+            return NONE if found is None else tr.exception(found)
+        if name == "__suppress_context__":
+            return boolean(self.error.__suppress_context__)
+        if name == "value" and isinstance(self.error, StopIteration):
+            args = self.arguments(tr)
+            return args[0] if args else NONE
+        if name in ("exceptions", "message") and isinstance(self.error, BaseExceptionGroup):
+            given = self.arguments(tr)
+            return given[0] if name == "message" else TupleValue(given[1].iterate(tr))
+        if name == "__dict__" or name == "__traceback__":
+            raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
+        return tr.from_python(getattr(self.error, name))
+
+    def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
+        if owner.__module__ == "builtins":
+            return MethodOf(self, name) if callable(raw) else tr.from_python(raw)
+        return super()._class_member(tr, name, owner, raw)
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if name == "__notes__" and self.notes is not None:
+            return self.notes
+        return super().get_attr(tr, name)
+
+    def store(self, tr: Tracer, name: str, value: Value) -> None:
+        if name == "args":
+            self.given = list(value.iterate(tr))
+        elif name in ("__cause__", "__context__", "__suppress_context__", "__traceback__"):
+            raise GraphBreak("side-effect", f"{name} of {self.describe()} was set")
+        else:
+            super().store(tr, name, value)
+
+    # --- calls ---
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name == "__init__":
+            self.given = list(args)
+            self.error.args = tuple(a.constant(tr) for a in args if a.is_constant)
+            return NONE
+        if name == "add_note":
+            self.notes = self.notes or ListValue()
+            self.notes.append(tr, args)
+            return NONE
+        if name == "with_traceback" and not self.was_raised and args[0] is NONE:
+            return self
+        if name in ("__str__", "__repr__"):
+            return Const(getattr(self.constant(tr), name)())
+        raise GraphBreak("unsupported-value", f"method {name!r} of {self.describe()}")
+
+    def special(self, tr: Tracer, name: str) -> Value | None:
+        """A bound special method of the program's; those of the builtin classes do nothing that counts here."""
+        owner = next((c for c in type(self.error).__mro__ if name in c.__dict__), object)
+        return None if owner.__module__ == "builtins" else super().special(tr, name)
 
     def truth(self, tr: Tracer) -> bool:
         return True
-
-    def get_attr(self, tr: Tracer, name: str) -> Value:
-        if name == "args":
-            return tr.from_python(self.constant(tr).args)
-        if name == "__class__":
-            return tr.from_python(type(self.error))
-        if name in ("__cause__", "__context__"):
-            found = getattr(self.error, name)
-            return NONE if found is None else ExceptionValue(found)
-        if name in ("__traceback__", "with_traceback", "add_note", "__notes__"):
-            raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
-        found = getattr(self.error, name)
-        return MethodOf(self, name) if callable(found) else tr.from_python(found)
-
-    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
-        if name in ("__str__", "__repr__"):
-            return tr.from_python(getattr(self.constant(tr), name)())
-        raise GraphBreak("unsupported-value", f"method {name!r} of {self.describe()}")
 
 
 class Traceback(Value):
@@ -62,3 +126,16 @@ class Traceback(Value):
 
     def truth(self, tr: Tracer) -> bool:
         return True
+
+
+def chain(error: BaseException, handled: BaseException | None) -> None:
+    """Raised while ``handled`` is being handled: Python notes that as its context, and leaves no cycle."""
+    if error is handled:
+        return
+    seen = handled
+    while seen is not None:
+        if seen.__context__ is error:
+            seen.__context__ = None
+            break
+        seen = seen.__context__
+    error.__context__ = handled

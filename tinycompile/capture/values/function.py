@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.sources import Attr, Source
+from tinycompile.capture.bytecode import VERSION
+from tinycompile.capture.sources import Attr, Item, Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, no_attribute
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.sequence import TupleValue
@@ -51,6 +52,7 @@ class CodeConstant(Value):
         self.code = code
 
 
+_HAS_DOCSTRING = 0x4000000  # of code objects, from 3.13
 _TEXTS = ("__name__", "__qualname__", "__module__", "__doc__")
 
 
@@ -58,7 +60,7 @@ class FunctionValue(Value):
     """A Python function: one from outside (``fn`` is it; ``passed``, where only its code is guarded), or one that the program
     made."""
 
-    __slots__ = ("annotations", "closure", "code", "defaults", "fn", "globals", "kwdefaults", "name", "passed")
+    __slots__ = ("annotations", "attributes", "closure", "code", "defaults", "fn", "globals", "kwdefaults", "name", "passed")
 
     def __init__(
         self,
@@ -74,6 +76,7 @@ class FunctionValue(Value):
         self.kwdefaults: dict[str, Value | Lazy] = {}
         self.annotations: Value | None = None
         self.passed: FunctionType | None = None
+        self.attributes: dict[str, Value] = {}  # that the program gave one of its own
         self.name = code.co_qualname
 
     def python_type(self, tr: Tracer) -> type:
@@ -92,22 +95,79 @@ class FunctionValue(Value):
         return tr.call_function(self, args, kwargs)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
+        if name in self.attributes:
+            return self.attributes[name]
+        if self.fn is None and self.source is None:
+            return self._of_new(tr, name)
         if name in _TEXTS and self.fn is not None:
             return Const(getattr(self.fn, name))
-        if name == "__name__" and self.source is None:
-            return Const(self.code.co_name)
-        if self.passed is not None and self.source is not None and name in _TEXTS:
-            return tr.wrap(getattr(self.passed, name), Attr(self.source, name))
-        if self.fn is None or self.source is None:
-            raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
-        if name in self.fn.__dict__:
+        if self.passed is not None and self.source is not None:
+            if name in _TEXTS:
+                return tr.wrap(getattr(self.passed, name), Attr(self.source, name))
+            if name in self.passed.__dict__:
+                return tr.wrap(self.passed.__dict__[name], Item(Attr(self.source, "__dict__"), name))
+        known = self.fn or self.passed
+        if name == "__annotations__" and known is not None:
+            return tr.from_python(dict(known.__annotations__))
+        if self.fn is not None and self.source is not None and name in self.fn.__dict__:
             return tr.dict_entry(self.fn.__dict__, name, f"{self.source.label}.{name}")
-        if not hasattr(self.fn, name):
+        if known is not None and not hasattr(known, name):
             raise no_attribute(self, FunctionType, name)
         raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
 
+    def _of_new(self, tr: Tracer, name: str) -> Value:
+        """What Python gives a function when it is made."""
+        first = self.code.co_consts[0] if self.code.co_consts else None
+        has_doc = isinstance(first, str) and (VERSION < (3, 13) or bool(self.code.co_flags & _HAS_DOCSTRING))
+        known = {
+            "__name__": self.code.co_name,
+            "__qualname__": self.code.co_qualname,
+            "__module__": self.globals.get("__name__"),
+            "__doc__": first if has_doc else None,
+        }
+        if name in known:
+            return Const(known[name])
+        if name == "__defaults__":
+            return TupleValue(self.defaults) if self.defaults else Const(None)
+        if name == "__annotations__" and self.annotations is None:
+            self.annotations = tr.make_dict([])
+            return self.annotations
+        if name == "__annotations__" and isinstance(self.annotations, TupleValue):
+            flat = self.annotations.values(tr)
+            self.annotations = tr.make_dict(list(zip(flat[::2], flat[1::2], strict=True)))
+            return self.annotations
+        if not hasattr(FunctionType, name):
+            raise no_attribute(self, FunctionType, name)
+        raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
+
+    def own_attributes(self, tr: Tracer) -> dict[str, Value]:
+        """What lies in its ``__dict__``."""
+        known = self.fn or self.passed
+        if known is not None:
+            return {name: self.get_attr(tr, name) for name in known.__dict__}
+        return {n: v for n, v in self.attributes.items() if n not in _TEXTS}
+
+    def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
+        if self.fn is not None or self.source is not None:
+            super().set_attr(tr, name, value)
+        if name == "__annotations__":
+            self.annotations = value
+        elif name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__dict__", "__globals__"):
+            raise GraphBreak("side-effect", f"{name} of {self.describe()} was set")
+        else:
+            self.attributes[name] = value
+
+    def del_attr(self, tr: Tracer, name: str) -> None:
+        if self.attributes.pop(name, None) is None:
+            super().del_attr(tr, name)
+
     def same_object(self, tr: Tracer, other: Value) -> bool:
-        return self.fn is not None and isinstance(other, FunctionValue) and self.fn is other.fn
+        if not isinstance(other, FunctionValue):
+            return False
+        mine, theirs = self.fn or self.passed, other.fn or other.passed
+        if self.source is not None and other.source is not None and (self.fn is None or other.fn is None):
+            tr.guards.check(f"({self.source.text} is {other.source.text}) is {mine is theirs}", "which functions are one")
+        return mine is not None and mine is theirs
 
 
 class BoundFunction(Value):
@@ -144,7 +204,10 @@ class PartialValue(Value):
 
     def __init__(self, fn: Value, args: Sequence[Value], kwargs: Kwargs, source: Source | None = None) -> None:
         super().__init__(source)
-        self.fn, self.args, self.kwargs = fn, list(args), dict(kwargs)
+        self.fn: Value = fn
+        self.args, self.kwargs = list(args), dict(kwargs)
+        if source is None and isinstance(fn, PartialValue):  # a partial of a partial is one partial
+            self.fn, self.args, self.kwargs = fn.fn, [*fn.args, *args], {**fn.kwargs, **kwargs}
 
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
         return self.fn.call(tr, [*self.args, *args], {**self.kwargs, **kwargs})

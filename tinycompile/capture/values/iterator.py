@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 
 class IteratorValue(Value):
-    """A Python iterator of Values, consumed as the program consumes it."""
+    """A Python iterator of Values, consumed as the program consumes it. ``returned``: what a generator returned at its end."""
 
-    __slots__ = ("rest",)
+    __slots__ = ("rest", "returned")
 
     def __init__(self, rest: Iterator[Value]) -> None:
         super().__init__()
         self.rest = rest
+        self.returned: Value = NONE
 
     def next(self) -> Value | None:
         """The next value, or None at the end."""
@@ -35,11 +36,13 @@ class IteratorValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         return MethodOf(self, name)
 
+    def send(self, value: Value) -> Value | None:
+        """The same: only generators take values."""
+        return self.next()
+
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name == "__iter__":
             return self
-        if name == "close":
-            return NONE
         if name == "__next__":
             return tr.next(self)
         raise GraphBreak("unsupported-value", f"iterator method {name!r}")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
-from tinycompile.capture.values.constant import NONE, Const, boolean
-from tinycompile.capture.values.sequence import TupleValue
+from tinycompile.capture.values.constant import NONE, TRUE, Const, boolean
+from tinycompile.capture.values.iterator import IteratorValue
+from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 class DictValue(Value):
     """A dict. ``items`` maps ``key.key()`` to the key and the value, which may be Lazy."""
 
-    __slots__ = ("cls", "default_factory", "items")
+    __slots__ = ("cls", "default_factory", "holder", "items")
+    holder: Value | None
 
     def __init__(
         self, tr: Tracer, pairs: Iterable[tuple[Value, Value | Lazy]] = (), cls: type = dict, source: Source | None = None
     ) -> None:
         super().__init__(source)
-        self.cls = cls
+        self.cls, self.holder = cls, None
         self.default_factory: Value | None = None
         self.items: dict[Any, tuple[Value, Value | Lazy]] = {}
         for key, value in pairs:
@@ -70,9 +72,10 @@ class DictValue(Value):
         """The keys, as a loop sees them."""
         size = len(self.items)
         for key, _ in list(self.items.values()):
-            if len(self.items) != size:
-                raise RuntimeError("dictionary changed size during iteration")
             yield key
+            if len(self.items) != size:
+                what = "OrderedDict mutated" if self.cls is OrderedDict else "dictionary changed size"
+                raise RuntimeError(f"{what} during iteration")
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         return self.each_key()
@@ -97,14 +100,20 @@ class DictValue(Value):
         self._put(key.key(tr), key, value)
 
     def del_item(self, tr: Tracer, key: Value) -> None:
+        at = key.key(tr)
+        if at not in self.items:
+            raise KeyError(at)
         self.changed(tr)
-        del self.items[key.key(tr)]
+        del self.items[at]
 
     def update(self, tr: Tracer, other: Value) -> None:
         """``dict.update`` from a mapping or pairs."""
         if isinstance(other, DictValue):
             for key, value in other.pairs(tr):
                 self.set_item(tr, key, value)
+        elif not isinstance(other, (IteratorValue, SequenceValue)) and other.has_attr(tr, "keys"):
+            for key in list(other.call_method(tr, "keys", [], {}).iterate(tr)):
+                self.set_item(tr, key, other.get_item(tr, key))
         else:
             for pair in other.iterate(tr):
                 key, value = pair.iterate(tr)
@@ -113,19 +122,37 @@ class DictValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if not hasattr(self.cls, name):
             raise no_attribute(self, self.cls, name)
+        if name == "default_factory":
+            return NONE if self.default_factory is None else self.default_factory
         return MethodOf(self, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
-        if name == "update":
+        if name in ("update", "__init__"):
             for other in args:
                 self.update(tr, other)
             for key, value in kwargs.items():
                 self.set_item(tr, Const(key), value)
             return NONE
+        if issubclass(self.cls, OrderedDict) and name in ("move_to_end", "popitem"):
+            last = kwargs.get("last", args[-1] if len(args) > (name == "move_to_end") else TRUE).truth(tr)
+            return self._move_to_end(tr, args[0], last) if name == "move_to_end" else self._popitem(tr, [], last)
         rule = _METHODS.get(name)
         if rule is None or kwargs:
             raise GraphBreak("unsupported-value", f"dict method {name!r}")
         return rule(self, tr, args)
+
+    def _move_to_end(self, tr: Tracer, key: Value, last: bool) -> Value:
+        at = key.key(tr)
+        if at not in self.items:
+            raise KeyError(at)
+        self.changed(tr)
+        entry = self.items.pop(at)
+        rest = [] if last else list(self.items.items())
+        if not last:
+            self.items.clear()
+        self.items[at] = entry
+        self.items.update(rest)
+        return NONE
 
     def _get(self, tr: Tracer, args: Sequence[Value]) -> Value:
         at = args[0].key(tr)
@@ -134,19 +161,21 @@ class DictValue(Value):
         return args[1] if len(args) > 1 else NONE
 
     def _pop(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        self.changed(tr)
         at = args[0].key(tr)
-        if at not in self.items and len(args) > 1:
-            return args[1]
+        if at not in self.items:
+            if len(args) > 1:
+                return args[1]
+            raise KeyError(at)
+        self.changed(tr)
         value = self._value(tr, at)
         del self.items[at]
         return value
 
-    def _popitem(self, tr: Tracer, args: Sequence[Value]) -> Value:
+    def _popitem(self, tr: Tracer, args: Sequence[Value], last: bool = True) -> Value:
         self.changed(tr)
         if not self.items:
-            raise KeyError("popitem(): dictionary is empty")
-        key, value = self.pairs(tr)[-1]
+            raise KeyError("dictionary is empty" if issubclass(self.cls, OrderedDict) else "popitem(): dictionary is empty")
+        key, value = self.pairs(tr)[-1 if last else 0]
         del self.items[key.key(tr)]
         return TupleValue([key, value])
 
@@ -194,6 +223,20 @@ class DictView(Value):
     def contains(self, tr: Tracer, item: Value) -> bool:
         return self.of.contains(tr, item) if self.what == "keys" else super().contains(tr, item)
 
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if not hasattr(self.python_type(tr), name):
+            raise no_attribute(self, self.python_type(tr), name)
+        return MethodOf(self, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name in ("__iter__", "__len__", "__contains__", "__reversed__") and not kwargs:
+            if name == "__iter__":
+                return tr.iterator(self.iterate(tr))
+            if name == "__reversed__":
+                return tr.iterator(reversed(list(self.iterate(tr))))
+            return self.length(tr) if name == "__len__" else boolean(self.contains(tr, args[0]))
+        raise GraphBreak("unsupported-value", f"method {name!r} of {self.describe()}")
+
 
 _METHODS: dict[str, Callable[[Any, Tracer, Sequence[Value]], Value]] = {
     "get": DictValue._get,
@@ -209,5 +252,15 @@ _METHODS: dict[str, Callable[[Any, Tracer, Sequence[Value]], Value]] = {
     "__getitem__": lambda self, tr, args: self.get_item(tr, args[0]),
     "__iter__": lambda self, tr, args: tr.iterator(self.iterate(tr)),
     "__contains__": lambda self, tr, args: boolean(self.contains(tr, args[0])),
+    "__setitem__": lambda self, tr, args: _none(self.set_item(tr, args[0], args[1])),
+    "__delitem__": lambda self, tr, args: _none(self.del_item(tr, args[0])),
+    "__reversed__": lambda self, tr, args: tr.iterator(reversed(list(self.iterate(tr)))),
 }
+
+
+def _none(nothing: None) -> Value:
+    """The result of a statement as a method."""
+    return NONE
+
+
 DICT_TYPES: tuple[type, ...] = (dict, OrderedDict)

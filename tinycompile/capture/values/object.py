@@ -27,6 +27,12 @@ def class_lookup(cls: type, name: str) -> tuple[type, Any] | None:
     return None
 
 
+def is_pythons_own(cls: type, name: str) -> bool:
+    """Whether a special method for attributes is the one that Python's own classes have."""
+    found = class_lookup(cls, name)
+    return found is not None and found[0].__module__ in ("builtins", "collections")
+
+
 class ClassValue(Value):
     """A class from outside."""
 
@@ -138,7 +144,7 @@ class ObjectValue(Value):
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         cls = type(self.obj)
-        if class_lookup(cls, "__getattribute__") != (object, object.__getattribute__):
+        if not is_pythons_own(cls, "__getattribute__"):
             raise GraphBreak("unsupported-value", f"{cls.__qualname__} defines __getattribute__")
         if name == "__class__":
             return tr.from_python(cls)
@@ -208,7 +214,7 @@ class ObjectValue(Value):
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
         owner, setter = class_lookup(type(self.obj), "__setattr__") or (object, object.__setattr__)
-        if owner is object:
+        if is_pythons_own(type(self.obj), "__setattr__"):
             self.store(tr, name, value)
         elif isinstance(setter, FunctionType):
             BoundFunction(tr.class_member(owner, "__setattr__", setter), self).call(tr, [Const(name), value], {})
@@ -236,9 +242,21 @@ class ObjectValue(Value):
         self.shadow[name] = value
 
     def del_attr(self, tr: Tracer, name: str) -> None:
-        if class_lookup(type(self.obj), "__delattr__") != (object, object.__delattr__):
+        owner, deleter = class_lookup(type(self.obj), "__delattr__") or (object, object.__delattr__)
+        if is_pythons_own(type(self.obj), "__delattr__"):
+            self.erase(tr, name)
+        elif isinstance(deleter, FunctionType):
+            BoundFunction(tr.class_member(owner, "__delattr__", deleter), self).call(tr, [Const(name)], {})
+        else:
             raise GraphBreak("side-effect", f"{self.describe()} has its own way of deleting attributes")
+
+    def erase(self, tr: Tracer, name: str) -> None:
+        """``object.__delattr__``."""
         found = class_lookup(type(self.obj), name)
+        if found is not None and isinstance(found[1], property) and found[1].fdel is not None:
+            tr.class_member(found[0], name, found[1])
+            tr.from_callable(found[1].fdel).call(tr, [self], {})
+            return
         if found is not None and _is_data_descriptor(found[1]) and not isinstance(found[1], MemberDescriptorType):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was deleted")
         own = name in getattr(self.obj, "__dict__", {})
@@ -290,6 +308,12 @@ class ObjectValue(Value):
     def get_item(self, tr: Tracer, key: Value) -> Value:
         return self._required(tr, "__getitem__").call(tr, [key], {})
 
+    def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
+        self._required(tr, "__setitem__").call(tr, [key, value], {})
+
+    def del_item(self, tr: Tracer, key: Value) -> None:
+        self._required(tr, "__delitem__").call(tr, [key], {})
+
     def contains(self, tr: Tracer, item: Value) -> bool:
         method = self.special(tr, "__contains__")
         return super().contains(tr, item) if method is None else method.call(tr, [item], {}).truth(tr)
@@ -338,10 +362,14 @@ def is_plain_class(cls: type) -> bool:
     return (
         class_lookup(cls, "__new__") == (object, object.__new__)
         and type(cls).__call__ is type.__call__
-        and bool(cls.__flags__ & _HEAP_TYPE)
+        and is_heap_type(cls)
         and not hasattr(cls, "__del__")
-        and class_lookup(cls, "__getattribute__") == (object, object.__getattribute__)
     )
+
+
+def is_heap_type(cls: type) -> bool:
+    """Whether a class statement made it."""
+    return bool(cls.__flags__ & _HEAP_TYPE)
 
 
 _HEAP_TYPE = 1 << 9  # made by a class statement

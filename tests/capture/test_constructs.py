@@ -1,0 +1,27 @@
+"""Each construct and kind of value: compiled does what eager does, the second call hits the cache, and most need no break."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.capture.constructs import classes, containers, contexts, exceptions, generators, matching, numpy_use, stdlib  # noqa: F401
+from tests.capture.constructs.compare import alike, observed
+from tests.capture.constructs.registry import CASES
+from tinycompile.api import CompiledFunction
+from tinycompile.pieces import Options
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_compiled_does_what_eager_does(name: str) -> None:
+    case = CASES[name]
+    compiled = CompiledFunction(case.fn, Options(backend="eager"))
+    want = observed(case.fn, case, 3)
+    first = observed(compiled, case)
+    alike(first, want[:1])
+    entries = len(compiled.all_entries)
+    alike(observed(compiled, case, 2), want[1:])
+    assert len(compiled.all_entries) == entries or not case.whole, compiled.recompiles
+    if case.whole:
+        assert not compiled.breaks, str(compiled.breaks[0])

@@ -1,0 +1,163 @@
+"""Instances of the program's own subclasses of list, dict, set and tuple: an object whose contents are a built-in container."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.sources import Source
+from tinycompile.capture.values.base import Kwargs, MethodOf, Value
+from tinycompile.capture.values.constant import NONE
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.object import NewObject, ObjectValue, class_lookup
+from tinycompile.capture.values.sequence import ListValue, SetValue, TupleValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+BASES: tuple[type, ...] = (OrderedDict, dict, list, set, frozenset, tuple)
+Contents = ListValue | DictValue | SetValue | TupleValue
+
+
+def base_of(cls: type) -> type | None:
+    """The built-in container that a class derives from; None for others."""
+    return next((b for b in BASES if issubclass(cls, b)), None)
+
+
+def contents_of(value: Value, *specials: str) -> Value:
+    """The built-in container inside, where the program's class leaves these special methods alone; else the value itself."""
+    if isinstance(value, (ContainerObject, NewContainer)) and not any(map(value.defines, specials)):
+        return value.base
+    return value
+
+
+class _Contained(ObjectValue):
+    """What both kinds share. Methods of the program's class come first; the rest is the contents' own."""
+
+    __slots__ = ()
+    base: Contents
+
+    def defines(self, name: str) -> bool:
+        """Whether the program's class has its own version of a method."""
+        found = class_lookup(type(self.obj), name)
+        return found is not None and isinstance(found[1], FunctionType)
+
+    def _own_method(self, tr: Tracer, name: str) -> Value | None:
+        return super().special(tr, name) if self.defines(name) else None
+
+    def special(self, tr: Tracer, name: str) -> Value | None:
+        return self._own_method(tr, name)
+
+    def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
+        if owner in BASES:
+            if isinstance(raw, (classmethod, staticmethod)) or not callable(raw):
+                raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
+            tr.inherited(type(self.obj), owner, name)
+            return MethodOf(self.base, name)
+        return super()._class_member(tr, name, owner, raw)
+
+    def inherited_method(self, name: str) -> Value:
+        """``super().name``, which the built-in class defines."""
+        return MethodOf(self.base, name)
+
+    # --- protocols ---
+
+    def argument(self, tr: Tracer) -> Any:
+        return self.base.argument(tr)
+
+    def key(self, tr: Tracer) -> Any:
+        if self.defines("__hash__") or self.defines("__eq__"):
+            raise GraphBreak("unsupported-value", f"the hash of {self.describe()}")
+        return self.base.key(tr)
+
+    def truth(self, tr: Tracer) -> bool:
+        for name in ("__bool__", "__len__"):
+            method = self._own_method(tr, name)
+            if method is not None:
+                return method.call(tr, [], {}).truth(tr)
+        return self.base.truth(tr)
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        method = self._own_method(tr, "__iter__")
+        return self.base.iterate(tr) if method is None else method.call(tr, [], {}).iterate(tr)
+
+    def length(self, tr: Tracer) -> Value:
+        method = self._own_method(tr, "__len__")
+        return self.base.length(tr) if method is None else method.call(tr, [], {})
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        method = self._own_method(tr, "__getitem__")
+        if method is not None:
+            return method.call(tr, [key], {})
+        missing = self._own_method(tr, "__missing__") if isinstance(self.base, DictValue) else None
+        if missing is not None and not self.base.contains(tr, key):
+            return missing.call(tr, [key], {})
+        return self.base.get_item(tr, key)
+
+    def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
+        method = self._own_method(tr, "__setitem__")
+        if method is None:
+            self.base.set_item(tr, key, value)
+        else:
+            method.call(tr, [key, value], {})
+
+    def del_item(self, tr: Tracer, key: Value) -> None:
+        method = self._own_method(tr, "__delitem__")
+        if method is None:
+            self.base.del_item(tr, key)
+        else:
+            method.call(tr, [key], {})
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        method = self._own_method(tr, "__contains__")
+        return self.base.contains(tr, item) if method is None else method.call(tr, [item], {}).truth(tr)
+
+
+class ContainerObject(_Contained):
+    """One from outside."""
+
+    __slots__ = ("base",)
+
+    def __init__(self, obj: Any, base: Contents, source: Source) -> None:
+        super().__init__(obj, source)
+        self.base = base
+        base.holder = self
+
+
+class NewContainer(_Contained, NewObject):
+    """One that the program made."""
+
+    __slots__ = ("base",)
+
+    def __init__(self, cls: Any, base: Contents) -> None:
+        Value.__init__(self)
+        self.obj = cls.__new__(cls)
+        self.shadow = {}
+        self.base = base
+        base.holder = self
+
+
+def empty_contents(tr: Tracer, cls: type, args: Sequence[Value]) -> Contents:
+    """What a new instance of a class holds before ``__init__``: only the immutable kinds take their items then."""
+    base = base_of(cls)
+    if base is list:
+        return ListValue()
+    if base is tuple:
+        return TupleValue(args[0].iterate(tr) if args else ())
+    if base in (set, frozenset):
+        return SetValue(tr, list(args[0].iterate(tr)) if args and base is frozenset else (), base)
+    return DictValue(tr, (), base or dict)
+
+
+def fill(tr: Tracer, base: Contents, args: Sequence[Value], kwargs: Kwargs) -> Value:
+    """The built-in ``__init__``."""
+    if isinstance(base, DictValue):
+        base.call_method(tr, "update", args, kwargs)
+    elif isinstance(base, ListValue) and args:
+        base.extend(tr, args)
+    elif isinstance(base, SetValue) and base.cls is set and args:
+        base.call_method(tr, "update", args, {})
+    return NONE
