@@ -63,7 +63,7 @@ class CompiledFunction(FirstPiece):
     # -- inspection ------------------------------------------------------------------------------------------------------
 
     @property
-    def all_entries(self) -> list[CacheEntry]:
+    def all_entries(self) -> list[CacheEntry | OwnedEntry]:
         """Every specialisation, oldest first: of the function's beginning, then of what follows each break."""
         pieces = [self, *self.resumed.values()]
         return list(itertools.chain.from_iterable(reversed(p._entries) for p in pieces))
@@ -112,7 +112,7 @@ class CompiledFunction(FirstPiece):
         from_disk = sum(e.compiled is not None and e.compiled.from_disk for e in self.all_entries)
         return {"entries": len(self._entries), "recompiles": len(self.recompiles), "from_disk": from_disk}
 
-    def _latest(self) -> CacheEntry:
+    def _latest(self) -> CacheEntry | OwnedEntry:
         if not self._entries:
             raise RuntimeError(f"{self.__name__} has not been called yet: nothing is compiled")
         return self._entries[0]

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tinycompile import owners
 from tinycompile.backends import Backend, generates_code, graph_device, lookup_backend, takes_halves
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
@@ -25,8 +26,8 @@ from tinycompile.base.logs import log, warn, warn_once
 from tinycompile.capture.frame import Captured, CaptureOptions, capture_from
 from tinycompile.capture.reconstruct import COMMITTED
 from tinycompile.capture.resume import Place
-from tinycompile.capture.start import FunctionStart, ResumeStart, Start
 from tinycompile.capture.rules.optimizers import is_step
+from tinycompile.capture.start import FunctionStart, ResumeStart, Start
 from tinycompile.capture.trampoline import Stop
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager import autocast
@@ -34,11 +35,12 @@ from tinycompile.eager.custom_device import is_registered
 from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
+from tinycompile.optimizer_step import compiled_step
+from tinycompile.owners import OwnedEntry
 from tinycompile.passes.draw import draw_in_kernels
 from tinycompile.selfcheck.checked import Checked, Policy, check_policy
 from tinycompile.training import compile_training
 
-from tinycompile.optimizer_step import compiled_step
 MODES = ("default", "reduce-overhead", "max-autotune")
 _serial = itertools.count()
 
@@ -97,8 +99,8 @@ class Piece:
         self.__name__ = name
         self.options = options
         self.recompiles: list[str] = []
-        self._entries: tuple[CacheEntry, ...] = ()
-        self._eager = False
+        self._entries: tuple[CacheEntry | OwnedEntry, ...] = ()
+        self._warned = False
         self._lock = lock
 
     # -- what kinds of pieces differ in ----------------------------------------------------------------------------------
@@ -112,11 +114,6 @@ class Piece:
         """Runs it, and all that follows, in plain Python."""
         raise NotImplementedError
 
-    @property
-    def limit(self) -> int:
-        """How many specialisations it may have."""
-        return config.recompile_limit
-
     def stop_at(self, place: Place) -> Stop:
         """What goes on from a break at ``place``."""
         raise NotImplementedError
@@ -127,7 +124,7 @@ class Piece:
 
     # -- running ---------------------------------------------------------------------------------------------------------
 
-    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry | OwnedEntry:
         """The entry whose guards hold, compiled if there is none."""
         for entry in self._entries:
             if entry.guard(*args, **kwargs):
@@ -158,39 +155,56 @@ class Piece:
             warn_once(f"compiled {self.__name__} failed where eager does not ({what}); it was run eagerly")
         return result
 
-    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
-        if self._eager:
-            return self._without_code()
+    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry | OwnedEntry:
+        if self._is_full(args, kwargs):
+            return self._without_code(args, kwargs)
         with self._lock:
             entry = next((e for e in self._entries if e.guard(*args, **kwargs)), None)  # another thread may have made it
             if entry is None:
-                if len(self._entries) >= self.limit:
-                    return self._give_up(args, kwargs)
+                if self._is_full(args, kwargs):
+                    return self._without_code(args, kwargs)
                 entry = self._compile(args, kwargs)
         return entry
 
-    def _without_code(self) -> CacheEntry:
-        return replace(self._entries[0], run=self.eagerly, compiled=None, stop=None)
+    def _kin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[CacheEntry]:
+        """The entries made for the same modules as this call's, newest first."""
+        living = map(_itself, self._entries)
+        return [e for e in living if e is not None and e.captured.concerns(args, kwargs)]
 
-    def _give_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
-        self._eager = True
-        reason = self._entries[0].captured.explain_failure(args, kwargs)
-        warn(
-            f"{self.__name__} was compiled {len(self._entries)} times (config.recompile_limit) and runs eagerly for other "
-            f"inputs from here on. The guard that failed last: {reason}",
-            RecompileLimitWarning,
-        )
-        return self._without_code()
+    def _is_full(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Each module that a function is called with may have ``config.recompile_limit`` entries, all together eight times
+        that: a method of many modules is not compiled too often, nor is a loop over a model's layers."""
+        count, limit = len(self._entries), config.recompile_limit
+        return count >= limit * 8 or (count >= limit and len(self._kin(args, kwargs)) >= limit)
+
+    def _without_code(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
+        """An entry that runs eagerly; with a warning the first time."""
+        kin = self._kin(args, kwargs)
+        newest = kin[0] if kin else next(e for e in map(_itself, self._entries) if e is not None)
+        if not self._warned:
+            self._warned = True
+            times, reason = len(kin) or len(self._entries), newest.captured.explain_failure(args, kwargs)
+            warn(
+                f"{self.__name__} was compiled {times} times (config.recompile_limit) and runs eagerly for other inputs from here "
+                f"on. The guard that failed last: {reason}",
+                RecompileLimitWarning,
+            )
+        return replace(newest, run=self.eagerly, compiled=None, stop=None)
+
+    def _gone(self, owned: OwnedEntry | None) -> None:
+        """A module has died, and an entry with it. Without a lock, for this comes at any time; what is lost is made again."""
+        self._entries = tuple(e for e in self._entries if e is not owned)
 
     # -- compiling -------------------------------------------------------------------------------------------------------
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
-        if self._entries:
-            reason = self._entries[0].captured.explain_failure(args, kwargs)
+        kin = self._kin(args, kwargs)
+        if kin:
+            reason = kin[0].captured.explain_failure(args, kwargs)
             self.recompiles.append(reason)
             log("recompiles", f"{self.__name__}: {reason}")
         start = time.perf_counter()
-        captured = capture_from(self.start(), args, kwargs, self._capture_options())
+        captured = capture_from(self.start(), args, kwargs, self._capture_options(kin))
         times = {"capture": time.perf_counter() - start}
         entry = self._eager_entry(captured, times)
         self._log_capture(captured)
@@ -209,15 +223,17 @@ class Piece:
         entry.artifacts["1_guards.py"] = entry.captured.guard_source
         log("guards", entry.captured.guard_source)
         if not captured.user_exception:
-            self._entries = (entry, *self._entries)
+            owner = entry.captured.owner
+            kept = entry if owner is None else owners.give(entry, owner, self.eagerly, self._gone)
+            self._entries = (kept, *self._entries)
         if config.dump_dir:
             _write_artifacts(entry, Path(config.dump_dir) / f"{next(_serial):03d}_{self.__name__}")
         return entry
 
-    def _capture_options(self) -> CaptureOptions:
+    def _capture_options(self, kin: Sequence[CacheEntry]) -> CaptureOptions:
         return CaptureOptions(
             dynamic=self.options.dynamic,
-            earlier=tuple(e.captured for e in self._entries),
+            earlier=tuple(e.captured for e in kin),
             resume=self.options.resume and not self.options.fullgraph,
             redo=not callable(self.options.backend),
             force=self.options.force,
@@ -287,6 +303,10 @@ def _write_artifacts(entry: CacheEntry, folder: Path) -> Path | None:
         return None
 
 
+def _itself(entry: CacheEntry | OwnedEntry) -> CacheEntry | None:
+    return entry.entry if isinstance(entry, OwnedEntry) else entry
+
+
 def _not_yet(*_: Any, **__: Any) -> bool:
     """The guard of an entry that is being made."""
     return False
@@ -311,10 +331,6 @@ class ResumedPiece(Piece):
     @property
     def eagerly(self) -> Callable[..., Any]:
         return self._start.eager
-
-    @property
-    def limit(self) -> int:
-        return config.recompile_limit * 8  # in a loop over a model's layers there is one for each
 
     def stop_at(self, place: Place) -> Stop:
         return self.first.stop_at(place)
@@ -366,7 +382,10 @@ class FirstPiece(Piece):
     def reset(self) -> None:
         """Forget every specialisation."""
         with self._lock:
-            self._entries, self._eager = (), False
+            for entry in itertools.chain(self._entries, *(p._entries for p in self.resumed.values())):
+                if isinstance(entry, OwnedEntry):
+                    entry.drop()
+            self._entries, self._warned = (), False
             self.recompiles.clear()
             for forgotten in (self.resumed, self._stops, self._callees):
                 forgotten.clear()

@@ -100,8 +100,8 @@ class Captured:
     """What capture found. ``graph`` None: the frame must run eagerly, and ``breaks`` says why. With a ``place`` the frame is
     left there: the rebuilt function returns its state, and ``breaks`` says why.
 
-    ``guard`` has the function's own parameters, and is compiled when first asked for. ``bind(graph_fn)`` gives the rebuilt function, whose source is ``python``;
-    ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``: whether each input's
+    ``guard`` has the function's own parameters, and is compiled when first asked for. ``bind(graph_fn)`` gives the rebuilt
+    function, whose source is ``python``; ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``: whether each input's
     data starts at a multiple of 16 bytes (guarded). ``calls_graph``: whether the rebuilt function needs it. ``redo_on_error``:
     an error of the graph may be one that the program catches. ``identities``: arguments guarded to be these very objects.
     ``owner``: the module with which the code should die."""

@@ -1,6 +1,7 @@
 """From collected guards to one Python function with early exit, cheapest and most selective first.
 
-The order is: global state, tensors, checks in the order in which capture met them, entries of dicts, then parameters in bulk.
+The order is: which objects the arguments are, global state, tensors, checks in the order in which capture met them, entries of
+dicts, then parameters in bulk.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class _Compiler:
     def compiled(self, signature: str, like: FunctionType | None, skip: int) -> CompiledGuards:
         guards, space = self.guards, self.space
         checks = (  # making these may hold more objects
+            *(Check(f"{name} is {h.name}", f"{name} is {h.shown}") for name, h in guards.identities.items()),
             *guards.state.values(),
             *self.tensors(),
             *guards.checks.values(),

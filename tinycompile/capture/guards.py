@@ -51,6 +51,7 @@ class GuardSet:
 
     names: UniqueNames
     held: dict[str, Any] = field(default_factory=dict)
+    identities: dict[str, Held] = field(default_factory=dict)  # by parameter
     state: dict[str, Check] = field(default_factory=dict)
     checks: dict[str, Check] = field(default_factory=dict)
     late_checks: dict[str, Check] = field(default_factory=dict)
@@ -71,6 +72,10 @@ class GuardSet:
             found = self._by_id[id(value)] = Held(name, shown or hint, value)
             self.held[name] = value
         return found
+
+    def identity(self, parameter: str, held: Held) -> None:
+        """The parameter is this very object; checked before all else, for it tells one module's code from another's."""
+        self.identities.setdefault(parameter, held)
 
     def state_check(self, text: str, label: str) -> None:
         """A condition on global state; checked first."""
@@ -140,7 +145,8 @@ class GuardSet:
 
     def labels(self) -> tuple[str, ...]:
         """Each guard in words."""
-        plain = [c.label for c in (*self.state.values(), *self.checks.values(), *self.late_checks.values())]
+        plain = [f"{name} is {held.shown}" for name, held in self.identities.items()]
+        plain += [c.label for c in (*self.state.values(), *self.checks.values(), *self.late_checks.values())]
         tensors = [f"{text}: {describe_tensor(t)}" for text, t in self.tensors.items()]
         held = [f"{label}: {describe_tensor(t)}" for label, t in self.labelled_tensors()]
         return (*tensors, *plain, *(e.label for e in self.entries.values()), *self.empties.values(), *held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tinycompile.capture.sources import Held, HeldItem, Source
+from tinycompile.capture.sources import Held, HeldItem, Local, Source
 from tinycompile.capture.values.base import Value
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ def pin(tr: Tracer, obj: Any, source: Source, hint: str | None = None) -> Held:
     held = tr.guards.hold(obj, hint or source.label, source.label)
     if isinstance(source, HeldItem):
         tr.guards.item(source, obj, equal=False)
+    elif isinstance(source, Local):
+        tr.guards.identity(source.name, held)
     else:
         tr.guards.check(f"{source.text} is {held.name}", f"{source.label} is {held.shown}")
     return held
