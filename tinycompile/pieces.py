@@ -185,8 +185,8 @@ class Piece:
             self._warned = True
             times, reason = len(kin) or len(self._entries), newest.captured.explain_failure(args, kwargs)
             warn(
-                f"{self.__name__} was compiled {times} times (config.recompile_limit) and runs eagerly for other inputs from here "
-                f"on. The guard that failed last: {reason}",
+                f"{self.__name__} was compiled {times} times (config.recompile_limit) and runs eagerly for other inputs from "
+                f"here on. The guard that failed last: {reason}",
                 RecompileLimitWarning,
             )
         return replace(newest, run=self.eagerly, compiled=None, stop=None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tinycompile.base.device import Device
-from tinycompile.capture import signature
+from tinycompile.capture import scalars, signature
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import is_aligned
 from tinycompile.capture.pins import guard_type, pin
@@ -29,6 +29,9 @@ def constant(tr: Tracer, obj: Any, source: Source) -> Value:
     plain = isinstance(source, (Local, Item, Attr)) or (isinstance(source, HeldItem) and not source.pinned)
     if type(obj) is int and plain and tr.is_dynamic_int(source.text, obj):
         return symbolic_int(tr, obj, source)
+    is_size = type(obj) is int and obj in scalars.SIZES  # a float is searched for in a range one by one
+    if type(obj) in (int, float) and plain and not is_size and tr.is_dynamic_number(source.text, obj):
+        return scalars.from_outside(tr, obj, source)
     if isinstance(source, Held):
         return Const(obj, source)
     if isinstance(source, HeldItem) and source.pinned:  # a parameter that is None
@@ -50,7 +53,7 @@ def constant(tr: Tracer, obj: Any, source: Source) -> Value:
 def symbolic_int(tr: Tracer, obj: int, source: Source) -> Value:
     dim = tr.new_size(obj)
     tr.guards.check(
-        f"_type({source.text}) is {tr.guards.hold(int, 'int_').name} and ({dim} := {source.text}) >= 2",
+        f"_type({source.text}) is {tr.guards.hold(int, 'int_').name} and 2 <= ({dim} := {source.text}) < {scalars.SIZES.stop}",
         f"{source.label} is a size, {dim}",
     )
     tr.add_number(source, str(dim), obj)
