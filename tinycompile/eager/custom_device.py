@@ -190,7 +190,7 @@ def _run(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         result = op.lowering.fn(*args)
         if result is not NotImplemented:
             return result
-    if any(dispatcher.keys_of(t) & _PRIVATE for t in dispatcher.tensors_in(args)):
+    if not op_name.endswith("_like") and any(dispatcher.keys_of(t) & _PRIVATE for t in dispatcher.tensors_in(args)):
         warn_once(f"{device_of(args)} has no kernel for {op_name}: it runs on the CPU, between copies")
     return _on_cpu(op, args)
 
@@ -220,7 +220,7 @@ def _on_cpu(op: Op, args: tuple[Any, ...]) -> Any:
     for tensor, host, version in versions:
         if host._version != version:
             write(tensor, host)
-    return _returned(result, target, versions if is_registered(target) else ())
+    return _returned(result, target, () if op.name == "to_device" else versions)
 
 
 def _hosted(value: Any) -> Any:
@@ -277,6 +277,8 @@ class Elsewhere:
         for tensor, host, version in given:
             if host._version != version and isinstance(tensor, Tensor) and tensor.keys & _PRIVATE:
                 write(tensor, host)
+        if _leads_away(fn, (*args[1:], *kwargs.values())):
+            return from_torch(result) if isinstance(result, torch.Tensor) else result
         return _returned(result, device, given)
 
     def write(self, bound: BoundCall) -> Any:
@@ -287,6 +289,14 @@ class Elsewhere:
             raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}")
         write(target, to_host(result))
         return target
+
+
+def _leads_away(fn: Callable[..., Any], rest: Sequence[Any]) -> bool:
+    """``cpu()``, and ``to()`` another device, of tensors whose dtype no record knows."""
+    if getattr(fn, "__name__", "") != "to":
+        return getattr(fn, "__name__", "") == "cpu"
+    places = [a for a in rest if isinstance(a, (str, torch.device, Device))]
+    return any(not is_registered(Device.of(a)) for a in places)
 
 
 def as_strided(base: Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> Tensor:

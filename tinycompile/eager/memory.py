@@ -19,9 +19,9 @@ import torch
 from tinycompile.base.device import Device
 from tinycompile.base.holdings import register_holder
 from tinycompile.base.logs import user_line
-from tinycompile.base.torch_private import storage_id
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import BACKENDS, Key, KeySet
+from tinycompile.eager.storage import Storage
 from tinycompile.eager.streams import Spec
 from tinycompile.eager.tensor import Tensor
 
@@ -75,21 +75,20 @@ def storages(device: Spec = None) -> list[StorageInfo]:
     tensor of C++ alone holds (torch's autograd graph) is not seen. The torch handle of a tensor of ours is not counted beside
     it."""
     wanted = None if device is None else _device(device)
-    found: dict[int, tuple[Any, list[str]]] = {}
+    found: dict[int, tuple[Storage, list[str]]] = {}
     live = list(_live_tensors())
     handles = {id(h) for t in live if isinstance(t, Tensor) for h in (t._handle, t._base)}  # a part of ours, not another tensor
     for tensor in live:
         if id(tensor) in handles:
             continue
-        untyped = _untyped(tensor)
-        if untyped is not None:
-            found.setdefault(storage_id(untyped), (untyped, []))[1].append(_told(tensor))
+        storage = _storage(tensor)
+        if storage is not None:
+            found.setdefault(storage.key, (storage, []))[1].append(_told(tensor))
     infos = []
-    for key, (untyped, tensors) in found.items():
-        where = Device.of(untyped.device)
-        if wanted is None or _fits(where, wanted):
+    for key, (storage, tensors) in found.items():
+        if wanted is None or _fits(storage.device, wanted):
             made = STORAGES.origins.get(key, "")
-            infos.append(StorageInfo(where, untyped.nbytes(), untyped.data_ptr(), tuple(sorted(tensors)), made))
+            infos.append(StorageInfo(storage.device, storage.nbytes, storage.data_ptr(), tuple(sorted(tensors)), made))
     return sorted(infos, key=lambda i: (-i.nbytes, i.address))
 
 
@@ -120,16 +119,16 @@ class StorageTrace:
 
     def note(self, tensor: Any, by: str) -> None:
         """The tensor's storage is new, unless it is known already."""
-        untyped = _untyped(tensor)
-        if untyped is None:
+        storage = _storage(tensor)
+        if storage is None:
             return
-        key = storage_id(untyped)
+        key, lives = storage.key, storage if storage.memory is not None else storage.untyped
         with self._lock:
             known = self._alive.get(key)
             if known is not None and known() is not None:
                 return
-            kind, size = untyped.device.type, untyped.nbytes()
-            self._alive[key] = weakref.ref(untyped, self._forgetter(key, kind, size))
+            kind, size = storage.device.type, storage.nbytes
+            self._alive[key] = weakref.ref(lives, self._forgetter(key, kind, size))
             line = user_line()
             self.origins[key] = f"{by} at {line}" if line else by
             self.held[kind] = self.held.get(kind, 0) + size
@@ -177,13 +176,13 @@ def _live_tensors() -> Iterator[Any]:
             yield found
 
 
-def _untyped(tensor: Any) -> torch.UntypedStorage | None:
-    """torch's storage below a tensor; None for what has none of its own."""
-    if isinstance(tensor, Tensor):
-        return None if tensor.device.type == "meta" else tensor.storage.untyped
+def _storage(tensor: Any) -> Storage | None:
+    """The storage below a tensor; None for meta and sparse tensors, and for wrappers that torch's transforms make."""
+    if tensor.device.type == "meta":
+        return None
     try:
-        return tensor.untyped_storage() if tensor.device.type != "meta" else None
-    except (NotImplementedError, RuntimeError):  # sparse tensors, and wrappers that torch's transforms make
+        return tensor.storage if isinstance(tensor, Tensor) else Storage.of(tensor.untyped_storage())
+    except (NotImplementedError, RuntimeError):
         return None
 
 

@@ -63,6 +63,11 @@ class Storage:
         return self._bytes
 
     @property
+    def key(self) -> int:
+        """The same for all Storages over the same memory, for as long as it lives."""
+        return id(self) if self._bytes is None else storage_id(self._bytes)
+
+    @property
     def memory(self) -> Any:
         """What the allocator of a registered device returned; None elsewhere."""
         return self._memory

@@ -1,0 +1,227 @@
+"""A registered device over numpy memory: kernels, copies, fallbacks, gradients, capture, and code of its own.
+
+It runs in a process of its own where that matters: the slot's name, once given, stays with torch for good."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tinycompile
+from tests.eager import numpy_device
+from tests.eager.numpy_device import KERNELS, NAME, log
+from tinycompile.base import logs
+from tinycompile.base.device import Device
+from tinycompile.base.errors import FallbackWarning
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import Key
+
+pytestmark = pytest.mark.cpu
+
+
+@pytest.fixture(autouse=True)
+def device(request) -> Device:
+    """The device, with warnings that come each time, and an empty log."""
+    made = numpy_device.register(getattr(request, "param", numpy_device.codegen))
+    logs._said.clear()
+    log.clear()
+    return made
+
+
+@pytest.fixture
+def quiet() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        yield
+
+
+def there(t: torch.Tensor, index: int = 0) -> tinycompile.Tensor:
+    return tinycompile.from_torch(t).to(f"{NAME}:{index}")
+
+
+def same(mine: tinycompile.Tensor, theirs: torch.Tensor) -> None:
+    assert mine.device.type == NAME and mine.dtype == theirs.dtype and mine.shape == theirs.shape
+    torch.testing.assert_close(mine.cpu().torch().detach(), theirs.detach())
+
+
+def test_its_name_is_torchs_too_and_packs() -> None:
+    assert str(tinycompile.device(f"{NAME}:1")) == f"{NAME}:1" == str(torch.device(f"{NAME}:1"))
+    assert Device.unpack(Device(NAME, 1).pack()) == Device(NAME, 1)
+    assert Device(NAME).torch().type == NAME
+
+
+def test_there_is_one_slot() -> None:
+    with pytest.raises(RuntimeError, match=f"taken by '{NAME}'"):
+        tinycompile.register_device("other", None, None, {})
+    with pytest.raises(KeyError, match="no op record is called matmull"):
+        tinycompile.register_device(NAME, None, None, {"matmull": None})
+
+
+def test_kernels_run_and_are_in_the_dispatch_table() -> None:
+    a, b = torch.randn(3, 4), torch.randn(4, 3)
+    x, y = there(a), there(b)
+    log.clear()
+    result = torch.relu(x @ y) + x @ y
+    assert log == ["matmul", "relu", "matmul", "add"] and result.keyset == 1 << Key.PRIVATEUSE1
+    same(result, torch.relu(a @ b) + a @ b)
+    assert f"PRIVATEUSE1    kernel     numpy relu on {NAME}" in dispatcher.table("relu")
+
+
+def test_factories_and_values() -> None:
+    z = tinycompile.zeros(2, 3, device=NAME)
+    assert (z.device, z.tolist(), str(z)) == (
+        Device(NAME, 0),
+        [[0.0] * 3] * 2,
+        f"tensor([[0., 0., 0.],\n        [0., 0., 0.]], device='{NAME}:0')",
+    )
+    t = tinycompile.tensor([1, 2, 3], device=f"{NAME}:1")
+    assert t.device == Device(NAME, 1) and t.dtype is torch.int64 and t[1].item() == 2 and bool(t[0])
+    assert tinycompile.zeros_like(t).device == t.device and tinycompile.arange(3, device=NAME).tolist() == [0, 1, 2]
+    assert z.torch() is z and z.data_ptr() == 0 and z.storage.memory.index == 0
+
+
+def test_views_share_memory_and_need_no_kernel() -> None:
+    a = torch.arange(12.0).reshape(3, 4)
+    x = there(a)
+    log.clear()
+    views = [x.t(), x[1:, ::2], x.reshape(4, 3), x.reshape(2, 6)[1], x.unsqueeze(0), x.expand(2, 3, 4)]
+    assert not log and all(v.storage is x.storage for v in views)
+    for mine, theirs in zip(views, [a.t(), a[1:, ::2], a.reshape(4, 3), a.reshape(2, 6)[1], a.unsqueeze(0), a.expand(2, 3, 4)]):
+        same(mine, theirs)
+    same(x.t().reshape(12), a.t().reshape(12))
+    assert x.t().reshape(12).storage is not x.storage
+
+
+def test_devices_and_indices_must_agree() -> None:
+    x, y = tinycompile.ones(2, device=NAME), tinycompile.ones(2, device=f"{NAME}:1")
+    with pytest.raises(RuntimeError, match=f"same device, but found at least two devices, {NAME}:0 and {NAME}:1!"):
+        x + y
+    with pytest.raises(RuntimeError, match=f"two devices, {NAME}:0 and cpu!"):
+        x + tinycompile.ones(2)
+    same(x * tinycompile.tensor(3.0), torch.full((2,), 3.0))  # a CPU scalar goes anywhere
+    same(y.to(f"{NAME}:0") + x, torch.full((2,), 2.0))
+
+
+def test_without_a_kernel_it_is_the_cpu_between_copies_with_one_warning() -> None:
+    a = torch.randn(4)
+    x = there(a)
+    with pytest.warns(FallbackWarning, match=f"{NAME}:0 has no kernel for sinh: it runs on the CPU, between copies"):
+        same(torch.sinh(x), torch.sinh(a))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.sinh(x)
+
+
+def test_ops_that_decompose_run_through_their_parts(quiet) -> None:
+    a = torch.randn(4, 5)
+    same(F.mse_loss(there(a), there(a.flip(0))), F.mse_loss(a, a.flip(0)))
+    log.clear()
+    same(torch.outer(there(a[0]), there(a[1])), torch.outer(a[0], a[1]))
+    assert "mul" in log
+
+
+def test_writes(quiet) -> None:
+    a = torch.arange(6.0).reshape(2, 3)
+    x = there(a.clone())
+    x.add_(1).t()[0].mul_(10)
+    x[1, 1:] = -1.0
+    x[x < 0] = 7.0
+    a.add_(1).t()[0].mul_(10)
+    a[1, 1:] = -1.0
+    a[a < 0] = 7.0
+    same(x, a)
+    out = tinycompile.empty(2, 3, device=NAME)
+    assert torch.add(x, x, out=out) is out
+    same(out, a + a)
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        x[0].add_(x)
+
+
+def test_functions_without_a_record(quiet) -> None:
+    a = torch.randn(8)
+    same(torch.fft.rfft(there(a)), torch.fft.rfft(a))
+
+
+def test_gradients_are_our_tapes(quiet) -> None:
+    a, b = torch.randn(3, 4, requires_grad=True), torch.randn(4, 2)
+    w = there(a.detach()).requires_grad_()
+    for side, other in ((w, there(b)), (a, b)):
+        (torch.relu(side @ other) * 2).sum().backward()
+        (side * side).sum().backward()
+    same(w.grad, a.grad)
+
+
+def f(a, b):
+    h = a * b + 1
+    return torch.relu(h) - a, a.t()
+
+
+def test_capture_works_and_its_codegen_compiles() -> None:
+    a, b = torch.randn(3, 4), torch.randn(3, 4)
+    x, y = there(a), there(b)
+    compiled = tinycompile.compile(f, fullgraph=True)
+    log.clear()
+    first, second = compiled(x, y)
+    assert len(log) == 1 and log[0].startswith("code fused_mul_")
+    same(first, f(a, b)[0]), same(second, a.t())
+    assert second.storage is x.storage
+    assert "np.maximum" in compiled._latest().artifacts["6_kernels.txt"] and "fused_mul" in compiled.source("wrapper")
+    compiled(x, y)
+    assert len(compiled._entries) == 1, "the guards hold"
+    compiled(there(a, 1), there(b, 1))
+    assert len(compiled._entries) == 2, "another index is another device"
+
+
+def test_symbolic_sizes_reach_its_code() -> None:
+    compiled = tinycompile.compile(f, dynamic=True)
+    for rows in (3, 5, 7):
+        a, b = torch.randn(rows, 4), torch.randn(rows, 4)
+        same(compiled(there(a), there(b))[0], f(a, b)[0])
+
+
+def test_what_codegen_leaves_out_runs_op_by_op(quiet) -> None:
+    def g(a):
+        return (a * 2).sum(1) + 1
+
+    a = torch.randn(3, 4)
+    compiled = tinycompile.compile(g)
+    x = there(a)
+    log.clear()
+    same(compiled(x), g(a))
+    assert "mul" in log and "add" in log and not any(line.startswith("code") for line in log)
+
+
+@pytest.mark.parametrize("device", [None], indirect=True)
+def test_without_codegen_graphs_run_op_by_op() -> None:
+    a, b = torch.randn(3, 4), torch.randn(3, 4)
+    x, y = there(a), there(b)
+    log.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        same(tinycompile.compile(f)(x, y)[0], f(a, b)[0])
+    assert log[:3] == ["mul", "add", "relu"]
+
+
+def test_compiled_code_under_our_tape(quiet) -> None:
+    a, b = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4)
+    w, y = there(a.detach()).requires_grad_(), there(b)
+    tinycompile.compile(f)(w, y)[0].sum().backward()
+    f(a, b)[0].sum().backward()
+    same(w.grad, a.grad)
+
+
+def test_the_profile_and_the_memory_see_it() -> None:
+    x = there(torch.randn(16))
+    with tinycompile.profile() as p:
+        x + x
+    (step,) = [s for s in p.walk() if s.name == "add"]
+    assert step.keyset == "{PRIVATEUSE1}" and step.handlers[0].name == f"numpy add on {NAME}" and step.moved == 3 * 64
+    assert any(t.startswith("tinycompile.Tensor float32[16]") for i in tinycompile.storages(NAME) for t in i.tensors)
+
+
+def test_the_whole_device_is_under_150_lines() -> None:
+    with open(numpy_device.__file__) as file:
+        assert len(file.readlines()) < 150 and KERNELS
