@@ -1,10 +1,9 @@
-"""A registered device over numpy memory: kernels, copies, fallbacks, gradients, capture, and code of its own.
-
-It runs in a process of its own where that matters: the slot's name, once given, stays with torch for good."""
+"""A registered device over numpy memory: kernels, copies, fallbacks, gradients, capture, and code of its own."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,17 +17,19 @@ from tinycompile.base.device import Device
 from tinycompile.base.errors import FallbackWarning
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key
+from tinycompile.eager.custom_device import forget_device
 
 pytestmark = pytest.mark.cpu
 
 
 @pytest.fixture(autouse=True)
-def device(request) -> Device:
+def device(request) -> Iterator[Device]:
     """The device, with warnings that come each time, and an empty log."""
     made = numpy_device.register(getattr(request, "param", numpy_device.codegen))
     logs._said.clear()
     log.clear()
-    return made
+    yield made
+    forget_device()
 
 
 @pytest.fixture

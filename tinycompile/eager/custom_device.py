@@ -70,8 +70,7 @@ def register_device(
         raise RuntimeError(f"{name!r} is a device already")
     torch.utils.rename_privateuse1_backend(name)
     rename_privateuse1(name)
-    for old in () if _registered is None else _registered.kernels:
-        dispatcher.register(old, Key.PRIVATEUSE1, None)
+    forget_device()
     _registered = RegisteredDevice(name, allocator, copy, dict(kernels), codegen)
     ALLOCATORS[name] = allocator
     Tensor.elsewhere = Elsewhere()
@@ -81,6 +80,20 @@ def register_device(
     for key in (Key.CPU, Key.CUDA):
         dispatcher.register("to_device", key, _moved)
     return Device(name)
+
+
+def forget_device() -> None:
+    """Empty the slot. Tensors that are still there can't be used any more, and torch keeps the name."""
+    global _registered
+    if _registered is None:
+        return
+    for op_name in _registered.kernels:
+        dispatcher.register(op_name, Key.PRIVATEUSE1, None)
+    dispatcher.fallback(Key.PRIVATEUSE1, None)
+    for key in (Key.CPU, Key.CUDA):
+        dispatcher.register("to_device", key, None)
+    del ALLOCATORS[_registered.name]
+    Tensor.elsewhere, _registered = None, None
 
 
 def registered() -> RegisteredDevice | None:
