@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -101,7 +102,7 @@ class CppBackend:
             renamed = [replace(k, name=f"g{i}_{k.name}") for k in later.source.kernels]
             names.append(renamed)
             texts += [
-                k.text.replace(f"kernel_{o.name}(", f"kernel_{k.name}(")
+                re.sub(rf"\bkernel_{o.name}(?=\w*\()", f"kernel_{k.name}", k.text)
                 for k, o in zip(renamed, later.source.kernels, strict=True)
             ]
         target = cpp_build.cpu_target()

@@ -27,6 +27,7 @@ from tinycompile.ops import (  # noqa: F401
     random,
     reductions,
     reductions_more,
+    running,
     scatters,
     softmax,
     special,

@@ -267,22 +267,33 @@ def _picked(x: Any, target: Any, ignore_index: int) -> tuple[Any, Any]:
     return ops.squeeze(ops.gather(x, at, ops.unsqueeze(safe, at)), (at,)), counts
 
 
-def _class_reduced(loss: Any, counts: Any, reduction: str, dtype: torch.dtype) -> Any:
-    """Ignored rows are zero, and are left out of the mean (which is NaN when nothing counts)."""
+def _class_reduced(loss: Any, counts: Any, share: Any, reduction: str, dtype: torch.dtype) -> Any:
+    """Ignored rows are zero, and are left out of the mean (which is NaN when nothing counts). ``share``: the rows' weights."""
     loss = ops.where(counts, loss, 0.0)
     if reduction == "none":
         return cast(loss, dtype)
     total = ops.sum(loss)
     if reduction == "mean":
-        total = ops.div(total, ops.to(ops.sum(counts), loss.dtype))
+        total = ops.div(total, _total_share(counts, share, loss.dtype))
     return cast(total, dtype)
 
 
+def _total_share(counts: Any, share: Any, dtype: torch.dtype) -> Any:
+    return ops.to(ops.sum(counts), dtype) if share is None else ops.sum(ops.where(counts, share, 0.0))
+
+
+def _row_weights(weight: Any, target: Any, counts: Any) -> Any:
+    """Each row's class weight, in its opmath dtype."""
+    return None if weight is None else ops.index(widen(weight), (ops.where(counts, target, 0),))
+
+
 def _nll_loss(x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> Any:
-    if weight is not None or target.dtype != torch.int64:
+    if target.dtype != torch.int64:
         return NotImplemented
     value, counts = _picked(x, target, ignore_index)
-    return _class_reduced(ops.neg(widen(value)), counts, reduction, x.dtype)
+    share = _row_weights(weight, target, counts)
+    loss = ops.neg(widen(value))
+    return _class_reduced(loss if share is None else ops.mul(loss, share), counts, share, reduction, x.dtype)
 
 
 def _cross_entropy_meta(
@@ -303,16 +314,49 @@ def _cross_entropy_meta(
 def _cross_entropy(
     x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
 ) -> Any:
-    """log(sum(exp(x - max))) - (x[class] - max): the log-probabilities of the other classes are never written.
-
-    Class weights, label smoothing and probabilities as targets stay torch's."""
-    if weight is not None or label_smoothing or target.dtype != torch.int64:
+    """log(sum(exp(x - max))) - (x[class] - max): the log-probabilities of the other classes are never written."""
+    if target.dtype.is_floating_point:
+        return _soft_cross_entropy(x, target, weight, reduction, label_smoothing)
+    if target.dtype != torch.int64:
         return NotImplemented
     at = class_dim(len(x.shape))
-    top, total = ops.softmax_stats(widen(x), at)
+    wide = widen(x)
+    top, total = ops.softmax_stats(wide, at)
     value, counts = _picked(x, target, ignore_index)
     loss = ops.add(ops.log(ops.squeeze(total, (at,))), ops.sub(ops.squeeze(top, (at,)), widen(value)))
-    return _class_reduced(loss, counts, reduction, x.dtype)
+    share = _row_weights(weight, target, counts)
+    loss = loss if share is None else ops.mul(loss, share)
+    if label_smoothing:
+        even = ops.sub(ops.add(ops.log(total), top), wide)
+        even = ops.sum(even if weight is None else ops.mul(even, _over_classes(weight, len(x.shape), at)), (at,))
+        loss = ops.add(ops.mul(loss, 1.0 - label_smoothing), ops.mul(even, ops.div(label_smoothing, _length(x, at))))
+    return _class_reduced(loss, counts, share, reduction, x.dtype)
+
+
+def _soft_cross_entropy(x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> Any:
+    """The target gives each class's probability."""
+    at, rank = class_dim(len(x.shape)), len(x.shape)
+    if tuple(x.shape) != tuple(target.shape) or any(rules.is_zero(s) for s in x.shape):
+        return NotImplemented
+    wide, q = widen(x), widen(target)
+    top, total = ops.softmax_stats(wide, at)
+    if label_smoothing:
+        q = ops.add(ops.mul(q, 1.0 - label_smoothing), ops.div(label_smoothing, _length(x, at)))
+    loss = ops.mul(ops.sub(ops.add(ops.log(total), top), wide), q)
+    loss = ops.sum(loss if weight is None else ops.mul(loss, _over_classes(weight, rank, at)), (at,))
+    if reduction == "mean":
+        rows = rules.shapes.numel((*x.shape[:at], *x.shape[at + 1 :]))
+        return cast(ops.div(ops.sum(loss), rows), x.dtype)
+    return reduced(loss, reduction, x.dtype)
+
+
+def _over_classes(weight: Any, rank: int, at: int) -> Any:
+    return ops.reshape(widen(weight), tuple(-1 if d == at else 1 for d in range(rank)))
+
+
+def _length(x: Any, at: int) -> Any:
+    """The number of classes as a 0-d tensor, for a symbolic one too."""
+    return ops.full((), x.shape[at], dtype=torch.float32 if x.dtype != torch.float64 else torch.float64, device=x.device)
 
 
 def _eager_nll(x: Any, y: Any, w: Any = None, ignore_index: int = -100, reduction: str = "mean") -> torch.Tensor:
@@ -360,8 +404,8 @@ declare(
     (),
     lambda: [
         *_class_calls(),
-        call(t(4, 5), t(4, dtype="int64", fill="index:5"), None, -100, "mean", 0.1),
-        call(t(4, 5), t(4, 5)),
+        *(call(t(4, 5), t(4, dtype="int64", fill="index:5"), None, 1, r, 0.1) for r in REDUCTIONS),
+        *(call(t(4, 5), t(4, 5), None, -100, r, e) for r in REDUCTIONS for e in (0.0, 0.2)),
     ],
     ulp=8.0,
 )
