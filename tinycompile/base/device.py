@@ -12,13 +12,13 @@ DEVICE_TYPES: tuple[str, ...] = (
     "meta", "hpu", "ve", "lazy", "ipu", "mtia", "privateuseone",
 )  # fmt: skip
 _CODE = {name: code for code, name in enumerate(DEVICE_TYPES)}
+_PRIVATE = _CODE["privateuseone"]
 _NAMES = dict(enumerate(DEVICE_TYPES))  # as :meth:`Device.unpack` gives them
 
 
 def rename_privateuse1(name: str) -> None:
     """Another name for the ``privateuseone`` slot, as by ``torch.utils.rename_privateuse1_backend``; the old one stays known."""
-    code = _CODE["privateuseone"]
-    _CODE[name], _NAMES[code] = code, name
+    _CODE[name], _NAMES[_PRIVATE] = _PRIVATE, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Device:
         if isinstance(device, Device):
             return device
         given = torch.device(device)
-        return cls(given.type, -1 if given.index is None else given.index)
+        name = given.type if given.type in DEVICE_TYPES else _NAMES[_CODE.get(given.type, _PRIVATE)]
+        return cls(name, -1 if given.index is None else given.index)
 
     def torch(self) -> torch.device:
         """The same device as torch's object."""

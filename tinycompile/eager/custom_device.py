@@ -93,6 +93,7 @@ def forget_device() -> None:
     for key in (Key.CPU, Key.CUDA):
         dispatcher.register("to_device", key, None)
     del ALLOCATORS[_registered.name]
+    rename_privateuse1("privateuseone")
     Tensor.elsewhere, _registered = None, None
 
 

@@ -155,7 +155,7 @@ def default_stream(device: Spec = None) -> Stream:
 @contextmanager
 def stream(chosen: Stream | torch.cuda.Stream | None) -> Iterator[None]:
     """Launch on ``chosen`` inside a ``with`` block; None changes nothing."""
-    raw = getattr(chosen, "raw", chosen)
+    raw: Any = getattr(chosen, "raw", chosen)
     with nullcontext() if raw is None else torch.cuda.stream(raw):
         yield
 
