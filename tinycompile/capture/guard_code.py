@@ -86,7 +86,7 @@ class _Compiler:
     # --- in bulk ---
 
     def entries(self) -> Iterator[Check]:
-        """What held dicts hold, and which held containers are empty."""
+        """What held dicts hold, the classes of held objects, and which held containers are empty."""
         entries = list(self.guards.entries.values())
         watched = [e for e in entries if is_watchable(e.container.value)]
         others = [e for e in entries if not is_watchable(e.container.value)]
@@ -100,6 +100,10 @@ class _Compiler:
         if watched:
             self.space["WATCHED"] = Watched(watched)
             yield Check("WATCHED()", _summary(watched))
+        if self.guards.classes:
+            held = [h.value for h in self.guards.classes.values()]
+            self.space.update(OBJECTS=tuple(held), CLASSES=tuple(map(type, held)))
+            yield Check("_tuple(_map(_type, OBJECTS)) == CLASSES", f"the classes of {len(held)} objects")
         if self.guards.empties:
             self.space["EMPTY"] = tuple(self.guards.held[name] for name in self.guards.empties)
             yield Check("not _any(EMPTY)", "modules have no hooks")

@@ -30,7 +30,8 @@ def is_empty(cell: CellType) -> bool:
 
 # Python's own functions under names that no parameter bears.
 HELPERS: dict[str, Any] = {
-    "_type": type, "_str": str, "_any": any, "_tuple": tuple, "_list": list, "_len": len, "_READ_ERRORS": READ_ERRORS,
+    "_type": type, "_str": str, "_any": any, "_tuple": tuple, "_map": map, "_list": list, "_len": len,
+    "_READ_ERRORS": READ_ERRORS,
     "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
     "_ordinary_mode": torch_private.ordinary_mode,
     "_ordinary_but_autocast": torch_private.ordinary_but_autocast, "_is_empty": is_empty,
@@ -56,6 +57,7 @@ class GuardSet:
     checks: dict[str, Check] = field(default_factory=dict)
     late_checks: dict[str, Check] = field(default_factory=dict)
     entries: dict[tuple[str, str, str], Entry] = field(default_factory=dict)
+    classes: dict[str, Held] = field(default_factory=dict)
     empties: dict[str, str] = field(default_factory=dict)
     alignments: dict[str, tuple[bool, str]] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -119,6 +121,10 @@ class GuardSet:
         sign = f" and _str({text}) == '{value}'" if kind is float and value == 0 else ""
         return f"_type({text}) is {self.hold(kind, identifier(kind.__name__) + '_').name} and {text} == {shown}{sign}"
 
+    def class_of(self, held: Held) -> None:
+        """A held object is still an instance of its class."""
+        self.classes.setdefault(held.name, held)
+
     def empty(self, container: Held) -> None:
         """A held container is still empty."""
         self.empties[container.name] = f"{container.label} is empty"
@@ -149,6 +155,7 @@ class GuardSet:
         plain += [c.label for c in (*self.state.values(), *self.checks.values(), *self.late_checks.values())]
         tensors = [f"{text}: {describe_tensor(t)}" for text, t in self.tensors.items()]
         held = [f"{label}: {describe_tensor(t)}" for label, t in self.labelled_tensors()]
+        plain += [f"{h.label} is a {type(h.value).__qualname__}" for h in self.classes.values()]
         return (*tensors, *plain, *(e.label for e in self.entries.values()), *self.empties.values(), *held)
 
     def labelled_tensors(self) -> list[tuple[str, torch.Tensor]]:

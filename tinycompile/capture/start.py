@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
@@ -14,7 +14,7 @@ from tinycompile.capture.guard_code import signature_text
 from tinycompile.capture.guards import HELPERS
 from tinycompile.capture.opcodes.stack import NULL, LazyStack
 from tinycompile.capture.resume import Place, rest
-from tinycompile.capture.sources import Attr, Held, Local
+from tinycompile.capture.sources import Attr, Held, HeldItem, Local
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.values.base import Lazy
 from tinycompile.capture.values.function import FunctionValue
@@ -67,8 +67,8 @@ class FunctionStart:
         if isinstance(self.fn, MethodType):
             receiver = self.function.__code__.co_varnames[0]
             slots[receiver] = Lazy(self.fn.__self__, tr.guards.hold(self.fn.__self__, receiver))
-        if self.function.__defaults__ and set(bound.arguments) - given:
-            _guard_defaults(tr, self.function)
+        if set(bound.arguments) - given:
+            _guard_defaults(tr, self.function, set(bound.arguments) - given)
         return slots
 
 
@@ -159,7 +159,15 @@ def _frame(tr: Tracer, function: FunctionType, slots: dict[str, Any]) -> Frame:
     return frame
 
 
-def _guard_defaults(tr: Tracer, function: FunctionType) -> None:
+def _guard_defaults(tr: Tracer, function: FunctionType, used: Set[str]) -> None:
+    """The guard has the function's defaults as they are now: these must stay."""
     held: Held = tr.guards.hold(function, function.__name__)
-    defaults = tr.guards.hold(function.__defaults__, "defaults")
-    tr.guards.check(f"{Attr(held, '__defaults__').text} is {defaults.name}", "the function's own defaults")
+    if function.__defaults__:
+        defaults = tr.guards.hold(function.__defaults__, "defaults")
+        tr.guards.check(f"{Attr(held, '__defaults__').text} is {defaults.name}", "the function's own defaults")
+    if function.__kwdefaults__:
+        named = tr.guards.hold(function.__kwdefaults__, "kwdefaults")
+        tr.guards.check(f"{Attr(held, '__kwdefaults__').text} is {named.name}", "the function's own keyword defaults")
+        for name in used & function.__kwdefaults__.keys():
+            source = HeldItem(named, name, f"the default of {name}")
+            tr.guards.item(source, function.__kwdefaults__[name], equal=False)

@@ -13,9 +13,9 @@ import torch
 from tinycompile.capture.pins import guard_one_object, guard_type, pin
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Source
 from tinycompile.capture.trust import is_torch_object, is_trusted
+from tinycompile.capture.values.autocast import AutocastMode, settings_of
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.constant import is_constant_object
-from tinycompile.capture.values.autocast import AutocastMode, settings_of
 from tinycompile.capture.values.context import GradMode
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.module import ModuleValue
@@ -47,7 +47,9 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
         owner = tr.guards.hold(obj.__self__, "self")
         return BoundFunction(from_callable(tr, obj.__func__), tr.wrap(obj.__self__, owner), source)
     if isinstance(obj, torch.nn.Module):
-        return ModuleValue(obj, source or tr.guards.hold(obj, "module"))
+        held = source or tr.guards.hold(obj, "module")
+        tr.guards.class_of(held)
+        return ModuleValue(obj, held)
     if type(obj).__module__ == "tinycompile.api" and hasattr(
         obj, "original"
     ):  # a compiled function inside another: its original
@@ -115,7 +117,8 @@ def passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
     text, hold = source.text, tr.guards.hold
     tr.guards.check(
         f"_type({text}) is {hold(FunctionType, 'function_').name} and {text}.__code__ is {hold(fn.__code__, 'code').name}"
-        f" and {text}.__globals__ is {hold(fn.__globals__, 'globals').name} and _tuple({text}.__dict__) == {tuple(fn.__dict__)!r}",
+        f" and {text}.__globals__ is {hold(fn.__globals__, 'globals').name}"
+        f" and _tuple({text}.__dict__) == {tuple(fn.__dict__)!r}",
         f"{source.label} is a function with the code of {fn.__qualname__}",
     )
     made = tr.functions[id(fn)] = FunctionValue(fn.__code__, fn.__globals__, (), None, source)
@@ -190,6 +193,7 @@ def plain_object(tr: Tracer, obj: Any, source: Source) -> Value:
     if isinstance(source, Held):
         found = tr.pinned.get(id(obj))
         if found is None:
+            tr.guards.class_of(source)
             found = tr.pinned[id(obj)] = ObjectValue(obj, source)
         return found
     return ObjectValue(obj, source)

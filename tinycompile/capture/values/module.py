@@ -67,9 +67,14 @@ class ModuleValue(ObjectValue):
     def missing(self, tr: Tracer, name: str) -> Value:
         if type(self.obj).__getattr__ is not torch.nn.Module.__getattr__:
             return super().missing(tr, name)
+        self._not_shadowed(tr, name)
+        tr.inherited(type(self.obj), object, name)
         for state in _STATE:
             if name in self.obj.__dict__[state]:
                 return tr.force(self._lazy(tr, state, name))
+        for state in _STATE:
+            held = self._held_state(tr, state)
+            tr.guards.absent(held, name, f"{held.label} has no {name!r}")
         raise AttributeError(f"'{type(self.obj).__name__}' object has no attribute '{name}'")
 
     def _lazy(self, tr: Tracer, state: str, name: str) -> Lazy:
@@ -77,7 +82,10 @@ class ModuleValue(ObjectValue):
         held = self._held_state(tr, state)
         mapping = held.value
         shown = f"{self.where.label}.{name}" if name.isidentifier() else f"{self.where.label}[{name}]"
-        return Lazy(mapping[name], HeldItem(held, name, shown, pinned=True))
+        source = HeldItem(held, name, shown, pinned=True)
+        if state == "_buffers" and tr.is_rebound(source.text, mapping[name]):
+            source = HeldItem(held, name, shown)
+        return Lazy(mapping[name], source)
 
     def _held_state(self, tr: Tracer, state: str) -> Held:
         """The dict itself, guarded to stay the module's."""

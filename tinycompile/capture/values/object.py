@@ -209,6 +209,7 @@ class ObjectValue(Value):
         hook = class_lookup(type(self.obj), "__getattr__")
         if hook is None:
             self._not_shadowed(tr, name)
+            tr.inherited(type(self.obj), object, name)  # nor does any class come to have it
             raise no_attribute(self, type(self.obj), name)
         return tr.class_member(*hook[:1], "__getattr__", hook[1]).call(tr, [self, Const(name)], {})
 
