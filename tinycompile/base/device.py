@@ -17,7 +17,7 @@ _NAMES = dict(enumerate(DEVICE_TYPES))  # as :meth:`Device.unpack` gives them
 
 
 def rename_privateuse1(name: str) -> None:
-    """Another name for the ``privateuseone`` slot, as by ``torch.utils.rename_privateuse1_backend``; the old one stays known."""
+    """Another name for ``privateuseone``, as by ``torch.utils.rename_privateuse1_backend``; the old one stays known."""
     _CODE[name], _NAMES[_PRIVATE] = _PRIVATE, name
 
 
