@@ -33,7 +33,7 @@ from tinycompile.capture.marks import (
     mark_dynamic,
     mark_static,
 )
-from tinycompile.eager import autograd
+from tinycompile.eager import autograd, func
 from tinycompile.eager.autocast import autocast
 from tinycompile.eager.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from tinycompile.eager.checkpoint import checkpoint
@@ -67,6 +67,7 @@ from tinycompile.eager.factories import (
 from tinycompile.eager.memory import StorageInfo, storages
 from tinycompile.eager.storage import Storage
 from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.eager.vmap import vmap
 from tinycompile.graphs import trace
 from tinycompile.ir.editor import GraphEditor
 from tinycompile.ir.graph_module import GraphModule
@@ -84,11 +85,11 @@ __all__ = [
     "Tensor", "TinycompileError", "Transformer", "allow_in_graph", "arange", "as_tensor", "assume_constant_result",
     "autocast", "autograd", "checkpoint", "compile", "config", "cuda", "device", "disable", "empty", "empty_like",
     "empty_strided", "enable_grad", "errors", "explain", "eye", "from_dlpack", "from_numpy", "from_torch", "full",
-    "full_like", "graph_break", "inference_mode", "is_compiling", "is_grad_enabled", "linspace", "list_backends",
-    "logspace", "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like", "profile", "rand",
-    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "register_backend",
-    "register_device", "reset",
-    "set_grad_enabled", "storages", "tensor", "trace", "trace_storages", "zeros", "zeros_like",
+    "full_like", "func", "graph_break", "inference_mode", "is_compiling", "is_grad_enabled", "linspace", "list_backends", "logspace",
+    "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like", "profile", "rand", "rand_like",
+    "randint", "randint_like", "randn", "randn_like", "randperm", "register_backend", "register_device", "reset",
+    "set_grad_enabled", "storages", "tensor", "trace", "trace_storages", "vmap", "zeros",
+    "zeros_like",
 ]  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class _Guards(threading.local):
     exclude: int = 0
 
 
-_AUTOCAST = Key.AUTOCAST.bit
+_AUTOCAST, _AUTOGRAD, _BATCHED = Key.AUTOCAST.bit, Key.AUTOGRAD.bit, Key.BATCHED.bit
 _ENTRIES: dict[str, _Entry] = {}
 _FALLBACKS: dict[Key, Boxed] = {}
 _WATCHERS: list[Watcher] = []
@@ -241,11 +241,21 @@ def _keys_of(entry: _Entry, args: tuple[Any, ...]) -> int:
         for tensor in tensors:  # a CPU scalar goes where the others are
             if not _is_cpu_scalar(tensor) and keys_of(tensor) & BACKENDS & ~Key.CPU.bit:
                 mask &= ~Key.CPU.bit
+    if mask & _BATCHED and mask & _AUTOGRAD:
+        mask = _of_highest_level(tensors, mask)
     if not mask & BACKENDS:
         at = entry.schema.device_arg
         chosen = None if at is None else args[at]
         mask |= 1 << (Key.CPU if chosen is None else backend_key(Device.of(chosen).type))
     return mask
+
+
+def _of_highest_level(tensors: Sequence[Any], mask: int) -> int:
+    """Under vmap only tensors of the innermost level are on the tape of this call; those below are its constants."""
+    level = max(getattr(t, "level", 0) for t in tensors)
+    if any(getattr(t, "level", 0) == level and keys_of(t) & _AUTOGRAD for t in tensors):
+        return mask
+    return mask & ~_AUTOGRAD
 
 
 _PLAIN, _SEQUENCE, _TENSOR = 0, 1, 2

@@ -62,12 +62,11 @@ CUDA = _table(
 POLICIES = {"cpu": CPU, "cuda": CUDA}
 
 # Functions without a policy of their own that torch composes of ops that have one.
-COMPOSED = frozenset(
-    """
+_COMPOSED = """
     bilinear chain_matmul corrcoef cosine_similarity cov gru gru_cell inner lstm lstm_cell matrix_norm matrix_power multi_dot
     multi_head_attention_forward norm nuclear_norm rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell tensordot vecdot
-    """.split()
-)
+"""
+COMPOSED = frozenset(_COMPOSED.split())
 
 BANNED_MESSAGE = """torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.
 Many models use a sigmoid layer right before the binary cross entropy layer.

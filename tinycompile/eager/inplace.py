@@ -13,6 +13,9 @@ from typing import Any
 import torch
 
 from tinycompile.base.meta import TensorMeta
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import Key
+from tinycompile.eager.batched import BatchedTensor, level_of, overwrite
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.recording import call_torch, edge_of
 from tinycompile.eager.saved import OpNode, node_name
@@ -44,6 +47,9 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
     if not isinstance(target, Tensor):
         raise RuntimeError(f"{name}: our tape can't follow a write into a torch tensor; wrap it by from_torch first")
     check_writable(target)
+    if level_of(bound.args):
+        with dispatcher.exclude(Key.AUTOCAST):
+            return replace(target, dispatcher.call_bound(op.name, (_copy_of(target), *bound.args[1:])))
     if op.vjp is not None:
         needs, edges = edges_of(bound.args, edge_of)
         before = (_copy_of(target), *bound.args[1:]) if _reads_target(op, needs) else bound.args
@@ -71,6 +77,8 @@ def _reads_target(op: Op, needs: Sequence[Any]) -> bool:
 
 def _copy_of(target: Tensor) -> Tensor:
     """Its value and history as they are now."""
+    if isinstance(target, BatchedTensor):
+        return target.copied()
     copy = same_memory(target, keep_history=True)
     with torch.no_grad():
         copy._handle, copy._meta, copy._storage, copy._base = target.raw().clone(), None, None, None
@@ -114,8 +122,11 @@ def write_item(target: Tensor, index: Any, value: Any) -> None:
 
 def replace(target: Tensor, result: Tensor) -> Tensor:
     """Write a computed value into the memory; its history becomes the target's."""
-    with torch.no_grad():
-        target.raw().copy_(result.raw())
+    if level_of((target, result)):  # a tape of a lower level follows the write too
+        overwrite(target, result, "an in-place op")
+    else:
+        with torch.no_grad():
+            target.raw().copy_(result.raw())
     rebase(target, edge_of(result))
     return target
 

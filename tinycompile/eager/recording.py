@@ -16,6 +16,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import named_results
+from tinycompile.eager.batched import level_of, lifted
 from tinycompile.eager.engine import TorchTape
 from tinycompile.eager.saved import FREED, OpNode, metadata, node_name
 from tinycompile.eager.tape import (
@@ -82,6 +83,8 @@ def refresh(view: Tensor) -> None:
 def run_autograd(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     """The Autograd key's fallback."""
     op = OPS.get(op_name)
+    if keyset >> Key.BATCHED & 1:  # what is on a tape of a lower level is a constant to this one
+        args = lifted(args, level_of(args))
     if op is None or op_name in CUT or not torch.is_grad_enabled():
         return dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
     if op.vjp is None:

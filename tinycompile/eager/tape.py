@@ -197,7 +197,7 @@ def accumulate(meta: AutogradMeta, like: TensorMeta, grad: Any, create_graph: bo
         if grad.strides != wanted:
             grad = ops.restride(grad, wanted)
         meta.grad = ops.clone(grad) if create_graph else ops.clone(same_memory(grad))
-    elif create_graph or grad.lacks_handle:
+    elif create_graph or grad.lacks_handle or meta.grad.lacks_handle:
         meta.grad = ops.add(meta.grad, grad)
     else:
         meta.grad.raw().add_(grad.raw())

@@ -238,6 +238,15 @@ class Tensor(DifferentiableMethods, TensorMethods):
             self._handle = base.as_strided(*placed)
         return self._handle
 
+    def _version_now(self) -> int:
+        if self.is_meta or self.lacks_handle:
+            return 0
+        handle = self._handle if self._handle is not None else self._base
+        return _version_of_handle(self.raw() if handle is None else handle)
+
+    def _same_memory(self, keep_history: bool) -> Tensor:
+        return _same_memory(self, keep_history)
+
     def _read(self, name: str) -> Any:
         return wrap(getattr(self.raw(), name), (self,))
 
@@ -255,7 +264,10 @@ class Tensor(DifferentiableMethods, TensorMethods):
 
     @classmethod
     def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """``add_`` and ``out=``: torch's own function writes, with torch's checks."""
+        """``add_`` and ``out=``: torch's own function writes, with torch's checks. A subclass is asked first."""
+        for other in dispatcher.tensors_in((args, tuple(kwargs.values()))):
+            if isinstance(other, Tensor) and type(other)._write.__func__ is not cls._write.__func__:  # type: ignore[attr-defined]
+                return type(other)._write(bound, fn, args, kwargs)
         if cls.tape is not None and cls.tape.follows(args, kwargs, bound.out):
             return cls.tape.write(bound, fn, args, kwargs)
         if cls.elsewhere is not None and cls.elsewhere.concerns(bound.args, {}, bound.out):
@@ -399,6 +411,10 @@ def view_of(base: Tensor, meta: TensorMeta) -> Tensor:
 
 def same_memory(tensor: Tensor, keep_history: bool = False) -> Tensor:
     """Another object on the same memory, on no tape of ours unless it keeps the history."""
+    return tensor._same_memory(keep_history)
+
+
+def _same_memory(tensor: Tensor, keep_history: bool) -> Tensor:
     made = Tensor.__new__(Tensor)
     made.device, made.keys = tensor.device, tensor.keys if keep_history else tensor.keys & ~_AUTOGRAD
     made._handle, made._meta, made._storage, made._base = tensor._handle, tensor._meta, tensor._storage, tensor._base
@@ -409,13 +425,10 @@ def same_memory(tensor: Tensor, keep_history: bool = False) -> Tensor:
 
 def version_of(tensor: Any) -> int:
     """How often the memory was written to in place, as torch counts it; 0 where nobody counts."""
-    handle = tensor
-    if isinstance(tensor, Tensor):
-        if tensor.is_meta or tensor.lacks_handle:
-            return 0
-        handle = tensor._handle if tensor._handle is not None else tensor._base
-        if handle is None:
-            handle = tensor.raw()
+    return tensor._version_now() if isinstance(tensor, Tensor) else _version_of_handle(tensor)
+
+
+def _version_of_handle(handle: torch.Tensor) -> int:
     if handle.is_inference():
         raise RuntimeError(
             "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "

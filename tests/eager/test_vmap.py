@@ -1,0 +1,360 @@
+"""vmap: every record's samples against one call an example and against ``torch.vmap``; nesting, gradients, writes, randomness."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tinycompile as tc
+from tests.lower.support import bind_sample, leaves
+from tinycompile.base.device import Device
+from tinycompile.base.errors import FallbackWarning
+from tinycompile.dispatch import dispatcher
+from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.ops.record import OPS, Op
+
+pytestmark = [
+    pytest.mark.pure,
+    pytest.mark.filterwarnings("ignore:vmap calls", "ignore:.*degrees of freedom", "ignore:reduction", "ignore:There is a"),
+]
+
+FULL = os.environ.get("TINYCOMPILE_TESTS") == "full"
+EXAMPLES = 3
+# No values to compare, or ops of generated code that the public ones are made of.
+LEFT_OUT = {
+    "empty", "empty_like", "rand_like", "randn_like", "dropout", "native_dropout", "bernoulli", "rand", "randn",
+    "random_seeds",
+}  # fmt: skip
+TOLERANCE = {
+    torch.float16: {"rtol": 5e-3, "atol": 2e-3},
+    torch.bfloat16: {"rtol": 2e-2, "atol": 3e-2},
+    torch.float32: {"rtol": 1e-5, "atol": 3e-5},
+    torch.float64: {"rtol": 1e-9, "atol": 1e-9},
+}
+
+
+def examples(value: Any) -> Any:
+    """Several of a sample's tensor along a new dim 0."""
+    if isinstance(value, torch.Tensor):
+        other = value.flip(0) if value.ndim and value.is_floating_point() else value.clone()
+        return torch.stack([value, other, value.clone()])
+    return tuple(examples(v) for v in value) if isinstance(value, tuple) else value
+
+
+def mapped(value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return fn(value)
+    return tuple(mapped(v, fn) for v in value) if isinstance(value, tuple) else value
+
+
+def has_tensors(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or (isinstance(value, tuple) and any(map(has_tensors, value)))
+
+
+def outcome(fn: Callable[[], Any]) -> Any:
+    try:
+        return list(leaves(fn()))
+    except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+        return error
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> bool:
+    if (got.dtype, got.shape) != (want.dtype, want.shape):
+        return False
+    return torch.allclose(got, want, equal_nan=True, **TOLERANCE.get(want.dtype, {"rtol": 0, "atol": 0}))
+
+
+def check(op: Op, args: tuple[Any, ...], batched: tuple[int, ...]) -> None:
+    given = [examples(a) if i in batched else a for i, a in enumerate(args)]
+    theirs = [a.torch() if isinstance(a, Device) else a for a in given]
+
+    def one(i: int) -> Any:
+        return op.eager(*(mapped(a, lambda t: t[i]) if k in batched else a for k, a in enumerate(theirs)))
+
+    def at_once() -> Any:
+        return torch.vmap(
+            lambda *some: op.eager(*(some[batched.index(k)] if k in batched else a for k, a in enumerate(theirs)))
+        )(*(theirs[k] for k in batched))
+
+    dims = tuple(0 if k in batched else None for k in range(len(given)))
+    got = outcome(lambda: tc.vmap(lambda *a: dispatcher.call_bound(op.name, a), dims)(*(mapped(a, from_torch) for a in given)))
+    each = [outcome(lambda i=i: one(i)) for i in range(EXAMPLES)]  # type: ignore[misc]
+    if isinstance(each[0], Exception):
+        assert isinstance(got, type(each[0])), got
+        return
+    assert not isinstance(got, Exception), got
+    want = [torch.stack(column) for column in zip(*each, strict=True)]
+    mine = [g.torch() for g in got]
+    if not all(map(close, mine, want)):  # SIMD kernels can differ between sizes: torch's own vmap says so too
+        want = outcome(at_once)
+        assert not isinstance(want, Exception) and all(map(close, mine, want)), f"{mine}\n{want}"
+
+
+@pytest.mark.parametrize("name", sorted(OPS.keys() - LEFT_OUT))
+def test_every_record(name: str) -> None:
+    op = OPS[name]
+    samples = list(op.samples())
+    for i, sample in enumerate(samples):
+        if not FULL and i not in (0, 1, len(samples) - 1):
+            continue
+        torch.manual_seed(0)
+        args = bind_sample(op, sample)
+        at = tuple(k for k, a in enumerate(args) if has_tensors(a))
+        for batched in [at, *((k,) for k in at if len(at) > 1)]:
+            if batched:
+                check(op, args, batched)
+
+
+def test_nothing_common_is_called_once_an_example() -> None:
+    x, w = tc.randn(3, 2, 4, 4), tc.randn(3, 4, 4)
+    with pytest.warns(FallbackWarning, match="vmap calls kthvalue once for each example"):
+        got = tc.vmap(lambda x: torch.kthvalue(x, 2).values)(x)
+    assert torch.equal(got.torch(), torch.kthvalue(x.torch(), 2).values)
+
+    def block(x: Any, w: Any) -> Any:
+        h = F.gelu(F.layer_norm(x @ w, (4,))).softmax(-1)
+        return F.scaled_dot_product_attention(h[None], h[None], h[None])[0].sum(0), h.argmax(-1), h.split(2, -1)[0].max(0)[0]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        for g, t in zip(tc.vmap(block)(x, w), torch.vmap(block)(x.torch(), w.torch()), strict=True):
+            torch.testing.assert_close(g.torch(), t)
+
+
+# --- in_dims, out_dims, structures -------------------------------------------------------------------------------------------
+
+
+def both(fn: Callable[..., Any], *args: torch.Tensor, **options: Any) -> None:
+    got, want = tc.vmap(fn, **options)(*(mapped(a, from_torch) for a in args)), torch.vmap(fn, **options)(*args)
+    for g, w in zip(leaves(got), leaves(want), strict=True):
+        torch.testing.assert_close(g.torch(), w)
+
+
+@pytest.mark.parametrize("in_dim", [0, 1, 2, -1, -3])
+@pytest.mark.parametrize("out_dim", [0, 1, -1, -2])
+def test_dims(in_dim: int, out_dim: int) -> None:
+    both(lambda x: x.cumsum(0) * x.sum(1, keepdim=True), torch.randn(3, 4, 5), in_dims=in_dim, out_dims=out_dim)
+
+
+def test_structures() -> None:
+    a, b, c = torch.randn(3, 4), torch.randn(4, 3), torch.randn(4)
+    both(lambda p, x: (p[0] * p[1] + x, p[0].sum()), (a, b), c, in_dims=((0, 1), None), out_dims=(1, 0))
+    got = tc.vmap(lambda d: {"out": d["x"] * d["y"]})({"x": from_torch(a), "y": from_torch(a)})
+    assert torch.equal(got["out"].torch(), a * a)
+    got = tc.vmap(lambda x, *, y: x + y)(from_torch(a), y=from_torch(a))
+    assert torch.equal(got.torch(), a + a)
+
+
+def test_results_that_do_not_depend_on_the_example_are_repeated() -> None:
+    x = torch.randn(3, 2)
+    both(lambda x: (x, torch.ones(2) * 2), x)
+    assert tc.vmap(lambda x: tc.ones(2), out_dims=None)(from_torch(x)).shape == (2,)
+
+
+def test_torchs_tensors_go_in_and_out() -> None:
+    x = torch.randn(3, 4)
+    got = tc.vmap(lambda x: (x * 2).sum())(x)
+    assert type(got) is torch.Tensor
+    torch.testing.assert_close(got, (x * 2).sum(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda v: v(lambda: 1)(), ValueError),
+        (lambda v: v(lambda x, y: x, in_dims=(0,))(torch.ones(2), torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x, in_dims=3)(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x, y: x)(torch.ones(2), torch.ones(3)), ValueError),
+        (lambda v: v(lambda x: x, in_dims=None)(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: 1)(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: (x, x), out_dims=(0, 0, 0))(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x, randomness="maybe")(torch.ones(2)), RuntimeError),
+        (lambda v: v(lambda x: x.sum().item())(torch.ones(2)), RuntimeError),
+        (lambda v: v(lambda x: x if x.sum() > 0 else -x)(torch.ones(2)), RuntimeError),
+        (lambda v: v(lambda x: x[3])(torch.ones(2, 2)), IndexError),
+    ],
+)
+def test_wrong_calls(make: Callable[[Any], Any], error: type[Exception]) -> None:
+    for vmap in (torch.vmap, tc.vmap):
+        with pytest.raises(error):
+            make(vmap)
+
+
+def test_nesting() -> None:
+    a, b = torch.randn(3, 4), torch.randn(5, 4)
+    got = tc.vmap(tc.vmap(torch.dot, (None, 0)), (0, None))(from_torch(a), from_torch(b))
+    torch.testing.assert_close(got.torch(), a @ b.T)
+    for p, q in itertools.product((0, 1), repeat=2):
+        got = tc.vmap(tc.vmap(lambda x, y: x * y.sum() + 1, (p, None)), (None, q))(from_torch(a), from_torch(b))
+        want = torch.vmap(torch.vmap(lambda x, y: x * y.sum() + 1, (p, None)), (None, q))(a, b)
+        torch.testing.assert_close(got.torch(), want)
+
+
+# --- writes ------------------------------------------------------------------------------------------------------------------
+
+
+def writes(x: Any) -> Any:
+    y = x * 1
+    y.add_(1)
+    y[0] = 5
+    y[1:3] *= x[0]
+    y[..., -1].zero_()
+    return y
+
+
+def test_writes_in_place() -> None:
+    both(writes, torch.randn(3, 4))
+    x = from_torch(torch.zeros(3, 2))
+    tc.vmap(lambda x, y: x.add_(y))(x, from_torch(torch.ones(3, 2)))
+    assert torch.equal(x.torch(), torch.ones(3, 2))
+    with pytest.raises(RuntimeError, match="not being vmapped over"):
+        tc.vmap(lambda y: tc.zeros(2).add_(y))(x)
+    with pytest.raises(RuntimeError, match="result type Float can't be cast"):
+        tc.vmap(lambda i, y: i.add_(y))(from_torch(torch.zeros(3, dtype=torch.int64)), from_torch(torch.ones(3)))
+
+
+# --- gradients ---------------------------------------------------------------------------------------------------------------
+
+
+def loss(p: Any, x: Any, y: Any) -> Any:
+    return F.cross_entropy(torch.tanh(x @ p[0] + p[1])[None], y[None])
+
+
+def test_gradients_of_each_example() -> None:
+    p, xs, ys = (torch.randn(4, 3), torch.randn(3)), torch.randn(5, 4), torch.arange(5) % 3
+    got = tc.vmap(tc.func.grad(loss), (None, 0, 0))(mapped(p, from_torch), from_torch(xs), from_torch(ys))
+    want = torch.vmap(torch.func.grad(loss), (None, 0, 0))(p, xs, ys)
+    for g, w in zip(got, want, strict=True):
+        assert not g.requires_grad
+        torch.testing.assert_close(g.torch(), w)
+
+
+def test_the_tape_follows_through_vmap() -> None:
+    xs = torch.randn(5, 3, dtype=torch.float64)
+    w = torch.randn(3, dtype=torch.float64)
+    mine, theirs = from_torch(w.clone()).requires_grad_(), w.clone().requires_grad_()
+    x, tx = from_torch(xs.clone()).requires_grad_(), xs.clone().requires_grad_()
+
+    def f(w: Any) -> Callable[[Any], Any]:
+        return lambda x: (writes(x) * w).tanh().sum()
+
+    tc.vmap(f(mine))(x).sum().backward()
+    sum(f(theirs)(row) for row in tx).backward()
+    torch.testing.assert_close(mine.grad.torch(), theirs.grad)
+    torch.testing.assert_close(x.grad.torch(), tx.grad)
+
+
+def test_writes_are_differentiated_inside() -> None:
+    xs = torch.randn(5, 4, dtype=torch.float64)
+    got = tc.vmap(tc.func.grad(lambda x: (writes(x) ** 2).sum()))(from_torch(xs))
+    want = torch.vmap(torch.func.grad(lambda x: (writes(x) ** 2).sum()))(xs)
+    torch.testing.assert_close(got.torch(), want)
+
+
+def test_backward_inside() -> None:
+    def gradient(x: Any) -> Any:
+        leaf = x.detach().requires_grad_()
+        (leaf**2).sum().backward()
+        (leaf * 3).sum().backward()
+        return leaf.grad
+
+    xs = torch.randn(5, 4)
+    torch.testing.assert_close(tc.vmap(gradient)(from_torch(xs)).torch(), 2 * xs + 3)
+
+
+def test_gradients_of_vmaps_of_gradients() -> None:
+    xs, w = torch.randn(5, 3, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+
+    def f(vmap: Any, grad: Any, xs: Any) -> Callable[[Any], Any]:
+        return lambda w: vmap(lambda x: grad(lambda z: (z * w).sin().sum())(x).sum())(xs).sum()
+
+    got = tc.func.grad(f(tc.vmap, tc.func.grad, from_torch(xs)))(from_torch(w))
+    torch.testing.assert_close(got.torch(), torch.func.grad(f(torch.vmap, torch.func.grad, xs))(w))
+
+
+def f_vector(x: Any) -> Any:
+    return (x.sin() * x.sum()).cumsum(0)[1:]
+
+
+def f_scalar(x: Any) -> Any:
+    return (x**3).sum() * x.prod() + x.exp().sum()
+
+
+def test_jacobians() -> None:
+    x = torch.randn(4, dtype=torch.float64)
+    torch.testing.assert_close(tc.func.jacrev(f_vector)(from_torch(x)).torch(), torch.func.jacrev(f_vector)(x))
+    torch.testing.assert_close(tc.func.hessian(f_scalar)(from_torch(x)).torch(), torch.func.hessian(f_scalar)(x))
+    xs = torch.randn(3, 4, dtype=torch.float64)
+    got = tc.vmap(tc.func.jacrev(f_vector))(from_torch(xs))
+    torch.testing.assert_close(got.torch(), torch.vmap(torch.func.jacrev(f_vector))(xs))
+    out, pull_back = tc.func.vjp(f_vector, from_torch(x))
+    want, theirs = torch.func.vjp(f_vector, x)
+    torch.testing.assert_close(out.torch(), want)
+    torch.testing.assert_close(pull_back(from_torch(torch.ones(3).double()))[0].torch(), theirs(torch.ones(3).double())[0])
+    assert not out.requires_grad
+
+
+def test_grad_of_structures_and_aux() -> None:
+    p = {"w": tc.randn(3), "b": [tc.randn(3), tc.randn(3)]}
+    found, aux = tc.func.grad(lambda p: ((p["w"] * p["b"][0]).sum(), p["b"][1]), has_aux=True)(p)
+    assert torch.equal(found["w"].torch(), p["b"][0].torch()) and not bool(found["b"][1].torch().any())
+    assert aux.shape == (3,)
+    with pytest.raises(RuntimeError, match="to return a scalar"):
+        tc.func.grad(lambda x: x)(tc.ones(3))
+
+
+def test_gradients_keep_what_else_they_depend_on() -> None:
+    w = tc.randn(3).requires_grad_()
+    found = tc.func.grad(lambda x: (x * w).sin().sum())(tc.ones(3))
+    assert found.requires_grad
+    found.sum().backward()
+    t = w.detach().torch().clone().requires_grad_()
+    torch.func.grad(lambda x: (x * t).sin().sum())(torch.ones(3)).sum().backward()
+    torch.testing.assert_close(w.grad.torch(), t.grad)
+
+
+# --- with other transforms ---------------------------------------------------------------------------------------------------
+
+
+def test_under_autocast() -> None:
+    p, xs, ys = (torch.randn(4, 3), torch.randn(3)), torch.randn(5, 4), torch.arange(5) % 3
+    with torch.autocast("cpu"):
+        assert tc.vmap(lambda x: x @ p[0])(from_torch(xs)).dtype is torch.bfloat16
+        got = tc.vmap(tc.func.grad(loss), (None, 0, 0))(mapped(p, from_torch), from_torch(xs), from_torch(ys))
+        want = torch.vmap(torch.func.grad(loss), (None, 0, 0))(p, xs, ys)
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g.torch(), w, rtol=1e-2, atol=1e-2)
+
+
+def test_modules() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+    both(lambda x: model(x).detach(), torch.randn(5, 4))
+
+
+# --- random numbers ----------------------------------------------------------------------------------------------------------
+
+RANDOM: dict[str, Callable[[Any], Any]] = {
+    "dropout": lambda x: F.dropout(x, 0.5, True),
+    "rand_like": torch.rand_like,
+    "randn_like": torch.randn_like,
+    "bernoulli": lambda x: torch.bernoulli(x * 0 + 0.5),
+    "randn": lambda x: x + tc.randn(8),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_randomness(name: str) -> None:
+    fn, x = RANDOM[name], from_torch(torch.ones(3, 8))
+    with pytest.raises(RuntimeError, match="randomness error mode"):
+        tc.vmap(fn)(x)
+    different = tc.vmap(fn, randomness="different")(x).torch()
+    assert not torch.equal(different[0], different[1]) or not torch.equal(different[0], different[2])
+    same = tc.vmap(fn, randomness="same")(x).torch()
+    assert torch.equal(same[0], same[1]) and torch.equal(same[0], same[2]) and isinstance(x, Tensor)

@@ -1,0 +1,310 @@
+"""``BatchedTensor``: what a function under ``vmap`` sees of a tensor: one example's shape, while the ops run on all at once.
+
+The examples are along dim 0 of ``value``, a tensor of the level below: ours, a fake, or a BatchedTensor of an outer vmap. A
+wrapper with ``batched`` False is the same for every example; it marks a tensor as one of this level, so that a gradient that is
+asked for inside the function is one of each example's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tinycompile.base.logs import warn_once
+from tinycompile.base.meta import TensorMeta
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import BACKENDS, Key
+from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.ops.calls import ops
+from tinycompile.ops.record import BoundCall
+
+_BATCHED = Key.BATCHED.bit
+_AUTOGRAD = Key.AUTOGRAD.bit
+_NO_VALUE = (
+    "vmap: It looks like you're calling .item() on a Tensor. We don't support vmap over calling .item() on a Tensor, please "
+    "try to rewrite what you're doing with other operations. If error is occurring somewhere inside PyTorch internals, please "
+    "file a bug report."
+)
+_NO_TRUTH = (
+    "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. We don't support that yet, "
+    "please shout over at https://github.com/pytorch/functorch/issues/257 ."
+)
+
+
+RANDOMNESS = (
+    "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' randomness "
+    "flags on vmap or perform the randomness operation out of vmap"
+)
+# Functions that draw random numbers and have no record.
+RANDOM = frozenset(
+    {"randint_like", "normal", "multinomial", "poisson", "binomial", "rrelu", "alpha_dropout", "feature_dropout"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One vmap that is running: how many examples, and what random ops do (``error``, ``different``, ``same``)."""
+
+    number: int
+    size: Any
+    randomness: str
+
+
+class _Active(threading.local):
+    levels: tuple[Level, ...] = ()
+
+
+active = _Active()
+
+
+class BatchedTensor(Tensor):
+    """One tensor an example. ``level``: which vmap it belongs to, the innermost the highest."""
+
+    __slots__ = ("batched", "level", "value")
+
+    def __init__(self, value: Tensor, level: int, batched: bool = True) -> None:
+        meta = value.meta
+        if batched:
+            meta = TensorMeta(meta.shape[1:], meta.strides[1:], meta.dtype, meta.device, meta.offset)
+        self.device, self.keys = value.device, _BATCHED | value.keys & BACKENDS
+        self._meta, self._storage, self._handle, self._base = meta, None, None, None
+        self._autograd = self._view = self._views = None
+        self.value, self.level, self.batched = value, level, batched
+
+    @property
+    def shape(self) -> Any:
+        """One example's sizes."""
+        return self.value.shape[1:] if self.batched else self.value.shape
+
+    @property
+    def storage(self) -> Any:
+        """That of all examples."""
+        return self.value.storage
+
+    @property
+    def on_torchs_tape(self) -> bool:
+        """Never: torch's tape is of a level below."""
+        return False
+
+    def raw(self) -> torch.Tensor:
+        """There is no tensor of one example: raises RuntimeError."""
+        raise RuntimeError(f"a tensor under vmap has no memory of its own: {self.meta}, of level {self.level}")
+
+    def item(self) -> Any:
+        """Every example has its own: raises RuntimeError."""
+        raise RuntimeError(_NO_VALUE)
+
+    tolist = item
+
+    @property
+    def lacks_handle(self) -> bool:
+        """There is no tensor of one example."""
+        return True
+
+    def __bool__(self) -> bool:
+        raise RuntimeError(_NO_TRUTH)
+
+    def _version_now(self) -> int:
+        return self.value._version_now()
+
+    def _same_memory(self, keep_history: bool) -> BatchedTensor:
+        made = BatchedTensor(self.value, self.level, self.batched)
+        if keep_history:
+            made.keys, made._autograd = self.keys, self._autograd
+        return made
+
+    def copied(self) -> BatchedTensor:
+        """Its value and history as they are now, on memory of its own."""
+        made = self._same_memory(keep_history=True)
+        made.value = ops.clone(made.value)
+        return made
+
+    def _read(self, name: str) -> Any:
+        return getattr(torch.empty(0, dtype=self.dtype, device="meta"), name)
+
+    @classmethod
+    def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A torch function without a record: one call an example."""
+        name = getattr(fn, "__name__", "a function")
+        if name.endswith("_") and not name.endswith("__"):
+            raise RuntimeError(f"vmap: {name} writes in place and has no batching rule")
+        if name in RANDOM:
+            return _drawn(fn, args, kwargs)
+        return call_each(lambda args, kwargs: fn(*args, **kwargs), name, args, kwargs)
+
+    @classmethod
+    def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """In place: the value that the op gives is copied into the memory of all examples."""
+        name = getattr(fn, "__name__", bound.op.name)
+        if bound.out is not None:
+            raise RuntimeError(f"vmap: {name}(out=...) can't be batched: call it without out")
+        if cls.tape.follows(args, kwargs):
+            return cls.tape.write(bound, fn, args, kwargs)
+        given = bound.args
+        if (
+            torch.is_grad_enabled()
+            and isinstance(given[0], BatchedTensor)
+            and any(map(_followed, dispatcher.tensors_in(given)))
+        ):
+            given = (given[0].copied(), *given[1:])  # a tape below may save what the write destroys
+        with dispatcher.exclude(Key.AUTOCAST):
+            result = dispatcher.call_bound(bound.op.name, given)
+        return overwrite(bound.args[0], result, name)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write in place, each example into its own."""
+        write_item(self, index, value)
+
+    def __repr__(self) -> str:
+        batch = f"{self.value.shape[0]} examples" if self.batched else "one for all examples"
+        return f"BatchedTensor({self.meta}; {batch}, level {self.level})"
+
+
+def _followed(tensor: Any) -> bool:
+    """Whether a tape follows it, at any level."""
+    while isinstance(tensor, BatchedTensor) and not tensor.requires_grad:
+        tensor = tensor.value
+    return bool(tensor.requires_grad)
+
+
+def _drawn(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A random function without a record, by the level's randomness."""
+    level = level_of((args, tuple(kwargs.values())))
+    how = next((here.randomness for here in active.levels if here.number == level), "different")
+    if how == "error":
+        raise RuntimeError(RANDOMNESS)
+    if how == "different":
+        return call_each(lambda args, kwargs: fn(*args, **kwargs), fn.__name__, args, kwargs)
+    first = mapped((args, dict(kwargs)), functools.partial(_example, level=level, i=0))
+    return fn(*first[0], **first[1])
+
+
+def draw(fn: Callable[[], Any]) -> Any:
+    """A random factory inside a vmap, by the innermost level's randomness."""
+    here = active.levels[-1]
+    if here.randomness == "error":
+        raise RuntimeError(RANDOMNESS)
+    if here.randomness == "same":
+        return fn()
+    return BatchedTensor(ops.stack(tuple(fn() for _ in range(here.size)), 0), here.number)
+
+
+def _example(tensor: Any, level: int, i: int) -> Any:
+    """One example of a tensor of the level; any other tensor as it is."""
+    if not isinstance(tensor, BatchedTensor) or tensor.level != level:
+        return tensor
+    return ops.select(tensor.value, 0, i) if tensor.batched else tensor.value
+
+
+# --- writing -----------------------------------------------------------------------------------------------------------------
+
+
+def overwrite(target: Any, result: Any, name: str) -> Any:
+    """Copy ``result`` into ``target``, with torch's checks."""
+    if result.dtype != target.dtype and not torch.can_cast(result.dtype, target.dtype):
+        raise RuntimeError(
+            f"result type {_shown(result.dtype)} can't be cast to the desired output type {_shown(target.dtype)}"
+        )
+    if tuple(result.shape) != tuple(target.shape):
+        raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}")
+    level = max(t.level for t in (target, result) if isinstance(t, BatchedTensor))
+    has = isinstance(target, BatchedTensor) and target.level == level and target.batched
+    if not has and result.batched:
+        raise RuntimeError(
+            f"vmap: {name}(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args that has "
+            "more elements than `self`. This happened due to `other` being vmapped over but `self` not being vmapped over in a "
+            "vmap. Please try to use out-of-place operators instead. If said operator is being called inside the PyTorch "
+            "framework, please file a bug report instead."
+        )
+    value = result.value if isinstance(result, BatchedTensor) and result.level == level else result
+    into: Any = target.value if isinstance(target, BatchedTensor) and target.level == level else target
+    if has and not (isinstance(result, BatchedTensor) and result.batched):
+        value = ops.unsqueeze(value, 0)
+    into.copy_(value)
+    return target
+
+
+def _shown(dtype: torch.dtype) -> str:
+    names = {
+        "float32": "Float",
+        "float64": "Double",
+        "float16": "Half",
+        "bfloat16": "BFloat16",
+        "int64": "Long",
+        "int32": "Int",
+    }
+    plain = str(dtype).removeprefix("torch.")
+    return names.get(plain, plain.capitalize())
+
+
+def write_item(target: Any, index: Any, value: Any) -> None:
+    """``target[index] = value`` where one of them is batched."""
+    view = target[index]
+    if any(isinstance(p, (Tensor, torch.Tensor, list)) for p in (index if isinstance(index, tuple) else (index,))):
+        raise NotImplementedError("vmap: writing at index tensors has no batching rule; use index_put or torch.where")
+    if isinstance(value, (Tensor, torch.Tensor)):
+        while len(value.shape) > len(view.shape) and value.shape[0] == 1:
+            value = value[0]
+        view.copy_(value)
+    else:
+        view.fill_(value)
+
+
+# --- between levels ----------------------------------------------------------------------------------------------------------
+
+
+def level_of(args: Sequence[Any]) -> int:
+    """The highest level among the tensors; 0 where none is batched."""
+    return max((t.level for t in dispatcher.tensors_in(args) if isinstance(t, BatchedTensor)), default=0)
+
+
+def mapped(value: Any, fn: Callable[[Any], Any]) -> Any:
+    """Nested arguments with every tensor (ours and torch's) replaced."""
+    if isinstance(value, (Tensor, torch.Tensor)):
+        return fn(value)
+    kind = type(value)
+    if kind in (tuple, list):
+        return kind(mapped(v, fn) for v in value)
+    return {k: mapped(v, fn) for k, v in value.items()} if kind is dict else value
+
+
+def lifted(value: Any, level: int) -> Any:
+    """Nested arguments in which whatever is on a tape below ``level`` is a constant of this level."""
+
+    def lift(tensor: Any) -> Any:
+        if isinstance(tensor, BatchedTensor) and tensor.level == level:
+            return tensor
+        tensor = from_torch(tensor) if isinstance(tensor, torch.Tensor) else tensor
+        return BatchedTensor(tensor, level, batched=False) if tensor.requires_grad else tensor
+
+    return mapped(value, lift)
+
+
+def call_each(fn: Callable[[Any, Any], Any], name: str, args: Any, kwargs: Any) -> Any:
+    """``fn(args, kwargs)`` once an example of the highest level, and the results stacked."""
+    level = level_of((args, tuple(kwargs.values())))
+    size: Any = next(
+        t.value.shape[0]
+        for t in dispatcher.tensors_in((args, tuple(kwargs.values())))
+        if isinstance(t, BatchedTensor) and t.level == level and t.batched
+    )
+    warn_once(f"vmap calls {name} once for each example: it has no batching rule")
+    found = []
+    for i in range(size):
+        found.append(fn(*mapped((args, dict(kwargs)), functools.partial(_example, level=level, i=i))))
+    return _stacked(found, level)
+
+
+def _stacked(found: Sequence[Any], level: int) -> Any:
+    first = found[0]
+    if isinstance(first, Tensor):
+        return BatchedTensor(ops.stack(tuple(found), 0), level)
+    if isinstance(first, (tuple, list)) and not isinstance(first, torch.Size):
+        items = [_stacked(column, level) for column in zip(*found, strict=True)]
+        return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
+    return first
