@@ -146,7 +146,8 @@ class Llama(nn.Module):
         """For each layer its keys and values, empty."""
         shape = (batch, self.args.max_seq_len, self.args.n_kv_heads, self.args.dim // self.args.n_heads)
         return [
-            (torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device)) for _ in self.layers
+            (torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
+            for _ in self.layers
         ]
 
     def forward(self, tokens, start_pos=0, caches=None):

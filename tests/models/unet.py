@@ -84,7 +84,9 @@ class UNet(nn.Module):
             channels = width * m
             skips.append(channels)
             self.down.append(nn.Conv2d(channels, channels, 3, stride=2, padding=1))
-        self.middle = nn.ModuleList([ResBlock(channels, channels, emb), AttentionBlock(channels), ResBlock(channels, channels, emb)])
+        self.middle = nn.ModuleList(
+            [ResBlock(channels, channels, emb), AttentionBlock(channels), ResBlock(channels, channels, emb)]
+        )
         for m in reversed(mults):
             self.up.append(Upsample(channels, mode))
             self.up.append(ResBlock(channels + skips.pop(), width * m, emb))
