@@ -1,4 +1,4 @@
-"""``python -m benchmarks --suite kernels|shapes|overhead|compile``: measure, print, and save JSON, Markdown and a plot."""
+"""``python -m benchmarks --suite kernels|shapes|overhead|compile|streams``: measure, print, save JSON, Markdown and a plot."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from benchmarks.contenders import CONTENDERS, DEFAULT, Settings
 from benchmarks.results import Results
 from benchmarks.runtime_suites import run_kernels, run_overhead
 from benchmarks.shapes import SHAPES
+from benchmarks.streams_suite import StreamResults, run_streams
 from benchmarks.workloads import WORKLOADS, Workload, select
 
-SUITES: dict[str, Callable[[Sequence[Workload], Settings], Results]] = {
+SUITES: dict[str, Callable[[Sequence[Workload], Settings], Results | StreamResults]] = {
     "kernels": run_kernels,
     "shapes": functools.partial(run_kernels, suite="shapes"),
     "overhead": run_overhead,
     "compile": run_compile,
+    "streams": run_streams,
 }
 
 

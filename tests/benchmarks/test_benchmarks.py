@@ -159,6 +159,13 @@ def test_cuda_without_a_device_is_said_not_raised(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.cpu
+def test_the_suite_of_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--suite", "streams", "--device", "cpu", "--quick", "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "streams_cpu.json").read_text())
+    assert found["right"] and all(ms >= 0 for _, ms, _ in found["rows"]) and len(found["rows"]) == 10
+    assert "at once" in capsys.readouterr().out and "| compute alone |" in (tmp_path / "streams_cpu.md").read_text()
+
+
 @pytest.mark.parametrize("suite", ["kernels", "overhead", "compile"])
 def test_a_suite_end_to_end(suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     only = "tiny"

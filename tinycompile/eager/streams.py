@@ -7,8 +7,8 @@ For a CPU there is one queue, which is always empty: everything here exists, and
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -76,13 +76,15 @@ class Stream:
         return True if self.raw is None else bool(self.raw.query())
 
     def __enter__(self) -> Stream:
-        entered = nullcontext() if self.raw is None else torch.cuda.stream(self.raw)
-        entered.__enter__()
-        self._outer.append(entered)
+        if self.raw is not None:
+            entered = torch.cuda.stream(self.raw)
+            entered.__enter__()
+            self._outer.append(entered)
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        self._outer.pop().__exit__(*exc)
+        if self.raw is not None:
+            self._outer.pop().__exit__(*exc)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (self.device, self.raw) == (other.device, other.raw)
@@ -152,12 +154,10 @@ def default_stream(device: Spec = None) -> Stream:
     return Stream.of(torch.cuda.default_stream(index)) if index is not None else _CPU
 
 
-@contextmanager
-def stream(chosen: Stream | torch.cuda.Stream | None) -> Iterator[None]:
+def stream(chosen: Stream | torch.cuda.Stream | None) -> AbstractContextManager[Any]:
     """Launch on ``chosen`` inside a ``with`` block; None changes nothing."""
     raw: Any = getattr(chosen, "raw", chosen)
-    with nullcontext() if raw is None else torch.cuda.stream(raw):
-        yield
+    return _NOTHING if raw is None else torch.cuda.stream(raw)
 
 
 def synchronize(device: Spec = None) -> None:
@@ -168,6 +168,7 @@ def synchronize(device: Spec = None) -> None:
 
 
 _CPU = Stream("cpu")
+_NOTHING = nullcontext()
 
 
 # --- the backward pass -------------------------------------------------------------------------------------------------------
