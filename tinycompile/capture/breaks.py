@@ -89,7 +89,7 @@ _ALL = (
     ),
     BreakKind(
         "mode",
-        "A torch mode is active (autocast, inference mode, a torch function or dispatch mode)",
+        "A torch mode is active (inference mode, a torch function or dispatch mode), or autocast around what torch composes",
         "it changes what every op means",
         "Leave the mode around the compiled call, or move it.",
     ),
