@@ -85,11 +85,10 @@ __all__ = [
     "Tensor", "TinycompileError", "Transformer", "allow_in_graph", "arange", "as_tensor", "assume_constant_result",
     "autocast", "autograd", "checkpoint", "compile", "config", "cuda", "device", "disable", "empty", "empty_like",
     "empty_strided", "enable_grad", "errors", "explain", "eye", "from_dlpack", "from_numpy", "from_torch", "full",
-    "full_like", "func", "graph_break", "inference_mode", "is_compiling", "is_grad_enabled", "linspace", "list_backends", "logspace",
-    "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like", "profile", "rand", "rand_like",
-    "randint", "randint_like", "randn", "randn_like", "randperm", "register_backend", "register_device", "reset",
-    "set_grad_enabled", "storages", "tensor", "trace", "trace_storages", "vmap", "zeros",
-    "zeros_like",
+    "full_like", "func", "graph_break", "inference_mode", "is_compiling", "is_grad_enabled", "library", "linspace",
+    "list_backends", "logspace", "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like", "profile",
+    "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "register_backend", "register_device",
+    "reset", "set_grad_enabled", "storages", "tensor", "trace", "trace_storages", "vmap", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
