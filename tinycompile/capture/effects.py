@@ -56,6 +56,11 @@ class Effects:
     def __bool__(self) -> bool:
         return bool(self._changed or self._globals or self._written)
 
+    @property
+    def count(self) -> int:
+        """How many things were changed so far."""
+        return len(self._changed) + len(self._globals) + len(self._written)
+
     # --- collecting ---
 
     def touch(self, value: Value) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     inplace = symbol.endswith("=")
     symbol = symbol.rstrip("=")
     name = _METHODS[symbol]
-    left, right = contents_of(a, f"__{name}__", f"__i{name}__"), contents_of(b, f"__r{name}__")
+    left, right = _contents(a, b, (f"__{name}__", f"__i{name}__"), (f"__r{name}__",))
     if left is not a or right is not b:
         result = binary(tr, symbol + "=" * inplace, left, right)
         return a if inplace and result is left else result
@@ -63,7 +64,23 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
         made = _sequence_binary(tr, symbol, a, b)
     if made is None:
         made = _object_binary(tr, symbol, a, b, inplace)
+    if made is None and (isinstance(a, ObjectValue) or isinstance(b, ObjectValue)):
+        if symbol == "*" and any(isinstance(v, ObjectValue) and v.special(tr, "__index__") for v in (a, b)):
+            raise GraphBreak("unsupported-value", "a product with an object that is an index")
+        shown = {"**": "** or pow()"}.get(symbol, symbol) if not inplace else symbol + "="
+        raise TypeError(f"unsupported operand type(s) for {shown}: {_class_name(tr, a)!r} and {_class_name(tr, b)!r}")
     return _folded(tr, BINARY[symbol], a, b) if made is None else made
+
+
+def _contents(a: Value, b: Value, mine: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[Value, Value]:
+    """The built-in containers in instances of the program's subclasses, unless one of these has its own such operator."""
+    left, right = contents_of(a, *mine), contents_of(b, *theirs)
+    own = (left is a and contents_of(a) is not a) or (right is b and contents_of(b) is not b)
+    return (a, b) if own else (left, right)
+
+
+def _class_name(tr: Tracer, value: Value) -> str:
+    return value.python_type(tr).__name__
 
 
 def _tensor_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -> Value:
@@ -163,6 +180,7 @@ def unary(tr: Tracer, symbol: str, a: Value) -> Value:
         method = a.special(tr, {"-": "__neg__", "+": "__pos__", "~": "__invert__"}[symbol])
         if method is not None:
             return method.call(tr, [], {})
+        raise TypeError(f"bad operand type for unary {symbol}: {_class_name(tr, a)!r}")
     return _folded(tr, UNARY[symbol], a)
 
 
@@ -171,7 +189,7 @@ def unary(tr: Tracer, symbol: str, a: Value) -> Value:
 
 def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     """``a symbol b``."""
-    a, b = contents_of(a, _COMPARE_METHODS[symbol]), contents_of(b, _COMPARE_METHODS[_MIRRORED[symbol]])
+    a, b = _contents(a, b, (_COMPARE_METHODS[symbol],), (_COMPARE_METHODS[_MIRRORED[symbol]],))
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         return _tensor_compare(tr, symbol, a, b)
     decided = symbolic.compare(symbol, a, b)
@@ -187,6 +205,9 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     if isinstance(a, SequenceValue) and isinstance(b, SequenceValue) and not (a.is_constant and b.is_constant):
         return boolean(_lexicographic(tr, symbol, a, b))
     made = _object_compare(tr, symbol, a, b)
+    if made is None and (isinstance(a, ObjectValue) or isinstance(b, ObjectValue)):
+        names = f"{_class_name(tr, a)!r} and {_class_name(tr, b)!r}"
+        raise TypeError(f"{symbol!r} not supported between instances of {names}")
     return _folded(tr, COMPARE[symbol], a, b) if made is None else made
 
 
@@ -206,8 +227,9 @@ def _object_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None
     for receiver, sign, other in ((a, symbol, b), (b, _MIRRORED[symbol], a)):
         if isinstance(receiver, ObjectValue):
             method = receiver.special(tr, _COMPARE_METHODS[sign]) if _defines(receiver, _COMPARE_METHODS[sign]) else None
-            if method is not None:
-                return method.call(tr, [other], {})
+            result = None if method is None else method.call(tr, [other], {})
+            if result is not None and not (isinstance(result, Const) and result.value is NotImplemented):
+                return result
     return None
 
 
@@ -217,7 +239,7 @@ def _defines(value: ObjectValue, name: str) -> bool:
 
 def _lexicographic(tr: Tracer, symbol: str, a: SequenceValue, b: SequenceValue) -> bool:
     for x, y in zip(a.values(tr), b.values(tr), strict=False):
-        if not equal(tr, x, y):
+        if x is not y and not equal(tr, x, y):
             return compare(tr, symbol, x, y).truth(tr)
     return COMPARE[symbol](len(a.items), len(b.items))
 
@@ -226,7 +248,7 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
     """``bool(a == b)``."""
     if a is b and not isinstance(a, TensorValue):
         return True
-    a, b = contents_of(a, "__eq__"), contents_of(b, "__eq__")
+    a, b = _contents(a, b, ("__eq__",), ("__eq__",))
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         return _tensor_compare(tr, "==", a, b).truth(tr)
     decided = symbolic.compare("==", a, b)
@@ -241,7 +263,11 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
             and all(x is y or equal(tr, x, y) for x, y in zip(a.values(tr), b.values(tr), strict=True))
         )
     if isinstance(a, DictValue) and isinstance(b, DictValue):
-        return a.items.keys() == b.items.keys() and all(equal(tr, v, b.get_item(tr, k)) for k, v in a.pairs(tr))
+        ordered = issubclass(a.cls, OrderedDict) and issubclass(b.cls, OrderedDict)
+        if a.items.keys() != b.items.keys() or (ordered and list(a.items) != list(b.items)):
+            return False
+        pairs = ((v, b.get_item(tr, k)) for k, v in a.pairs(tr))
+        return all(v is other or equal(tr, v, other) for v, other in pairs)
     if _is_set(a) and _is_set(b):
         left = a if isinstance(a, SetValue) else SetValue(tr, list(a.iterate(tr)))
         return left.compared(tr, "==", b)

@@ -22,9 +22,10 @@ from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.autocast import AutocastMode, change_regions, rebuilt_autocast
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
+from tinycompile.capture.values.callable import Getter
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.container import NewContainer
-from tinycompile.capture.values.context import GradMode, NullContext, entered_grad_mode
+from tinycompile.capture.values.context import GradMode, NullContext, UnderGradMode, entered_grad_mode
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue, DictView
@@ -139,6 +140,10 @@ class Rebuilder:
             return [value.fn, value.receiver]
         if isinstance(value, DictView):
             return [value.of]
+        if isinstance(value, UnderGradMode):
+            return [value.fn]
+        if isinstance(value, Getter):
+            return [*value.args, *value.kwargs.values()]
         if isinstance(value, (MethodOf, SuperValue)):
             return [value.receiver]
         if isinstance(value, ExceptionValue):
@@ -367,6 +372,14 @@ class Rebuilder:
     def _autocast(self, value: AutocastMode) -> str:
         return f"{self.held(rebuilt_autocast, 'rebuilt_autocast')}({self.held(value.settings, 'settings')}, {self.held(value.before, 'before')})"
 
+    def _under_grad_mode(self, value: UnderGradMode) -> str:
+        mode = torch.enable_grad if value.mode.mode else torch.no_grad
+        return f"{self.held(mode, mode.__name__)}()({self.expr(value.fn)})"
+
+    def _getter(self, value: Getter) -> str:
+        args = [self.expr(a) for a in value.args] + [f"{k}={self.expr(v)}" for k, v in value.kwargs.items()]
+        return f"{self.held(value.cls, value.cls.__name__)}({', '.join(args)})"
+
     def _null_context(self, value: NullContext) -> str:
         return f"{self.held(contextlib.nullcontext, 'nullcontext')}({self.expr(value.value)})"
 
@@ -443,5 +456,7 @@ _REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
     GradMode: Rebuilder._grad_mode,
     AutocastMode: Rebuilder._autocast,
     NullContext: Rebuilder._null_context,
+    UnderGradMode: Rebuilder._under_grad_mode,
+    Getter: Rebuilder._getter,
     CodeConstant: lambda self, value: self.held(value.code, "code"),
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins as python_builtins
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
@@ -22,18 +23,31 @@ from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
 from tinycompile.capture.opcodes.exceptions import raise_error
 from tinycompile.capture.pins import guard_one_object
-from tinycompile.capture.rules import batch_norm, graph_modules, iteration, marked, optimizers, registry, torch_functions, types
+from tinycompile.capture.rules import (
+    autograd,
+    batch_norm,
+    graph_modules,
+    iteration,
+    iterators,
+    marked,
+    objects,
+    optimizers,
+    registry,
+    torch_functions,
+    types,
+)
 from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value
-from tinycompile.capture.values.constant import NONE, Const
+from tinycompile.capture.values.constant import NONE, Const, natively
 from tinycompile.capture.values.container import BASES, ContainerObject, NewContainer
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import ClassValue, NewObject, ObjectValue
+from tinycompile.capture.values.module import ModuleValue
+from tinycompile.capture.values.object import ClassValue, NewObject, ObjectValue, class_lookup
 from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.wrap_functions import from_callable
@@ -48,6 +62,9 @@ if TYPE_CHECKING:
 
 _TORCH_ROOT = os.path.dirname(torch.__file__) + os.sep
 _RULES_LOADED = (
+    autograd,
+    iterators,
+    objects,
     batch_norm,
     graph_modules,
     operator_rules,
@@ -76,6 +93,7 @@ class Failure:
     depth: int
 
 
+_CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
 # Values that can't be carried over a break, or that can hold one.
 _CARRIERS = (IteratorValue, ExceptionValue, NewObject, PartialValue, FunctionValue, SequenceValue, DictValue)
 
@@ -182,7 +200,7 @@ class Tracer:
 
     def class_member(self, owner: type, name: str, obj: Any) -> Value:
         """What a class holds under a name: ``obj`` is that, or the function inside of a static or class method."""
-        source = HeldItem(self._class_dict(owner), name, f"{owner.__name__}.{name}")
+        source = HeldItem(self.class_dict(owner), name, f"{owner.__name__}.{name}")
         raw = owner.__dict__[name]
         if is_trusted(owner.__module__):
             if isinstance(raw, FunctionType):  # people do replace methods of torch's classes
@@ -193,13 +211,27 @@ class Tracer:
         self.guards.item(source, raw, equal=False)
         return Const(None) if isinstance(obj, property) else self.from_python(obj)
 
+    def enum_attribute(self, member: Const, name: str) -> Value | None:
+        """A method or property that an enumeration defines; None for what Python's own Enum has."""
+        found = class_lookup(type(member.value), name)
+        if found is None or wrap.is_trusted(found[0].__module__):
+            return None
+        owner, raw = found
+        if isinstance(raw, FunctionType):
+            return BoundFunction(self.class_member(owner, name, raw), member)
+        if isinstance(raw, property):
+            self.class_member(owner, name, raw)
+            return self.from_callable(raw.fget).call(self, [member], {})
+        return None
+
     def inherited(self, cls: type, owner: type, name: str) -> None:
         """Guard that no class between ``cls`` and ``owner``, where ``name`` was found, comes to define it."""
         for between in cls.__mro__[: cls.__mro__.index(owner)]:
             if not is_trusted(between.__module__):
-                self.guards.absent(self._class_dict(between), name, f"{between.__name__} inherits {name!r}")
+                self.guards.absent(self.class_dict(between), name, f"{between.__name__} inherits {name!r}")
 
-    def _class_dict(self, cls: type) -> Held:
+    def class_dict(self, cls: type) -> Held:
+        """What a class holds, to be guarded."""
         held = self._class_dicts.get(cls)
         if held is None:
             held = self._class_dicts[cls] = self.guards.hold(cls.__dict__, f"{cls.__name__}_class")
@@ -274,6 +306,9 @@ class Tracer:
 
     def index(self, value: Value, where: str) -> int:
         """``operator.index(value)``; a symbolic size is specialised."""
+        if isinstance(value, ObjectValue):
+            method = value.special(self, "__index__")
+            value = value if method is None else method.call(self, [], {})
         plain = value.constant(self)
         if not isinstance(plain, int):
             raise TypeError(f"{where} indices must be integers or slices, not {type(plain).__name__}")
@@ -302,6 +337,30 @@ class Tracer:
             raise GraphBreak("data-dependent", f"{value.describe()} is made into a string")
         return value.constant(self)
 
+    def text(self, value: Value, conversion: str = "s") -> str:
+        """``str(value)``; ``repr`` or ``ascii`` for the conversions ``r`` and ``a``."""
+        if isinstance(value, ObjectValue) and not isinstance(value, (ModuleValue, ExceptionValue)):
+            for name in ("__str__", "__repr__") if conversion == "s" else ("__repr__",):
+                found = class_lookup(type(value.obj), name)
+                if found is not None and isinstance(found[1], FunctionType):
+                    method = value.special(self, name)
+                    assert method is not None
+                    made = method.call(self, [], {}).constant(self)
+                    return ascii(made)[1:-1] if conversion == "a" else str(made)
+        return str(natively(_CONVERSIONS[conversion], self.printable(value)))
+
+    def formatted(self, value: Value, spec: str = "") -> str:
+        """``format(value, spec)``."""
+        if isinstance(value, ObjectValue) and not isinstance(value, ModuleValue):
+            found = class_lookup(type(value.obj), "__format__")
+            if found is not None and isinstance(found[1], FunctionType):
+                method = value.special(self, "__format__")
+                assert method is not None
+                return str(method.call(self, [Const(spec)], {}).constant(self))
+            if not spec:
+                return self.text(value)
+        return str(natively(format, self.printable(value), spec))
+
     # --- calls ---
 
     def call_function(self, fn: FunctionValue, args: Sequence[Value], kwargs: Kwargs) -> Value:
@@ -329,6 +388,8 @@ class Tracer:
 
     def call_builtin(self, fn: Any, args: Sequence[Value], kwargs: Kwargs) -> Value:
         """A function written in C."""
+        if isinstance(fn, functools._lru_cache_wrapper):
+            return objects.call_cached(self, fn, args, kwargs)
         return registry.call(self, fn, args, kwargs)
 
     def call_class(self, cls: type, args: Sequence[Value], kwargs: Kwargs) -> Value:
@@ -483,6 +544,12 @@ class Tracer:
     def is_dynamic_number(self, text: str, value: float) -> bool:
         """Whether a float, or an int that can be no size, was seen to change."""
         return self.options.symbolic_number(text, value)
+
+    def is_rebound(self, text: str, obj: Any) -> bool:
+        """Whether another object was found there before: which one it is then counts no more."""
+        at = f"id({text})"
+        self.constants_seen[at] = id(obj)
+        return any(e.constants_seen.get(at, id(obj)) != id(obj) for e in self.options.earlier)
 
     # --- where we are ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
@@ -17,6 +18,7 @@ BUILTIN_TYPES = (
     torch._ops.OpOverloadPacket,
     torch._ops.OpOverload,
     OpObject,
+    functools._lru_cache_wrapper,
 )
 # Packages whose attributes are taken not to change.
 _TRUSTED = frozenset(

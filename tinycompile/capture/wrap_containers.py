@@ -87,8 +87,7 @@ def subclassed(tr: Tracer, obj: Any, source: Source) -> Value:
     """An instance of a class of the program's that derives from a container. How its contents are read must be Python's own."""
     cls, base = type(obj), base_of(type(obj))
     if base is None or any(
-        isinstance((class_lookup(cls, n) or (None, None))[1], FunctionType)
-        for n in ("__getitem__", "__len__", "__iter__", "__eq__")
+        isinstance((class_lookup(cls, n) or (None, None))[1], FunctionType) for n in ("__getitem__", "__len__", "__iter__")
     ):
         raise GraphBreak("unsupported-value", f"{source.label} is a {cls.__module__}.{cls.__qualname__}")
     rules: dict[type, Any] = {list: list_, tuple: tuple_, set: set_, frozenset: set_}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import ListValue, SetValue, SliceValue, TupleValue
@@ -58,20 +56,15 @@ def format_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``{value!conversion:spec}``."""
     conversion, has_spec = ins.arg
     spec = frame.stack.pop().constant(tr) if has_spec else ""
-    frame.stack.append(Const(format(_converted(tr, frame.stack.pop(), conversion), spec)))
+    value = frame.stack.pop()
+    if conversion:
+        value = Const(tr.text(value, conversion))
+    frame.stack.append(Const(tr.formatted(value, spec)))
 
 
 def convert_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``{value!r}`` before a format (3.13)."""
-    frame.stack.append(Const(_converted(tr, frame.stack.pop(), ins.arg)))
-
-
-def _converted(tr: Tracer, value: Value, conversion: str) -> Any:
-    plain = tr.printable(value)
-    return plain if not conversion else _CONVERSIONS[conversion](plain)
-
-
-_CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
+    frame.stack.append(Const(tr.text(frame.stack.pop(), ins.arg)))
 
 
 # --- growing, in comprehensions and displays with stars ---

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.base import shapes
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.rules.iterators import until
 from tinycompile.capture.rules.registry import RULES, Args, Rule, rule
 from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import NONE, Const, boolean
+from tinycompile.capture.values.constant import NONE, Const, boolean, natively
+from tinycompile.capture.values.container import contents_of
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
@@ -32,13 +34,13 @@ def _range(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(iter)
 def _iter(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1:
-        raise GraphBreak("unsupported-value", "iter() with a sentinel")
-    return tr.iter(args[0])
+    return tr.iter(args[0]) if len(args) == 1 else until(tr, *args)
 
 
 @rule(next)
 def _next(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], ObjectValue) and args[0].special(tr, "__next__") is not None and len(args) == 1:
+        return args[0].call_method(tr, "__next__", [], {})
     if not isinstance(args[0], IteratorValue):
         raise GraphBreak("unsupported-value", f"next() of {args[0].describe()}")
     if len(args) < 2:
@@ -59,7 +61,13 @@ def _enumerate(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
 
 def _zip(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
     strict = kwargs.get("strict", Const(False)).truth(tr)
-    return (TupleValue(vs) for vs in zip(*(a.iterate(tr) for a in args), strict=strict))
+    together = zip(*(a.iterate(tr) for a in args), strict=strict)
+
+    def values() -> Iterator[Value]:
+        while (found := natively(next, together, None)) is not None:
+            yield TupleValue(found)
+
+    return values()
 
 
 def _zip_longest(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
@@ -86,7 +94,11 @@ def _is_none(value: Value) -> bool:
 
 def _reversed(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
     if isinstance(args[0], ObjectValue) and not isinstance(args[0], ModuleValue):
-        raise GraphBreak("unsupported-value", f"reversed({args[0].describe()})")
+        method = args[0].special(tr, "__reversed__")
+        if method is not None:
+            return method.call(tr, [], {}).iterate(tr)
+        if contents_of(args[0]) is args[0]:
+            raise GraphBreak("unsupported-value", f"reversed({args[0].describe()})")
     if isinstance(args[0], Const) and isinstance(args[0].value, range):
         return map(Const, reversed(args[0].value))
     return reversed(list(args[0].iterate(tr)))
@@ -113,10 +125,6 @@ def _repeat(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
     return itertools.repeat(args[0]) if times is None else itertools.repeat(args[0], tr.index(times, "repeat"))
 
 
-def _count(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
-    return map(Const, itertools.count(*(a.constant(tr) for a in args)))
-
-
 for _make, _fns in (
     (_enumerate, [enumerate]),
     (_zip, [zip]),
@@ -129,7 +137,6 @@ for _make, _fns in (
     (_accumulate, [itertools.accumulate]),
     (_product, [itertools.product]),
     (_repeat, [itertools.repeat]),
-    (_count, [itertools.count]),
     (lambda tr, args, kwargs: (v for a in args for v in a.iterate(tr)), [itertools.chain]),
     (lambda tr, args, kwargs: (v for a in args[0].iterate(tr) for v in a.iterate(tr)), [itertools.chain.from_iterable]),
     (
@@ -233,6 +240,8 @@ def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return args[0].call_method(tr, "abs", [], {})
     if isinstance(args[0], SymInt):
         return args[0] if shapes.at_least(args[0].dim, 0) else tr.unary("-", args[0])
+    if isinstance(args[0], ObjectValue) and (method := args[0].special(tr, "__abs__")) is not None:
+        return method.call(tr, [], {})
     number = scalar.called(tr, abs, args[0])
     return Const(abs(args[0].constant(tr))) if number is None else number
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -107,6 +108,10 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
         return handler(tr, args, kwargs)
     if cls in _CONSTANT_CLASSES or (cls.__module__ == "torch" and cls in (torch.device, torch.finfo, torch.iinfo)):
         return Const(cls(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+    if isinstance(cls, enum.EnumType) and len(args) == 1 and not kwargs:
+        return Const(natively(cls, args[0].constant(tr)))
+    if cls is object and not args and not kwargs:
+        return NewObject(object)
     if hasattr(cls, "_make") and hasattr(cls, "_fields"):
         return _named_tuple(tr, cls, args, kwargs)
     if cls.__module__ == "torch.return_types":

@@ -130,9 +130,8 @@ def _enable_grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _mode(tr: Tracer, args: Args, mode: bool) -> Value:
-    if args:
-        raise GraphBreak("grad-mode", "a gradient mode decorates a function inside")
-    return GradMode(mode, now=False, before=tr.grad_enabled)
+    made = GradMode(mode, now=False, before=tr.grad_enabled)
+    return made.call(tr, args, {}) if args else made
 
 
 @rule(torch.set_grad_enabled)

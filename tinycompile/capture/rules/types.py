@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import copy
 import functools
 import operator
 import typing
@@ -139,6 +138,11 @@ def _complex(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _number(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 1 and isinstance(args[0], ObjectValue) and not kwargs:
+        for name in (f"__{cls.__name__}__", "__index__"):
+            method = args[0].special(tr, name)
+            if method is not None:
+                return method.call(tr, [], {})
     number = scalar.called(tr, cls, args[0]) if len(args) == 1 else None
     return _converted(tr, cls, args, kwargs) if number is None else number
 
@@ -164,17 +168,17 @@ def _not(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(str)
 def _str(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return Const(str(tr.printable(args[0]))) if args else Const("")
+    return Const(tr.text(args[0])) if args else Const("")
 
 
 @rule(repr)
 def _repr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return Const(repr(tr.printable(args[0])))
+    return Const(tr.text(args[0], "r"))
 
 
 @rule(format)
 def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return Const(natively(format, tr.printable(args[0]), *(a.constant(tr) for a in args[1:])))
+    return Const(tr.formatted(args[0], *(a.constant(tr) for a in args[1:])))
 
 
 @rule(list)
@@ -295,15 +299,6 @@ def _nullcontext(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @rule(typing.cast)
 def _typing_cast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return args[1]
-
-
-@rule(copy.copy)
-def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if isinstance(args[0], (ListValue, DictValue)):
-        return args[0].call_method(tr, "copy", [], {})
-    if args[0].is_constant:
-        return args[0]
-    raise GraphBreak("unsupported-value", f"copy.copy({args[0].describe()})")
 
 
 @rule(super)

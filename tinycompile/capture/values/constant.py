@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tinycompile.capture.sources import Source
@@ -15,6 +16,7 @@ from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
+NUMPY_SCALARS = (np.bool_, np.integer, np.floating)
 LITERALS: tuple[type, ...] = (int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented))
 TORCH_CONSTANTS: tuple[type, ...] = (torch.dtype, torch.device, torch.memory_format, torch.layout, torch.finfo, torch.iinfo)
 _ARGUMENTS = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -27,7 +29,7 @@ def natively(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def is_constant_object(obj: Any) -> bool:
     """Whether an object is modelled as a Const."""
-    return type(obj) in _KINDS or isinstance(obj, enum.Enum)
+    return type(obj) in _KINDS or isinstance(obj, (enum.Enum, *NUMPY_SCALARS))
 
 
 _KINDS = frozenset({*LITERALS, *TORCH_CONSTANTS, range})
@@ -56,6 +58,8 @@ class Const(Value):
         return self.value
 
     def argument(self, tr: Tracer) -> Any:
+        if isinstance(self.value, NUMPY_SCALARS):
+            return self.value.item()
         if isinstance(self.value, _ARGUMENTS):
             return self.value
         if self.value is Ellipsis:
@@ -73,6 +77,10 @@ class Const(Value):
         return bool(self.value)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
+        if isinstance(self.value, enum.Enum):
+            of_class = tr.enum_attribute(self, name)
+            if of_class is not None:
+                return of_class
         found = natively(getattr, self.value, name)
         if is_constant_object(found):
             return Const(found)

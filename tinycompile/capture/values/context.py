@@ -45,6 +45,11 @@ class GradMode(Value):
             return GradMode(self.mode, self.now, self.before)
         raise GraphBreak("grad-mode", f"method {name!r} of a gradient mode")
 
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if self.now or len(args) != 1 or kwargs:
+            raise GraphBreak("grad-mode", "a call of a gradient mode")
+        return UnderGradMode(args[0], self)
+
 
 def entered_grad_mode(mode: bool, now: bool, before: bool) -> Any:
     """The real object of a gradient mode that was entered under capture; its exit goes back to ``before``."""
@@ -55,6 +60,30 @@ def entered_grad_mode(mode: bool, now: bool, before: bool) -> Any:
         made = torch.enable_grad() if mode else torch.no_grad()  # type: ignore[assignment]
     made.prev = before
     return made
+
+
+class UnderGradMode(Value):
+    """``torch.no_grad()(fn)``: the function, with gradients off while it runs."""
+
+    __slots__ = ("fn", "mode")
+
+    def __init__(self, fn: Value, mode: GradMode) -> None:
+        super().__init__()
+        self.fn, self.mode = fn, mode
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        return self.fn if name == "__wrapped__" else self.fn.get_attr(tr, name)
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        before = tr.grad_enabled
+        tr.set_grad(self.mode.mode)
+        try:
+            return self.fn.call(tr, args, kwargs)
+        finally:
+            tr.set_grad(before)
 
 
 class NullContext(Value):

@@ -88,6 +88,8 @@ class ExceptionValue(NewObject):
     def store(self, tr: Tracer, name: str, value: Value) -> None:
         if name == "args":
             self.given = list(value.iterate(tr))
+        elif name == "__traceback__" and (isinstance(value, Traceback) or value is NONE):
+            return  # nobody can look at it
         elif name in ("__cause__", "__context__", "__suppress_context__", "__traceback__"):
             raise GraphBreak("side-effect", f"{name} of {self.describe()} was set")
         else:

@@ -129,12 +129,10 @@ class FunctionValue(Value):
             return Const(known[name])
         if name == "__defaults__":
             return TupleValue(self.defaults) if self.defaults else Const(None)
-        if name == "__annotations__" and self.annotations is None:
-            self.annotations = tr.make_dict([])
-            return self.annotations
-        if name == "__annotations__" and isinstance(self.annotations, TupleValue):
-            flat = self.annotations.values(tr)
-            self.annotations = tr.make_dict(list(zip(flat[::2], flat[1::2], strict=True)))
+        if name == "__annotations__":
+            if self.annotations is None or isinstance(self.annotations, TupleValue):
+                flat = [] if self.annotations is None else self.annotations.values(tr)
+                self.annotations = tr.make_dict(list(zip(flat[::2], flat[1::2], strict=True)))
             return self.annotations
         if not hasattr(FunctionType, name):
             raise no_attribute(self, FunctionType, name)

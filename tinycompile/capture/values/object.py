@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partialmethod
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.sources import Attr, Held, Source
+from tinycompile.capture.sources import Attr, Held, HeldItem, Source
+from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
-from tinycompile.capture.values.constant import Const
-from tinycompile.capture.values.function import BoundFunction
+from tinycompile.capture.values.constant import Const, natively
+from tinycompile.capture.values.function import BoundFunction, PartialValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -63,11 +67,16 @@ class ClassValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
             return Const(getattr(self.cls, name))
+        if name in ("__mro__", "__bases__", "__base__"):
+            return tr.from_python(getattr(self.cls, name))
+        if name == "__class__":
+            return tr.from_python(type(self.cls))
         found = class_lookup(self.cls, name)
         if found is None:
-            getattr(self.cls, name)  # AttributeError is the user's
-            raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which its metaclass defines")
+            return self._of_metaclass(tr, name)
         owner, raw = found
+        if isinstance(self.cls, enum.EnumType) and isinstance(raw, (enum.Enum, enum.property)):
+            return tr.from_python(natively(getattr, self.cls, name))
         tr.inherited(self.cls, owner, name)
         if isinstance(raw, classmethod):
             return BoundFunction(tr.class_member(owner, name, raw.__func__), self)
@@ -75,8 +84,48 @@ class ClassValue(Value):
             return tr.class_member(owner, name, raw.__func__)
         return tr.class_member(owner, name, getattr(self.cls, name))
 
+    def _of_metaclass(self, tr: Tracer, name: str) -> Value:
+        meta = type(self.cls)
+        found = class_lookup(meta, name)
+        if found is None or found[0].__module__ == "builtins":
+            natively(getattr, self.cls, name)
+            raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which its metaclass defines")
+        owner, raw = found
+        tr.inherited(meta, owner, name)
+        if isinstance(raw, property):
+            tr.class_member(owner, name, raw)
+            return tr.from_callable(raw.fget).call(tr, [self], {})
+        if isinstance(raw, FunctionType):
+            return BoundFunction(tr.class_member(owner, name, raw), self)
+        if hasattr(type(raw), "__get__"):
+            raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which its metaclass defines")
+        return tr.class_member(owner, name, raw)
+
+    def _special_of_metaclass(self, tr: Tracer, name: str, *args: Value) -> Value:
+        found = class_lookup(type(self.cls), name)
+        if found is None or not isinstance(found[1], FunctionType):
+            raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
+        return BoundFunction(tr.class_member(found[0], name, found[1]), self).call(tr, args, {})
+
     def get_item(self, tr: Tracer, key: Value) -> Value:
+        if isinstance(self.cls, enum.EnumType):
+            return tr.from_python(natively(self.cls.__getitem__, key.constant(tr)))
+        if hasattr(self.cls, "__class_getitem__"):  # what a type variable stands for makes no difference at run time
+            return self
         raise GraphBreak("unsupported-value", f"subscription of {self.describe()}")
+
+    def length(self, tr: Tracer) -> Value:
+        if isinstance(self.cls, enum.EnumType):
+            return Const(len(self.cls))
+        return self._special_of_metaclass(tr, "__len__")
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        if isinstance(self.cls, enum.EnumType):
+            return map(tr.from_python, list(self.cls))
+        return self._special_of_metaclass(tr, "__iter__").iterate(tr)
+
+    def constant(self, tr: Tracer) -> Any:
+        return self.cls
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return isinstance(other, ClassValue) and self.cls is other.cls
@@ -188,7 +237,25 @@ class ObjectValue(Value):
             return tr.wrap(getattr(self.obj, name), Attr(self.where, name))
         if isinstance(raw, GetSetDescriptorType) and name == "__dict__" and not self.shadow:
             return tr.wrap(self.obj.__dict__, Attr(self.where, name))
+        if is_of_the_program(raw):
+            return self._described(tr, name, owner, raw, "__get__", tr.from_python(type(self.obj)))
         raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
+
+    def _described(self, tr: Tracer, name: str, owner: type, raw: Any, how: str, *more: Value) -> Value:
+        """``__get__``, ``__set__`` or ``__delete__`` of a descriptor of the program's."""
+        descriptor = tr.class_member(owner, name, raw)
+        method = descriptor.special(tr, how) if isinstance(descriptor, ObjectValue) else None
+        if method is None:
+            raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
+        return method.call(tr, [self, *more], {})
+
+    def _cached_property(self, tr: Tracer, name: str, owner: type, raw: cached_property[Any]) -> Value:
+        """Computed once, and then an attribute of the object."""
+        tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
+        value = tr.from_callable(raw.func).call(tr, [self], {})
+        tr.effects.touch(self)
+        self.shadow[name] = value
+        return value
 
     def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
         tr.inherited(type(self.obj), owner, name)
@@ -200,7 +267,16 @@ class ObjectValue(Value):
             return BoundFunction(tr.class_member(owner, name, raw.__func__), tr.from_python(type(self.obj)))
         if type(raw).__module__ == "tinycompile.api":  # a compiled method: its original
             return BoundFunction(tr.class_member(owner, name, raw), self)
-        if isinstance(raw, cached_property) or hasattr(type(raw), "__get__"):
+        if isinstance(raw, cached_property):
+            return self._cached_property(tr, name, owner, raw)
+        if isinstance(raw, partialmethod) and isinstance(raw.func, FunctionType):
+            fn, (args, kwargs) = tr.from_callable(raw.func), (raw.args, raw.keywords)
+            tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
+            given = [self, *map(tr.from_python, args)]
+            return PartialValue(fn, given, {k: tr.from_python(v) for k, v in kwargs.items()})
+        if hasattr(type(raw), "__get__") and is_of_the_program(raw):
+            return self._described(tr, name, owner, raw, "__get__", tr.from_python(type(self.obj)))
+        if hasattr(type(raw), "__get__"):
             raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
         return tr.class_member(owner, name, raw)
 
@@ -232,6 +308,9 @@ class ObjectValue(Value):
                 raise AttributeError(f"property {name!r} of {type(self.obj).__name__!r} object has no setter")
             tr.from_callable(raw.fset).call(tr, [self, value], {})
             return
+        if found is not None and hasattr(type(raw), "__set__") and is_of_the_program(raw):
+            self._described(tr, name, found[0], raw, "__set__", value)
+            return
         if raw is not None and _is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was set")
         if not isinstance(raw, MemberDescriptorType) and not hasattr(self.obj, "__dict__"):
@@ -257,6 +336,9 @@ class ObjectValue(Value):
         if found is not None and isinstance(found[1], property) and found[1].fdel is not None:
             tr.class_member(found[0], name, found[1])
             tr.from_callable(found[1].fdel).call(tr, [self], {})
+            return
+        if found is not None and hasattr(type(found[1]), "__delete__") and is_of_the_program(found[1]):
+            self._described(tr, name, *found, "__delete__")
             return
         if found is not None and _is_data_descriptor(found[1]) and not isinstance(found[1], MemberDescriptorType):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was deleted")
@@ -285,6 +367,8 @@ class ObjectValue(Value):
         return BoundFunction(tr.class_member(found[0], name, found[1]), self)
 
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if isinstance(self.obj, np.ufunc) and not kwargs and all(isinstance(a, Const) for a in args):
+            return tr.from_python(natively(self.obj, *(a.constant(tr) for a in args)))
         method = self.special(tr, "__call__")
         if method is None:
             raise TypeError(f"'{type(self.obj).__name__}' object is not callable")
@@ -374,6 +458,11 @@ def is_heap_type(cls: type) -> bool:
 
 
 _HEAP_TYPE = 1 << 9  # made by a class statement
+
+
+def is_of_the_program(obj: Any) -> bool:
+    """Whether an object's class was made by a class statement outside the standard library."""
+    return is_heap_type(type(obj)) and not is_trusted(type(obj).__module__)
 
 
 def _is_data_descriptor(raw: Any) -> bool:

@@ -1,0 +1,129 @@
+"""Rules about objects and functions: conversions by special methods, copies, caches, getters."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.rules.registry import RULES, Args, rule
+from tinycompile.capture.values.base import Kwargs, Value
+from tinycompile.capture.values.callable import Getter
+from tinycompile.capture.values.constant import NONE, Const, natively
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.sequence import DequeValue, ListValue, SequenceValue, SetValue, TupleValue
+from tinycompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+def _getter(cls: Any) -> None:
+    RULES[cls] = lambda tr, args, kwargs: Getter(cls, args, kwargs)
+
+
+for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    _getter(_cls)
+
+
+@rule(operator.delitem)
+def _delitem(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    args[0].del_item(tr, args[1])
+    return NONE
+
+
+@rule(functools.cmp_to_key)
+def _cmp_to_key(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    raise GraphBreak("unknown-function", "functools.cmp_to_key")
+
+
+@rule(hash)
+def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], ObjectValue):
+        method = args[0].special(tr, "__hash__")
+        if method is None:
+            raise GraphBreak("unsupported-value", f"the hash of {args[0].describe()}")
+        return Const(natively(hash, method.call(tr, [], {}).constant(tr)))
+    return Const(natively(hash, args[0].constant(tr)))
+
+
+@rule(os.fspath)
+def _fspath(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return Const(natively(os.fspath, args[0].constant(tr)))
+
+
+@rule(torch.as_tensor)
+def _as_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], TensorValue):
+        given = {k: v for k, v in kwargs.items() if not tr.identical(v, NONE)}
+        return args[0].call_method(tr, "to", [], given) if given else args[0]
+    if not args[0].is_constant:
+        raise GraphBreak("unsupported-op", "torch.as_tensor")
+    return tr.from_python(torch.tensor).call(tr, args, kwargs)
+
+
+# --- copies -------------------------------------------------------------------------------------------------
+
+
+@rule(copy.deepcopy)
+def _deepcopy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) > 1 and isinstance(args[1], DictValue) and args[1].items:
+        raise GraphBreak("unsupported-value", "copy.deepcopy() with a memo")
+    return _deep(tr, args[0], {})
+
+
+def _deep(tr: Tracer, value: Value, memo: dict[int, Value]) -> Value:
+    """One copy for each object, however often it occurs."""
+    found = memo.get(id(value))
+    if found is not None:
+        return found
+    if isinstance(value, Const):
+        return value
+    if isinstance(value, TupleValue):
+        parts = [_deep(tr, v, memo) for v in value.values(tr)]
+        same = all(a is b for a, b in zip(parts, value.values(tr), strict=True))
+        made: Value = value if same else TupleValue(parts, cls=value.cls)
+    elif isinstance(value, ListValue):
+        made = memo[id(value)] = DequeValue([], value.maxlen) if isinstance(value, DequeValue) else ListValue()
+        made.items.extend(_deep(tr, v, memo) for v in value.values(tr))
+    elif isinstance(value, DictValue):
+        made = memo[id(value)] = DictValue(tr, (), value.cls)
+        made.default_factory = value.default_factory
+        for k, v in value.pairs(tr):
+            made.set_item(tr, _deep(tr, k, memo), _deep(tr, v, memo))
+    elif isinstance(value, SetValue):
+        made = value.made(tr, [_deep(tr, v, memo) for v in value.items.values()])
+    else:
+        raise GraphBreak("unsupported-value", f"copy.deepcopy({value.describe()})")
+    memo[id(value)] = made
+    return made
+
+
+@rule(copy.copy)
+def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    (value,) = args
+    if isinstance(value, (ListValue, DictValue, SetValue)):
+        return value.call_method(tr, "copy", [], {})
+    if value.is_constant or isinstance(value, SequenceValue):
+        return value
+    raise GraphBreak("unsupported-value", f"copy.copy({value.describe()})")
+
+
+# --- caches -------------------------------------------------------------------------------------------------
+
+
+def call_cached(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
+    """A function under ``lru_cache``: its code is followed, if all it does is give a result."""
+    before = tr.effects.count
+    result = tr.from_callable(fn.__wrapped__).call(tr, args, kwargs)
+    if tr.effects.count != before:
+        raise GraphBreak("side-effect", f"{fn.__qualname__} is cached, and changes something when it is called")
+    if isinstance(result, (ListValue, DictValue, SetValue, TensorValue, ObjectValue)):
+        raise GraphBreak("unsupported-value", f"{fn.__qualname__} is cached: its result is one object for all calls")
+    return result
