@@ -23,6 +23,7 @@ from typing import Any
 
 from tinycompile.base import shapes
 from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import ShapeEnv, current_env
 from tinycompile.ir.builder import UniqueNames, inputs_of
 from tinycompile.ir.effects import COPY, written
 from tinycompile.ir.graph import Graph, Node, Ref
@@ -41,11 +42,12 @@ _INDEX_PUTS = {"index_put": "torch.ops.aten.index_put_", "index_copy": "torch.Te
 @dataclass(frozen=True)
 class _Write:
     """``update`` makes the new whole. ``views`` lead from the input to the part that ``source`` goes to, outermost first;
-    empty for updates by index tensors."""
+    empty for updates by index tensors. ``inner``: nodes that made parts of the update, and are gone with it."""
 
     update: Node
     views: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     source: Ref | None = None
+    inner: tuple[str, ...] = ()
 
 
 def write_in_place(graph: Graph) -> Graph:
@@ -54,8 +56,10 @@ def write_in_place(graph: Graph) -> Graph:
         return graph
     graph = drop_dead(graph)
     found = _Finder(graph)
-    chosen = {copy.args[0].name: (copy, writes) for copy in graph.nodes if (writes := found.writes(copy))}
-    return _rewritten(graph, chosen) if chosen else graph
+    env = current_env() or ShapeEnv(dict(graph.hints))
+    with env.active():
+        chosen = {copy.args[0].name: (copy, writes) for copy in graph.nodes if (writes := found.writes(copy))}
+        return _rewritten(graph, chosen) if chosen else graph
 
 
 class _Finder:
@@ -82,7 +86,7 @@ class _Finder:
             if write is None or whole.meta != target.meta or (found and users != {after}):
                 return []
             found.append(write)
-            seen |= {whole.name, *self._inner(whole)}
+            seen |= {whole.name, *write.inner}
             after, whole = whole.name, self.nodes[whole.args[0].name]
         return found[::-1] if found and set(self.users[target.name]) <= seen else []
 
@@ -99,11 +103,12 @@ class _Finder:
     def _nested(self, update: Node, base: TensorMeta) -> _Write | None:
         """A scatter, whose source may itself be a scatter into a view of the same part."""
         view, source = _view_of(update), update.args[1]
-        part = OPS[view[0]].meta(base, *view[1])
+        part = _part(base, view)
         inner = self._inner_scatter(update, part)
         if inner is not None:
             deeper = self._nested(inner, part)
-            return deeper and _Write(update, (view, *deeper.views), deeper.source)
+            gone = (inner.name, inner.args[0].name)
+            return deeper and _Write(update, (view, *deeper.views), deeper.source, (*gone, *deeper.inner))
         meta = self.nodes[source.name].meta
         same = isinstance(meta, TensorMeta) and (meta.dtype, meta.device, meta.rank) == (part.dtype, part.device, part.rank)
         return _Write(update, (view,), source) if same and all(map(shapes.same, meta.shape, part.shape)) else None
@@ -115,13 +120,6 @@ class _Finder:
         view = self.nodes[inner.args[0].name]
         fits = view.target in ("slice", "select") and view.args[0] == update.args[0] and view.meta == part
         return inner if fits and self.users[view.name] == [inner.name] else None
-
-    def _inner(self, update: Node) -> Iterator[str]:
-        """The views of the old whole that belong to a nested scatter."""
-        source = self.nodes[update.args[1].name] if isinstance(update.args[1], Ref) else None
-        if source is not None and source.target.rpartition(".")[2] in _SCATTERS:
-            yield source.args[0].name
-            yield from self._inner(source)
 
     def _escapes(self, name: str) -> bool:
         """Whether an output may share memory with a node."""
@@ -141,9 +139,15 @@ def _view_of(scatter: Node) -> tuple[str, tuple[Any, ...]]:
     return view, (*given, *defaults[len(given) :])
 
 
+def _part(base: TensorMeta, view: tuple[str, tuple[Any, ...]]) -> TensorMeta:
+    meta = OPS[view[0]].meta(base, *view[1])
+    assert isinstance(meta, TensorMeta)
+    return meta
+
+
 def _rewritten(graph: Graph, chosen: Mapping[str, tuple[Node, list[_Write]]]) -> Graph:
     names = UniqueNames([n.name for n in graph.nodes])
-    copies = {copy.name for copy, _ in chosen.values()}
+    gone = {copy.name for copy, _ in chosen.values()} | {n for _, writes in chosen.values() for w in writes for n in w.inner}
     updates = {w.update.name: (target, w) for target, (_, writes) in chosen.items() for w in writes}
     renamed = {name: Ref(target) for name, (target, _) in updates.items()}
     metas = {n.name: n.meta for n in graph.placeholders}
@@ -152,7 +156,7 @@ def _rewritten(graph: Graph, chosen: Mapping[str, tuple[Node, list[_Write]]]) ->
         if node.name in updates:
             target, write = updates[node.name]
             kept.extend(with_refs(n, renamed) for n in _written(node, Ref(target), metas[target], write, names))
-        elif node.name not in copies:
+        elif node.name not in gone:
             kept.append(with_refs(node, renamed))
     return drop_dead(replace(graph, nodes=tuple(kept)))
 
@@ -165,7 +169,7 @@ def _written(node: Node, target: Ref, meta: TensorMeta, write: _Write, names: Un
         yield replace(node, kind="extern", target=_INDEX_PUTS[name], args=(target, *node.args[1:last]))
         return
     for op, args in write.views:
-        meta = OPS[op].meta(meta, *args)
+        meta = _part(meta, (op, args))
         view = Node(names.take(f"{node.name}_part"), "call", op, (target, *args), (), meta, node.loc)
         yield view
         target = Ref(view.name)
