@@ -273,14 +273,12 @@ def test_the_line_is_where_it_happened():
     assert b.line == inner.__code__.co_firstlineno + 1 and b.location.function == "inner"
 
 
-@pytest.mark.parametrize("mode", ["inference", "function"])
-def test_modes_around_the_call_break(mode):
+def test_function_modes_around_the_call_break():
     from torch.overrides import TorchFunctionMode
 
-    context = {"inference": torch.inference_mode, "function": TorchFunctionMode}[mode]
     x = torch.ones(2)
     plain = capture(lambda x: x + 1, (x,), {})
-    with context():
+    with TorchFunctionMode():
         captured = capture(lambda x: x + 1, (x,), {})
         assert not plain.guard(x)
     assert captured.breaks[0].id == "mode"

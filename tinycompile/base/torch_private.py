@@ -78,10 +78,9 @@ def ordinary_mode_public() -> bool:
     return not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") or torch.is_inference_mode_enabled())
 
 
-def ordinary_but_autocast() -> bool:
-    """As :func:`ordinary_mode`, whatever autocast is."""
-    modes = (_function_modes is not None and _function_modes()) or (_dispatch_modes is not None and _dispatch_modes())
-    return not (torch.is_inference_mode_enabled() or modes)
+def no_python_modes() -> bool:
+    """No torch-function or dispatch mode is active in this thread. The public way can't tell, and says yes."""
+    return not ((_function_modes is not None and _function_modes()) or (_dispatch_modes is not None and _dispatch_modes()))
 
 
 _autocast_anchors: dict[str, torch.Tensor] = {}

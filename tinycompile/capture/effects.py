@@ -121,9 +121,10 @@ class Effects:
                 )
             elif isinstance(value, ObjectValue):
                 lines += self._replay_object(rebuilder, name, value)
-        if self._written:
+        versioned = [w.target for w in self._written.values() if not w.target.obj.is_inference()]
+        if versioned:
             count_up = rebuilder.held(torch.autograd.graph.increment_version, "increment_version")
-            lines.append(f"{count_up}([{', '.join(rebuilder.expr(w.target) for w in self._written.values())}])")
+            lines.append(f"{count_up}([{', '.join(map(rebuilder.expr, versioned))}])")
         lines += [f"{of.name}[{name!r}] = {rebuilder.expr(value)}" for of, name, value in self._globals.values()]
         return lines
 

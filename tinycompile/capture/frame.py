@@ -345,16 +345,22 @@ class _Attempt:
 
 
 def _guard_modes(tr: Tracer) -> None:
-    if not torch_private.ordinary_but_autocast():
-        tr.guards.state_check("not _ordinary_but_autocast()", "inference mode, a torch function or dispatch mode")
-        raise GraphBreak("mode", "inference mode, or a torch function or dispatch mode is active")
-    tr.guards.state_check(f"_grad_enabled() is {tr.grad_enabled}", f"grad mode is {'on' if tr.grad_enabled else 'off'}")
-    if tr.root_regions is None:
-        tr.guards.state_check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode")
+    check = tr.guards.state_check
+    if not torch_private.no_python_modes():
+        check("not _no_python_modes()", "a torch function or dispatch mode")
+        raise GraphBreak("mode", "a torch function or dispatch mode is active")
+    check(f"_grad_enabled() is {tr.grad_enabled}", f"grad mode is {'on' if tr.grad_enabled else 'off'}")
+    inference = torch.is_inference_mode_enabled()
+    if tr.root_regions is None and not inference:
+        check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode")
     else:
-        state, now = tr.guards.hold(tr.root_regions, "autocast"), tr.guards.hold(region_state, "region_state")
-        tr.guards.state_check("_ordinary_but_autocast()", "no inference mode, torch function or dispatch mode")
-        tr.guards.state_check(f"{now.name}() == {state.name}", f"autocast: {state.value}")
+        check("_no_python_modes()", "no torch function or dispatch mode")
+        check(f"_inference_mode() is {inference}", f"inference mode is {'on' if inference else 'off'}")
+        if tr.root_regions is None:
+            check("not _any_autocast()", "no autocast")
+        else:
+            state, now = tr.guards.hold(tr.root_regions, "autocast"), tr.guards.hold(region_state, "region_state")
+            check(f"{now.name}() == {state.name}", f"autocast: {state.value}")
     dtype = tr.guards.hold(torch.get_default_dtype(), str(torch.get_default_dtype()).removeprefix("torch."))
     tr.guards.state_check(f"_default_dtype() is {dtype.name}", f"the default dtype is {dtype.value}")
 

@@ -35,7 +35,7 @@ def check_plain(t: torch.Tensor, label: str) -> None:
         )
     if t.is_conj() or t.is_neg():
         raise GraphBreak("tensor-kind", f"{label} is a {'conjugate' if t.is_conj() else 'negative'} view")
-    if t.is_inference():
+    if t.is_inference() and not torch.is_inference_mode_enabled():
         raise GraphBreak("tensor-kind", f"{label} is an inference tensor")
     if torch_private.is_functorch_wrapped(t):
         raise GraphBreak("tensor-kind", f"{label} is wrapped by a functorch transform")

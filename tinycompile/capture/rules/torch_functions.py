@@ -48,7 +48,6 @@ _answers(
     "overrides.has_torch_function",
     "overrides.has_torch_function_unary",
     "overrides.has_torch_function_variadic",
-    "is_inference_mode_enabled",
     "_C._is_tracing",
     "nn.functional.has_torch_function",
     "nn.functional.has_torch_function_unary",
@@ -88,6 +87,11 @@ def _is_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @rule(torch.is_grad_enabled)
 def _is_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return boolean(tr.grad_enabled)
+
+
+@rule(torch.is_inference_mode_enabled)
+def _is_inference_mode(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return boolean(torch.is_inference_mode_enabled())  # the mode of the call; a change of it is a break
 
 
 @rule(torch.get_default_dtype)

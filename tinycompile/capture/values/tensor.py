@@ -244,6 +244,16 @@ def _self_when(test: Callable[[TensorValue], bool]) -> Callable[[TensorValue, Tr
 
 
 _Rule = Callable[[TensorValue, "Tracer", Sequence[Value], Kwargs], "Value | None"]
+
+
+def _is_inference(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+    if t.is_input:
+        return boolean(t.obj.is_inference())
+    if torch.is_inference_mode_enabled():
+        raise GraphBreak("unsupported-value", f"is_inference of {t.describe()}")  # views of ordinary tensors are none
+    return FALSE
+
+
 _METHODS: dict[str, _Rule] = {
     "size": _size,
     "stride": _stride,
@@ -258,7 +268,7 @@ _METHODS: dict[str, _Rule] = {
     "is_signed": lambda t, tr, args, kwargs: boolean(t.meta.dtype.is_signed),
     "is_conj": lambda t, tr, args, kwargs: FALSE,
     "is_neg": lambda t, tr, args, kwargs: FALSE,
-    "is_inference": lambda t, tr, args, kwargs: FALSE,
+    "is_inference": _is_inference,
     "is_set_to": _breaks("unsupported-value", "is_set_to"),
     "get_device": lambda t, tr, args, kwargs: Const(t.meta.device.index),
     "type": _type,

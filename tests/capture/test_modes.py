@@ -1,0 +1,146 @@
+"""Modes around a call: each is guarded, and what eager gives under it is given."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+import tinycompile
+
+pytestmark = pytest.mark.cpu
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+W = nn.Parameter(torch.randn(4, 4, generator=torch.Generator().manual_seed(1)))
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class Doubling(TorchFunctionMode):
+    """Doubles what relu gives."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        return out * 2 if getattr(func, "__name__", "") == "relu" else out
+
+
+MODES = {
+    "none": contextlib.nullcontext,
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "autocast of another device": lambda: torch.autocast("cuda", torch.float16, enabled=torch.cuda.is_available()),
+    "default dtype": lambda: default_dtype(torch.float64),
+    "default device": lambda: torch.device("meta"),
+    "function mode": Doubling,
+    "no_grad in inference": lambda: _both(torch.inference_mode(), torch.no_grad()),
+    "autocast in inference": lambda: _both(torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)),
+}
+
+
+# An entry that runs eagerly serves all modes that make it do so; what is off in a mode is no difference.
+ALIKE = (
+    {"none", "autocast of another device"},
+    {"inference", "no_grad in inference"},
+    {"function mode", "default device"},
+)
+
+
+@contextlib.contextmanager
+def _both(first, second):
+    with first, second:
+        yield
+
+
+def facts(t):
+    return t.dtype, t.shape, t.device, t.requires_grad, t.is_inference()
+
+
+def work(x, w):
+    h = torch.relu(x @ w)
+    return h * 2, F.softmax(h, -1), h.view(-1), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+def make(x):
+    return torch.ones(2, 3), torch.arange(3) / 2, torch.zeros_like(x), torch.full((2,), 1.5)
+
+
+@pytest.mark.parametrize("fn", [work, make], ids=["work", "make"])
+@pytest.mark.parametrize("backend", ["eager", "cpp"])
+def test_a_call_in_each_mode_and_back(fn, backend):
+    compiled = tinycompile.compile(fn, backend=backend)
+    args = (X, W) if fn is work else (X,)
+    for _ in range(2):
+        for mode in MODES.values():
+            with mode():
+                got, want = compiled(*args), fn(*args)
+            for a, b in zip(got, want, strict=True):
+                if isinstance(b, torch.Tensor):
+                    assert facts(a) == facts(b)
+                    if b.device.type != "meta":
+                        torch.testing.assert_close(a, b)
+                else:
+                    assert a == b
+    assert len(compiled._entries) <= len(MODES) - 1
+
+
+@pytest.mark.parametrize("first", MODES)
+def test_code_of_one_mode_serves_no_other(first):
+    compiled = tinycompile.compile(work, backend="eager")
+    with MODES[first]():
+        compiled(X, W)
+        assert len(compiled._entries) == 1 and compiled._entries[0].guard(X, W)
+    for name, mode in MODES.items():
+        with mode():
+            served = compiled._entries[0].guard(X, W)
+        alike = any({name, first} <= kin for kin in ALIKE)
+        assert served == (name == first) or (alike and served)
+
+
+def test_inference_tensors():
+    compiled = tinycompile.compile(lambda x: (x + 1, x[0]), backend="eager")
+    with torch.inference_mode():
+        inside = torch.ones(3, 4)
+        for x in (X, inside, X, inside):
+            for got, want in zip(compiled(x), (x + 1, x[0]), strict=True):
+                assert torch.equal(got, want) and got.is_inference() == want.is_inference()
+    assert len(compiled._entries) == 2 and not compiled.breaks
+    assert torch.equal(compiled(inside)[0], inside + 1)  # outside the mode it runs eagerly
+    assert compiled.breaks[0].id == "tensor-kind"
+
+
+def test_writes_under_inference_mode():
+    def step(x, total, seen):
+        total.add_(x)
+        seen.append(x.is_inference())
+        return total.sum()
+
+    compiled = tinycompile.compile(step, backend="cpp")
+    for make_total in (lambda: torch.zeros(3, 4), lambda: torch.inference_mode()(torch.zeros)(3, 4)):
+        with torch.inference_mode():
+            total, seen = make_total(), []
+            for i in range(3):
+                torch.testing.assert_close(compiled(X, total, seen), (X * (i + 1)).sum())
+            assert seen == [False] * 3
+    assert not [b for b in compiled.breaks if b.id == "mode"]
+
+
+def test_a_module_under_inference_mode_is_one_graph():
+    net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Dropout(), nn.Linear(8, 4)).eval()
+    compiled = tinycompile.compile(net, fullgraph=True)
+    with torch.inference_mode():
+        for x in (X, net(X)):
+            torch.testing.assert_close(compiled(x), net(x))
+    torch.testing.assert_close(compiled(X), net(X))
