@@ -163,18 +163,18 @@ def _clamp_meta(x: TensorMeta, low: Any = None, high: Any = None) -> TensorMeta:
 
 
 def _clamp(b: Builder, x: Value, min: Value | None = None, max: Value | None = None) -> Value:
-    """NaN in any of the three wins, and ``max`` beats ``min``."""
+    """NaN in any of the three wins, and ``max`` beats ``min``. Of two zeros ``x`` keeps its own: equals give the second."""
     if min is not None:
-        x = b("maximum", x, min)
-    return x if max is None else b("minimum", x, max)
+        x = b("maximum", min, x)
+    return x if max is None else b("minimum", max, x)
 
 
 def _clamp_min(b: Builder, x: Value, min: Value) -> Value:
-    return b("maximum", x, min)
+    return b("maximum", min, x)
 
 
 def _clamp_max(b: Builder, x: Value, max: Value) -> Value:
-    return b("minimum", x, max)
+    return b("minimum", max, x)
 
 
 declare(

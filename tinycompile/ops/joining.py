@@ -290,12 +290,24 @@ def _roll_meta(x: TensorMeta, shifts: Sequence[Dim], dims: Sequence[int] = ()) -
         raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
     if not dims and len(shifts) != 1:
         raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:0")
-    return _rolled(x) if dims else rules.fresh(x.shape, x.dtype, x.device)
+    if not dims:
+        return rules.fresh(x.shape, x.dtype, x.device)
+    for shift, dim in zip(shifts, dims, strict=True):
+        x = _rolled(x, shift, dim)
+    return x
 
 
-def _rolled(x: TensorMeta) -> TensorMeta:
-    """Torch clones what is empty, and joins the two parts of the rest."""
-    return rules.empty_like(x) if any(rules.is_zero(n) for n in x.shape) else rules.fresh(x.shape, x.dtype, x.device)
+def _rolled(x: TensorMeta, shift: Dim, dim: int) -> TensorMeta:
+    """Torch clones what is empty, and joins the two parts of the rest: channels-last where both parts are."""
+    if any(rules.is_zero(n) for n in x.shape):
+        return rules.empty_like(x)
+    if not rules.suggests_channels_last(x):
+        return rules.fresh(x.shape, x.dtype, x.device)
+    at = shapes.normalize_dim(dim, x.rank)
+    start = ex.mod(-shift, x.shape[at])
+    lengths = (x.shape[at] - start, start)
+    parts = [TensorMeta(rules.replaced(x.shape, at, n), x.strides, x.dtype, x.device) for n in lengths]
+    return TensorMeta(x.shape, _cat_strides(parts, x.shape), x.dtype, x.device)
 
 
 def _roll(x: Any, shifts: Sequence[Dim], dims: Sequence[int] = ()) -> Any:
@@ -368,7 +380,7 @@ declare(
 )
 declare(
     "roll_dim(Tensor self, SymInt shift, int dim) -> Tensor",
-    lambda x, shift, dim: _rolled(x),
+    _rolled,
     Indexed(_roll_dim),
     torch.roll,
     (),
@@ -387,6 +399,8 @@ declare(
         call(t(4, 5), (3,)),
         call(t(4, 6, layout="transposed"), (2,), (0,)),
         call(t(4, 5), (1, 2), (0,)),
+        call(t(2, 3, 4, 5, layout="channels_last"), (1, -1), (2, 3)),
+        call(t(2, 3, 4, 5, layout="channels_last"), (0,), (1,)),
     ],
 )
 declare(

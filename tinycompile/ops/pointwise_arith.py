@@ -229,7 +229,9 @@ def _extreme(word: str) -> Any:
     def formula(b: Builder, x: Value, other: Value) -> Value:
         if x.dtype == torch.bool:
             return x & other if whole == "minimum" else x | other
-        return b(word if x.dtype.is_floating_point else whole, x, other)
+        if not x.dtype.is_floating_point:
+            return b(whole, x, other)
+        return b(word, other, x) if word != whole else b(word, x, other)  # of equal zeros fmin and fmax give the first
 
     return formula
 

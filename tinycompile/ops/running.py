@@ -37,8 +37,10 @@ def _cumulative(name: str) -> Callable[..., Any]:
     better = "ge" if name == "max" else "le"
 
     def cumulative(x: Any, dim: int) -> Any:
-        if not len(x.shape) or x.dtype == torch.bool:
+        if x.dtype == torch.bool:
             return NotImplemented
+        if not len(x.shape):
+            return ops.clone(x), ops.full((), 0, dtype=torch.int64, device=x.device)
         at = rules.shapes.normalize_dim(dim, len(x.shape))
         found = getattr(ops, f"running_{name}")(x, at)
         met = getattr(ops, better)(x, found)
@@ -103,13 +105,17 @@ def _take(x: Any, index: Any) -> Any:
 def _index_fill(x: Any, dim: int, index: Any, value: Any) -> Any:
     """A position is filled if any index names it: compared all with all, for few indices."""
     few = rules.shapes.hint(rules.shapes.numel(tuple(index.shape))) <= 64
-    if not few or not len(x.shape) or len(index.shape) > 1 or index.dtype != torch.int64 or hasattr(value, "shape"):
+    if not few or len(index.shape) > 1 or index.dtype != torch.int64:
         return NotImplemented
+    if hasattr(value, "dtype") and (len(value.shape) or value.dtype != x.dtype):
+        return NotImplemented
+    filled = value if hasattr(value, "dtype") else ops.full((), value, dtype=x.dtype, device=x.device)
+    if not len(x.shape):
+        return ops.reshape(_index_fill(ops.reshape(x, (1,)), 0, index, value), ())
     at = rules.shapes.normalize_dim(dim, len(x.shape))
     named = ops.checked_index(ops.reshape(index, (-1,)), x.shape[at])
     here = ops.any(ops.eq(positions(x.shape[at], 2, 0, x.device), named), (1,))
     here = ops.reshape(here, tuple(x.shape[at] if d == at else 1 for d in range(len(x.shape))))
-    filled = ops.full((), value, dtype=x.dtype, device=x.device)
     return laid_out_as(ops.where(here, filled, x), x)
 
 
@@ -121,7 +127,7 @@ composite(
     lambda: [call(t(4, 5), ix(20, 3, 2)), call(t(4, 6, layout="transposed"), t(5, dtype="int64", fill="index:-20"))],
 )
 composite(
-    "index_fill(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
+    "index_fill(Tensor self, int dim, Tensor index, Tensor value) -> Tensor",
     _index_fill,
     torch.index_fill,
     spelled("index_fill"),

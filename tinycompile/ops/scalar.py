@@ -81,10 +81,11 @@ _ALL = (
     ScalarOp("fmod", 2, "fi", np.fmod),  # sign of the dividend, as C
     ScalarOp("pow", 2, "f", power),
     ScalarOp("fma", 3, "f", lambda a, b, c: a * b + c),  # one rounding where the target has it
-    ScalarOp("minimum", 2, "fi", np.minimum),  # NaN if either is NaN
-    ScalarOp("maximum", 2, "fi", np.maximum),
-    ScalarOp("fmin", 2, "f", np.fmin),  # the other if one is NaN
-    ScalarOp("fmax", 2, "f", np.fmax),
+    # of equals the second, which shows in zeros; NaN if either is NaN
+    ScalarOp("minimum", 2, "fi", lambda a, b: np.where((a < b) | (a != a), a, b)),
+    ScalarOp("maximum", 2, "fi", lambda a, b: np.where((a > b) | (a != a), a, b)),
+    ScalarOp("fmin", 2, "f", lambda a, b: np.where((a < b) | (b != b), a, b)),  # the other if one is NaN
+    ScalarOp("fmax", 2, "f", lambda a, b: np.where((a > b) | (b != b), a, b)),
     ScalarOp("sqrt", 1, "f", np.sqrt),
     ScalarOp("rsqrt", 1, "f", lambda x: 1 / np.sqrt(x)),
     ScalarOp("reciprocal", 1, "f", np.reciprocal),
