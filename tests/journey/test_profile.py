@@ -69,6 +69,7 @@ def test_numbers_of_generated_kernels_are_those_of_f_kernels() -> None:
     assert [(s.name, s.moved, s.flops, s.lines) for s in ran] == [(k.name, k.bytes_moved, k.flops, k.lines) for k in f.kernels]
     (library,) = [s for s in call.children if s.kind == "library"]
     assert library.name == "matmul" and [k.name for k in library.kernels] == ["aten::matmul"] and library.flops == 2 * 24**3
+    assert library.line.startswith(f"{HERE}:") and library.line == ran[-1].lines[-1].rpartition("/")[2]
 
 
 def test_symbolic_sizes_are_those_of_the_call() -> None:

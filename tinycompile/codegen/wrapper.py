@@ -7,6 +7,7 @@ like one of these is called otherwise.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Set
@@ -37,6 +38,7 @@ class _Wrapper:
         self.plan, self.kernels = plan, kernels
         self.buffers: dict[str, Buffer] = {b.name: b for b in plan.buffers}
         self.inputs = set(plan.inputs)
+        self.lines = dict(plan.lines)
         self.launches = sum(isinstance(s, Kernel) and not _idle(kernels[s.nest.name]) for s in plan.steps)
         externs = {extern_name(s.kind, s.target) for s in plan.steps if isinstance(s, ExternCall)}
         self.locals = _locals(plan, _NAMESPACE | externs | {k.name for k in kernels.values()})
@@ -101,12 +103,17 @@ class _Wrapper:
         call = f"{extern_name(step.kind, step.target)}({', '.join(args)})"
         names = [self.name(o) if o is not None else "_" for o in step.outputs]
         target = ", ".join(names) + ("," if step.several and len(names) == 1 else "")
-        self.out.line(f"{target} = {call}" if names else call)
+        self.out.line((f"{target} = {call}" if names else call) + self.comment(step))
         for output, name in zip(step.outputs, names, strict=True):
             if output is not None:
                 meta = self.buffers[output].meta
                 strides = _tuple(meta.strides)
                 self.out.line(f"if {name}.stride() != {strides}: {name} = restride({name}, {_tuple(meta.shape)}, {strides})")
+
+    def comment(self, step: ExternCall) -> str:
+        """Where the user wrote it."""
+        found = [self.lines[o] for o in step.origins if o in self.lines]
+        return f"  # {os.path.basename(found[-1].file)}:{found[-1].line}" if found else ""
 
     def arg(self, value: Any) -> str:
         if isinstance(value, TensorView):

@@ -6,10 +6,12 @@ generated kernels) is left to ``session.py``.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
+from types import FrameType
 from typing import Any
 
 import torch
@@ -100,7 +102,8 @@ class Recorder:
 
         def library(*args: Any, **kwargs: Any) -> Any:
             with self.step("library", target, source=source) as step:
-                step.line, step.operands = user_line(), cost.told((args, tuple(kwargs.values())))
+                step.line = _line_in_wrapper(source) or user_line()
+                step.operands = cost.told((args, tuple(kwargs.values())))
                 with self._marked(step, True):
                     result = function(*args, **kwargs)
                 step.results = cost.told(result)
@@ -156,3 +159,12 @@ class Recorder:
         finally:
             after.record()
             self.marks.append((step, before, after))
+
+
+def _line_in_wrapper(source: Source) -> str:
+    """The user's line that the running wrapper's text names where it calls a library; empty where it names none."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != f"<tinycompile {source.name} wrapper>":
+        frame = frame.f_back
+    text = "" if frame is None else source.wrapper.splitlines()[frame.f_lineno - 1]
+    return text.rpartition("  # ")[2] if "  # " in text else ""
