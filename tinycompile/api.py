@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -56,6 +57,19 @@ class CompiledFunction(FirstPiece):
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
+
+    def __copy__(self) -> CompiledFunction:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
+        return self  # as functions do
+
+    def __reduce__(self) -> Any:
+        """By name, as functions do; one that does not stand under its function's name is compiled again."""
+        found: Any = sys.modules.get(self.__module__)
+        for part in self.__qualname__.split("."):
+            found = getattr(found, part, None)
+        return self.__qualname__ if found is self else (CompiledFunction, (self.original, self.options))
 
     def __repr__(self) -> str:
         return f"<tinycompile of {self.original!r}>"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from tinycompile.ir.source import KernelSource, Source
 from tinycompile.journey import report_page
 from tinycompile.runtime import triton_build
 from tinycompile.runtime.twins import twin_key
+from tinycompile.terminal import columns, indent
 
 if TYPE_CHECKING:
     from tinycompile.pieces import CacheEntry, Piece
@@ -192,6 +195,7 @@ class Report:
     from_disk: bool
     then: tuple[Report, ...] = ()  # of the pieces that ran behind the break
     artifacts: Artifacts = field(default_factory=Artifacts, repr=False, compare=False)
+    guard_table: tuple[tuple[str, str], ...] = ()  # what each guard is about, and the guard
 
     def html(self, path: str | os.PathLike[str] | None = None) -> str:
         """The report as one page that needs nothing else: every stage's text, reasons, kernels' code side by side. Written to
@@ -202,12 +206,26 @@ class Report:
         return text
 
     def __str__(self) -> str:
-        own = [*self._head(), *self._kernel_lines(), *self._fusion_lines(), *self._guard_lines(), *self._time_lines()]
-        return "\n".join([*own, *(f"\n{later}" for later in self.then)])
+        return self._text(self._break_lines())
+
+    def _text(self, summary: Sequence[str]) -> str:
+        parts = self._kernel_lines(), self._fusion_lines(), self._guard_lines(), self._time_lines()
+        own = [f"explain {self.name}", "=" * len(f"explain {self.name}"), *summary, *self._head(), *chain.from_iterable(parts)]
+        return "\n".join([*own, *("\n" + later._text(()) for later in self.then)])
+
+    def all_breaks(self) -> tuple[Break, ...]:
+        """Every break, also of the pieces behind it."""
+        return (*self.breaks, *chain.from_iterable(later.all_breaks() for later in self.then))
+
+    def _break_lines(self) -> list[str]:
+        """One table of all breaks; each is told whole where it happened."""
+        rows = [(b.id, f"{os.path.basename(b.file)}:{b.line}", b.reason) for b in self.all_breaks()]
+        if not rows:
+            return []
+        return [f"breaks: {len(rows)}", *indent(columns(rows, ("id", "where", "reason")), "  ").splitlines(), ""]
 
     def _head(self) -> list[str]:
-        title = f"explain {self.name}"
-        lines = [title, "=" * len(title)]
+        lines: list[str] = []
         for b in self.breaks:
             lines += ["graph break:", *(f"  {line}" for line in str(b).splitlines())]
         if self.graph is None:
@@ -241,7 +259,15 @@ class Report:
         return lines
 
     def _guard_lines(self) -> list[str]:
-        return ["", f"guards: {len(self.guards)}", *(f"  {g}" for g in self.guards)] if self.guards else []
+        if not self.guard_table:
+            return []
+        shown: list[tuple[str, str]] = []
+        for about, group in groupby(self.guard_table, key=lambda row: row[0]):
+            rows = list(group)
+            shown += rows[:_SHOWN]
+            if len(rows) > _SHOWN:
+                shown.append((about, f"... and {len(rows) - _SHOWN} more, in .guards"))
+        return ["", f"guards: {len(self.guards)}", *indent(columns(shown, ("about", "guard")), "  ").splitlines()]
 
     def _time_lines(self) -> list[str]:
         if not self.times:
@@ -249,6 +275,9 @@ class Report:
         total = sum(t for _, t in self.times)
         lines = ["", f"time by stage: {total * 1e3:.1f} ms" + (" (code came from the disk cache)" if self.from_disk else "")]
         return lines + [f"  {stage:<10} {seconds * 1e3:9.2f} ms" for stage, seconds in self.times]
+
+
+_SHOWN = 12  # guards about one kind of thing, in the text
 
 
 def library_calls(source: Source) -> tuple[str, ...]:
@@ -281,6 +310,7 @@ def make_report(function: Piece, entry: CacheEntry, seen: set[int] | None = None
         graph=entry.captured.graph if compiled else None,
         breaks=tuple(entry.captured.breaks),
         guards=tuple(entry.captured.guards),
+        guard_table=entry.captured.guard_table,
         kernels=kernels,
         externs=tuple(call for half in both if half.source for call in library_calls(half.source)),
         decisions=tuple(d for plan, _ in plans for d in plan.decisions),

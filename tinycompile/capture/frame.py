@@ -144,7 +144,12 @@ class Captured:
     @property
     def guards(self) -> tuple[str, ...]:
         """The guards in words."""
-        return self._guards.labels
+        return tuple(label for _, label in self.guard_table)
+
+    @property
+    def guard_table(self) -> tuple[tuple[str, str], ...]:
+        """The same, each with what it is about: an argument, a tensor, a mode, a value, a size, an object, a parameter ..."""
+        return self._guards.table
 
     def explain_failure(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The first guard that a call's arguments fail, in words; empty when they pass."""

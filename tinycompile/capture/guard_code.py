@@ -58,7 +58,7 @@ class _Compiler:
         read = define(f"def read({signature}):\n    return locals()\n", "read", {}, like, skip)
         entries = tuple(guards.entries.values())
         facts = tuple((label, describe_tensor(t)) for label, t in guards.labelled_tensors())
-        return CompiledGuards(fn, source, guards.labels(), checks, entries, facts, space, read)
+        return CompiledGuards(fn, source, guards.table(), checks, entries, facts, space, read)
 
     def tensors(self) -> Iterator[Check]:
         """Signatures of tensors by path: one C call each."""
@@ -155,11 +155,12 @@ def define(source: str, name: str, space: dict[str, Any], like: FunctionType | N
 
 @dataclass(frozen=True)
 class CompiledGuards:
-    """The guard function, its source, and what is needed to explain a failure. ``facts``: each held tensor as it was."""
+    """The guard function, its source, its guards in words (see :meth:`GuardSet.table`), and what explains a failure. ``facts``:
+    each held tensor as it was."""
 
     guard: Callable[..., bool]
     source: str
-    labels: tuple[str, ...]
+    table: tuple[tuple[str, str], ...]
     checks: tuple[Check, ...]
     entries: tuple[Entry, ...]
     facts: tuple[tuple[str, str], ...]

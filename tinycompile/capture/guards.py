@@ -150,14 +150,19 @@ class GuardSet:
 
     # --- for people ---
 
-    def labels(self) -> tuple[str, ...]:
-        """Each guard in words."""
-        plain = [f"{name} is {held.shown}" for name, held in self.identities.items()]
-        plain += [c.label for c in (*self.state.values(), *self.checks.values(), *self.late_checks.values())]
-        tensors = [f"{text}: {describe_tensor(t)}" for text, t in self.tensors.items()]
-        held = [f"{label}: {describe_tensor(t)}" for label, t in self.labelled_tensors()]
-        plain += [f"{h.label} is a {type(h.value).__qualname__}" for h in self.classes.values()]
-        return (*tensors, *plain, *(e.label for e in self.entries.values()), *self.empties.values(), *held)
+    def table(self) -> tuple[tuple[str, str], ...]:
+        """Each guard as ``(what it is about, in words)``."""
+        return (
+            *(("tensor", f"{text}: {describe_tensor(t)}") for text, t in self.tensors.items()),
+            *(("argument", f"{name} is {held.shown}") for name, held in self.identities.items()),
+            *(("mode", c.label) for c in self.state.values()),
+            *(("value", c.label) for c in self.checks.values()),
+            *(("size", c.label) for c in self.late_checks.values()),
+            *(("class", f"{h.label} is a {type(h.value).__qualname__}") for h in self.classes.values()),
+            *(("object", e.label) for e in self.entries.values()),
+            *(("hooks", label) for label in self.empties.values()),
+            *(("parameter", f"{label}: {describe_tensor(t)}") for label, t in self.labelled_tensors()),
+        )
 
     def labelled_tensors(self) -> list[tuple[str, torch.Tensor]]:
         """Tensors whose identity is guarded, with the words for each."""
