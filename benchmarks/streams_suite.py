@@ -63,7 +63,7 @@ def run_streams(workloads: Sequence[Workload], settings: Settings) -> StreamResu
     pinned = [x.pin_memory() if on_card else x for x in host]
     w = torch.randn(side, side, device=settings.device)
 
-    @tinycompile
+    @tinycompile.compile
     def work(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.gelu(x @ w).mean(1)
 
