@@ -122,13 +122,11 @@ def _triton(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune:
 
 
 def _recorded(compile_one: CompileFn, graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
-    """Through CUDA graphs, where they can be used. The halves of a training graph come without example inputs or with ones that
-    require grad: what a forward saves for its backward must outlive the next replay."""
+    """Through CUDA graphs, where they can be used; each half of a training graph through its own. What a forward saves for
+    its backward is copied out of the recording, as every result is, so it outlives the next replay."""
     compiled = compile_one(graph, inputs, artifacts)
-    if torch.is_grad_enabled() and (
-        len(inputs) < len(graph.placeholders) or any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-    ):
-        log("kernels", f"{graph.name}: no CUDA graph: its inputs require grad")
+    if compiled.source is None:
+        log("kernels", f"{graph.name}: no CUDA graph: it runs op by op, and torch's own tape can't be replayed")
         return compiled
     return replace(compiled, call=graphed(compiled.call, graph, compiled.device))
 

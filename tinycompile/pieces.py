@@ -38,6 +38,7 @@ from tinycompile.ir.graph_text import print_graph
 from tinycompile.optimizer_step import compiled_step
 from tinycompile.owners import OwnedEntry
 from tinycompile.passes.draw import draw_in_kernels
+from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.selfcheck.checked import Checked, Policy, check_policy
 from tinycompile.training import compile_training
 
@@ -252,7 +253,7 @@ class Piece:
             entry.run, entry.stop = captured.bind(_no_graph), stop
             return
         if generates_code(self.options.backend) and not config.fallback_random:
-            graph = draw_in_kernels(graph)
+            graph = draw_in_kernels(recognise_attention(graph, training=any(captured.inputs_require_grad)))
         given = captured.example_inputs, captured.inputs_require_grad
         compiled = self._compile_graph(graph, *given, entry.artifacts, self.options.backend)
         if self.options.verify is not None and compiled.source is not None:

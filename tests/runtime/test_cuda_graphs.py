@@ -242,3 +242,13 @@ def test_copies_that_shared_memory_still_do() -> None:
     assert torch.equal(a, base.view(2, 3)) and torch.equal(b, base[1:3]) and torch.equal(c, torch.ones(2))
     b.fill_(9)
     assert a[0].tolist() == [0, 9, 9] and base[1] == 1
+
+
+def test_calls_that_torch_differentiates_are_refused() -> None:
+    meta = TensorMeta.contiguous((4,), torch.float32, CUDA)
+    x = Node("x", "placeholder", "", meta=meta)
+    call = Node(
+        "y", "extern", "tinycompile.aot.opaque.forward", ("extern", "torch.f", (True,), (Ref("x"),), ()), meta=(meta, meta)
+    )
+    graph = Graph("f", (x, call, Node("output", "output", "", ((),))))
+    assert "can't be replayed" in (why_not(graph, CUDA) or "")

@@ -105,6 +105,8 @@ def _basic_first(
 
 
 def _advanced(tr: Tracer, t: TensorValue, indices: tuple[Any, ...], operands: Sequence[Value]) -> Value:
+    if all(i is None or (i.dtype in (torch.int32, torch.int64) and i.device == t.fake.device) for i in indices):
+        return torch_calls.run_op(tr, "index", (t.fake, indices), [t, *operands])
     path, fn = "torch.ops.aten.index.Tensor", torch.ops.aten.index.Tensor
     return torch_calls.extern(tr, path, fn, [t.fake, indices], {}, [t, *operands])
 

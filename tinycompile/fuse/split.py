@@ -23,6 +23,8 @@ from tinycompile.fuse.deps import analyse, defined, statement_axes, used_values
 from tinycompile.fuse.weave import Weaver, emit_condition, with_dims, without_dead
 from tinycompile.ir.loops import Axis, Buffer, Const, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
 
+WHOLE = 16384  # elements that a program keeps in registers
+
 
 @dataclass(frozen=True, slots=True)
 class Split:
@@ -67,6 +69,8 @@ def choose(nest: Nest, cost: Cost) -> Split | None:
         return None
     align = next(a for a in (1024, 64, 16, 1) if a == 1 or extent >= 8 * a * wanted)  # chunks begin at aligned addresses
     chunk = ex.ceildiv(axis.extent, wanted * align) * align
+    if isinstance(chunk, int) and any(s.kind == "welford" for s in nest.body if isinstance(s, Reduce)):
+        chunk = min(1 << (chunk.bit_length() - 1), WHOLE)  # its mean comes first: a chunk that is kept is not read twice
     return Split(axis, math.ceil(extent / chunk) if isinstance(chunk, int) else wanted, chunk, False)
 
 

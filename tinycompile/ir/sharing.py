@@ -15,8 +15,8 @@ from tinycompile.ir.loops import Reduce, Scan, Statement
 
 KINDS = frozenset(("sum", "max", "min", "welford", "online_softmax"))
 DTYPES = (torch.float32, torch.float64)
-MOST_PARTS = 64  # of a row: all of them must be on the card at once, and the smallest that we compile for has about 100 SMs
-MOST_ELEMENTS = MOST_PARTS * 8192  # of a row: whatever the kernel computes, 512 threads can hold a part
+MOST_PARTS = 64  # of a row: all of them must be on the card at once; cards with fewer multiprocessors don't share
+MOST_ELEMENTS = 1 << 21  # of a row: it is read again from the L2
 
 
 def shareable(statements: Iterable[Statement], device: Device) -> bool:

@@ -38,6 +38,8 @@ SYNCING = frozenset((
     "allclose", "is_nonzero", "argwhere", "combinations", "repeat_interleave", "cpu", "numpy", "eig", "eigvals", "lstsq",
 ))  # fmt: skip
 
+OPAQUE = "tinycompile.aot.opaque"  # halves of a call whose gradient is torch's own
+
 SOMETIMES_VIEWS = frozenset(("reshape", "flatten", "contiguous", "to", "expand_as", "view_as", "ravel", "reshape_as"))
 
 
@@ -51,9 +53,11 @@ def why_not(graph: Graph, device: Device | None) -> str | None:
     if not calls:
         return "it launches nothing"
     for node in calls:
-        name = node.target.rpartition(".")[2]
+        module, _, name = node.target.rpartition(".")
         if name in SYNCING:
             return f"{node.target} waits for the device"
+        if node.kind == "extern" and module == OPAQUE:
+            return f"{node.name} is differentiated by torch, whose tape is made anew by each call and can't be replayed"
     return None
 
 

@@ -17,7 +17,7 @@ from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
 from tinycompile.codegen.triton import reductions, shared_rows
-from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse, names_of, uses_of
+from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse, names_of
 from tinycompile.codegen.triton.body import Body, variable_name
 from tinycompile.codegen.triton.bounds import may_approximate
 from tinycompile.codegen.triton.dtypes import short_name, supported, triton_dtype
@@ -170,10 +170,6 @@ class _Emitter:
             return
         for dim in self.schedule.dims:
             self.write_axes(dim)
-        if self.schedule.shared:
-            self.write_masks(self.schedule.dims)
-            self.write_shared(statements)
-            return
         if self.schedule.branch:
             dim = self.schedule.dims[0]
             with self.out.block(f"if (tl.program_id(0) + 1) * {dim.block} <= {self.extent(dim.extent, f'{dim.name}_size')}:"):
@@ -224,8 +220,7 @@ class _Emitter:
                 rest = f"{dim.name}_rest" if len(later) > 1 else f"({next_rest})"
         for dim in self.schedule.dims:
             if dim.role == "whole":
-                start = f"part * {dim.block} + " if self.schedule.shared else ""
-                self.out.line(f"{dim.name} = {start}{self.arange(dim)}")
+                self.out.line(f"{dim.name} = {self.arange(dim)}")
 
     def _count(self, dim: TileDim) -> str:
         size = self.extent(dim.extent, f"{dim.name}_size")
@@ -277,32 +272,6 @@ class _Emitter:
                 shown = comment
             self.out.lines(*self.statement(s, self.analysis.forms[position], carried))
 
-    def write_shared(self, statements: list[Numbered]) -> None:
-        """Statements on a part of the row; reductions meet those of the other parts where their results are first needed."""
-        rows = self.analysis.extent(self.analysis.parallel)
-        start = shared_rows.start_of_values(rows)
-        row = self.schedule.scalars[0].name if self.schedule.scalars else "0"
-        exchange = shared_rows.Exchange(self.analysis, self.extent(rows, "row_size"), self.extent(start, "values_start"), row)
-        self.out.lines(*exchange.opening(), f"part_count = {exchange.part_count(str(self.schedule.dims[0].extent))}")
-        rounds: dict[int, list[Numbered]] = {}  # by how many reductions in sequence a statement waits for
-        for position, s in statements:
-            uses = uses_of(s, self.analysis.forms[position])
-            rounds.setdefault(max((self.analysis.level.get(u, 0) for u in uses), default=0), []).append((position, s))
-        for depth in sorted(rounds):
-            self.write_round(rounds[depth])
-            reduces = [s for _, s in rounds[depth] if isinstance(s, Reduce)]
-            if reduces:
-                self.out.lines(*exchange.meet([(r, tuple(self.body.variables[n] for n in r.names)) for r in reduces]))
-
-    def write_round(self, statements: list[Numbered]) -> None:
-        """Statements between two meetings; what has one element a row is stored by its first program."""
-        along = {a.name for a in self.analysis.reduction}
-        alone = [n for n in statements if isinstance(n[1], Store) and not self.analysis.axes_at(n[0]) & along]
-        self.write_statements([n for n in statements if n not in alone])
-        if alone:
-            with self.out.block("if part == 0:"):
-                self.write_statements(alone)
-
     def comment_of(self, origin: str) -> str:
         """The user's line of a graph node with a known location; the node's name is that of its variable."""
         loc = self.lines.get(origin)
@@ -316,7 +285,7 @@ class _Emitter:
         if isinstance(s, Store):
             return [body.store(s, form)]
         if isinstance(s, Reduce):
-            targets = tuple(body.variables[n] + ("_part" if self.schedule.shared else "") for n in s.names)
+            targets = tuple(body.variables[n] for n in s.names)
             return reductions.whole(s.kind, targets, self.tile_value(s.args[0]), body.dtypes[s.args[0]], s.dtypes, self.site(s))
         if isinstance(s, Scan):
             target = body.variables[s.names[0]]
@@ -359,12 +328,33 @@ class _Emitter:
                 self.write_masks([dim])
         passes = plan_passes(self.analysis)
         loops = [i for i, p in enumerate(passes) if p.inside]
+        exchange = self.start_exchange() if self.schedule.shared else None
         for i, step in enumerate(passes):
-            self.write_statements(step.before)
+            self.write_between(step.before)
             if step.inside:
                 policy = "" if len(loops) == 1 else "evict_first" if i == loops[-1] else "evict_last"
                 scans = any(isinstance(s, Scan) for _, s in step.inside)
                 self.write_loop(loop, step, policy, backwards=loops.index(i) % 2 == 1 and not scans)
+            reduces = [s for _, s in step.reduces if isinstance(s, Reduce)]
+            if exchange is not None and reduces:
+                self.out.lines(*exchange.meet([(r, tuple(self.body.variables[n] for n in r.names)) for r in reduces]))
+
+    def start_exchange(self) -> shared_rows.Exchange:
+        """What programs that share a row tell each other, and where."""
+        rows = self.analysis.extent(self.analysis.parallel)
+        start = self.extent(shared_rows.start_of_values(rows), "values_start")
+        row = self.schedule.scalars[0].name if self.schedule.scalars else "0"
+        exchange = shared_rows.Exchange(self.analysis, self.extent(rows, "row_size"), start, row)
+        self.out.lines(*exchange.opening(str(self.schedule.dims[-1].extent)))
+        return exchange
+
+    def write_between(self, statements: tuple[Numbered, ...]) -> None:
+        """Statements with one element a row. Where programs share it, the first of them stores it."""
+        alone = [n for n in statements if self.schedule.shared and isinstance(n[1], Store)]
+        self.write_statements([n for n in statements if n not in alone])
+        if alone:
+            with self.out.block("if part == 0:"):
+                self.write_statements(alone)
 
     def write_loop(self, loop: TileDim, step: Pass, eviction: str, backwards: bool) -> None:
         """One pass over the row: accumulators before, the body, and their combination after. ``backwards``: from the end, as
@@ -375,12 +365,13 @@ class _Emitter:
                 self.out.line(self.start_carry(s))
         for a in built:
             self.out.lines(*a.start)
-        extent = self.extent(loop.extent, f"{loop.name}_size")
+        shared = self.schedule.shared
+        extent = "PART" if shared else self.extent(loop.extent, f"{loop.name}_size")
         with self.out.block(f"for {loop.name}_start in range(0, {extent}, {loop.block}):"):
             start = f"{loop.name}_start"
             if backwards:  # a step of -BLOCK would hide from Triton that the starts are aligned
                 start = f"(tl.cdiv({extent}, {loop.block}) - 1) * {loop.block} - {start}"
-            self.out.line(f"{loop.name} = {start} + {self.arange(loop)}")
+            self.out.line(f"{loop.name} = {'part * PART + ' if shared else ''}{start} + {self.arange(loop)}")
             self.write_axes(loop)
             self.write_masks([loop])
             self.body.eviction = eviction
@@ -393,7 +384,7 @@ class _Emitter:
 
     def accumulator(self, s: Reduce) -> reductions.Accumulator:
         """The lanes of one reduction."""
-        targets = tuple(self.body.variables[n] for n in s.names)
+        targets = tuple(self.body.variables[n] + ("_part" if self.schedule.shared else "") for n in s.names)
         return reductions.looped(
             s.kind, targets, self.tile_value(s.args[0]), self.body.dtypes[s.args[0]], s.dtypes, self.site(s)
         )

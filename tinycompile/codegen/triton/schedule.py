@@ -11,6 +11,7 @@ from tinycompile.base.target import Target
 from tinycompile.codegen.triton import shared_rows
 from tinycompile.codegen.triton.analysis import Analysis, axes_in
 from tinycompile.codegen.triton.tiles import (
+    FOLD,
     HEAVY,
     Schedule,
     TileDim,
@@ -29,7 +30,6 @@ from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Store
 from tinycompile.ir.source import Config
 
 MAX_WHOLE_ROW = 16384  # elements of a reduction kept in registers: 1024 threads with 16 each
-FOLD = 4  # elements that share a lane of a running softmax: 1.25 exponentials each
 
 
 def schedule(analysis: Analysis, target: Target) -> Schedule:
@@ -55,7 +55,7 @@ def _pointwise(analysis: Analysis, target: Target) -> Schedule:
         return _transposed(axes, by_name[other], by_name[inner], analysis)
     n = analysis.hint(by_name[inner].extent)
     static = all(isinstance(a.extent, int) for a in axes)
-    if static and n < 1024 and power_of_2(n) > 1.25 * n:
+    if static and n < 1024 and power_of_2(n) > 1.25 * n and n % 128:
         return _flat(axes, analysis, target)
     return _rows(axes, by_name[inner], analysis, target)
 
@@ -83,8 +83,8 @@ def _rows(axes: tuple[Axis, ...], inner: Axis, analysis: Analysis, target: Targe
     if x == tile and x >= 512 and _shared_by_rows(inner, outer, analysis):  # load what rows share once for two of them
         x //= 2
     y = max(1, min(tile // x, power_of_2(analysis.hint(analysis.extent(outer)))))
-    if isinstance(inner.extent, int) and inner.extent % x and inner.extent > x:  # prefer a block that divides the row
-        x = next((b for b in (x, x // 2, x // 4) if inner.extent % b == 0), x)
+    if isinstance(inner.extent, int) and inner.extent % x:  # prefer a block that divides the row
+        x = next((b for b in (x, x // 2, x // 4, x // 8) if b >= 128 and inner.extent % b == 0), x)
         y = max(1, tile // x)
     tiles = [(y, x, warps), (y * 2, x, warps * 2), (max(y // 2, 1), x, warps), (y, x, max(warps // 2, 1))]
     configs = candidates(

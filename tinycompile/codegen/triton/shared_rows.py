@@ -1,4 +1,4 @@
-"""Long rows shared by several programs, each of which keeps its part in registers: memory is read once and written once.
+"""Long rows shared by several programs: a part is read from memory once, and from the caches when it is needed again.
 
 A program takes the next ticket, so the parts of a row start one after another, and whoever waits for a part that has not
 started holds one of the few places of the newest row: all older rows can finish, whatever else runs on the card. It reduces its
@@ -11,7 +11,7 @@ Scratch, int32, zeroed before each launch: ticket, one semaphore a row, then the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,12 +22,18 @@ from tinycompile.codegen.triton.analysis import Analysis, uses_of
 from tinycompile.codegen.triton.dtypes import triton_dtype
 from tinycompile.codegen.triton.reductions import identity
 from tinycompile.codegen.triton.scalars import literal
-from tinycompile.codegen.triton.tiles import Schedule, candidates, largest_item, power_of_2, row_scalars, tile_dim, tile_values
+from tinycompile.codegen.triton.tiles import FOLD, Schedule, candidates, largest_item, power_of_2, row_scalars, tile_dim
 from tinycompile.ir.loops import Axis, Load, Reduce, Store
-from tinycompile.ir.sharing import MOST_PARTS, shareable
+from tinycompile.ir.sharing import MOST_ELEMENTS, MOST_PARTS, shareable
 from tinycompile.ir.source import Config
 
 SCRATCH = "scratch_ptr"
+BLOCK_BYTES = 32 << 10  # of a row that a program takes at once
+PART_BYTES = 64 << 10  # of a row: some hundred parts are in flight, and all of them fit in the L2
+THREAD_BYTES = 64  # of a block that a thread takes
+LEAST_COLUMNS = 2048
+FEW_ROWS = 4  # a multiprocessor: with more of them, a program a row fills the card, and needs no others
+FULL = 3  # parts a multiprocessor, from which on the card is full
 
 
 # when, and how it is cut ---------------------------------------------------------------------------------------------------
@@ -40,8 +46,10 @@ def suits(analysis: Analysis, target: Target) -> bool:
     loaded = {s.buffer for s in analysis.nest.body if isinstance(s, Load)}
     if not isinstance(extent, int) or any(s.mode != "plain" or s.buffer in loaded for s in stores):
         return False
-    fits = math.ceil(extent / (MOST_PARTS * _most_columns(analysis))) <= 1 and target.units >= MOST_PARTS
-    return fits and shareable(analysis.nest.body, analysis.metas[stores[0].buffer].device) and _row_needed_again(analysis)
+    rows = analysis.hint(analysis.extent(analysis.parallel))
+    few = rows < FEW_ROWS * target.units and target.units >= MOST_PARTS
+    device = analysis.metas[stores[0].buffer].device
+    return few and extent <= MOST_ELEMENTS and shareable(analysis.nest.body, device) and _row_needed_again(analysis)
 
 
 def _row_needed_again(analysis: Analysis) -> bool:
@@ -53,38 +61,38 @@ def _row_needed_again(analysis: Analysis) -> bool:
     return False
 
 
-def _most_columns(analysis: Analysis) -> int:
-    return 16384 if largest_item(analysis) <= 4 and tile_values(analysis) <= 3 else 8192
-
-
 def schedule(parallel: tuple[Axis, ...], extent: int, analysis: Analysis, target: Target) -> Schedule:
-    """Parts of some thousand elements, 16 a thread; smaller where there are too few rows for all SMs."""
+    """Parts so small that those in flight stay in the caches, and so many that every SM has some."""
     rows_extent = analysis.extent(parallel)
-    rows, most = analysis.hint(rows_extent), _most_columns(analysis)
-    columns = most // 2
-    while columns > 2048 and rows * math.ceil(extent / columns) < 2 * target.units:
-        columns //= 2
-    while math.ceil(extent / columns) > MOST_PARTS:
-        columns *= 2
-    each = 16 if largest_item(analysis) <= 4 else 8
-    sizes = [(columns, 1), (columns * 2, 1), (columns // 2, 1), (columns, 2)]
-    configs = candidates(
-        [
-            _config(extent, c, c // (32 * each) * more)
-            for c, more in sizes
-            if c <= most and math.ceil(extent / c) <= MOST_PARTS and 1 <= c // (32 * each) * more <= 32
-        ],
-        COLS=extent,
-    )
-    dim = tile_dim("col", analysis.reduction, analysis, "whole", "COLS", configs)
+    rows, item = analysis.hint(rows_extent), max(largest_item(analysis), 4)
+    columns, part = BLOCK_BYTES // item, PART_BYTES // item
+    while part > columns and rows * math.ceil(extent / part) < FULL * target.units:
+        part //= 2
+    while columns > LEAST_COLUMNS and rows * math.ceil(extent / part) < target.units:
+        columns, part = columns // 2, part // 2
+    most = min(target.units, 2 * MOST_PARTS)
+    while math.ceil(extent / part) > most:
+        part *= 2
+    sizes = [(columns, part), (columns, part * 2), (columns, part // 2), (columns // 2, part // 2), (columns // 2, part)]
+    fitting = [(c, p) for c, p in sizes if c <= p and math.ceil(extent / p) <= most]
+    configs = candidates([_config(extent, c, p, item) for c, p in fitting], PART=extent)
+    dim = replace(tile_dim("col", analysis.reduction, analysis, "loop", "COLS", configs), masked=_masked(extent, configs))
     grid = rows_extent * ex.sym("PARTS", 1) if parallel else ex.sym("PARTS", 1)
-    why = f"{configs[0].constants[1][1]} programs share a row of {extent}, each with its part in registers"
-    return Schedule((dim,), row_scalars(parallel, rows_extent), grid, configs, False, why, shared=True)
+    why = f"{dict(configs[0].constants)['PARTS']} programs share a row of {extent}"
+    running = {s.kind for s in analysis.nest.body if isinstance(s, Reduce)} == {"online_softmax"}
+    vector = max(16 // largest_item(analysis), 2)
+    fold = FOLD if running and THREAD_BYTES // item >= FOLD * vector else 1
+    return Schedule((dim,), row_scalars(parallel, rows_extent), grid, configs, False, why, fold, shared=True)
 
 
-def _config(extent: int, columns: int, warps: int) -> Config:
-    parts = math.ceil(extent / columns)
-    return Config((("COLS", columns), ("PARTS", parts), ("LANES", power_of_2(parts))), warps)
+def _config(extent: int, columns: int, part: int, item: int) -> Config:
+    parts = math.ceil(extent / part)
+    constants = (("COLS", columns), ("PART", part), ("PARTS", parts), ("LANES", power_of_2(parts)))
+    return Config(constants, max(1, min(32, columns * item // (32 * THREAD_BYTES))))
+
+
+def _masked(extent: int, configs: tuple[Config, ...]) -> bool:
+    return any(extent % dict(c.constants)["PART"] for c in configs)
 
 
 # scratch memory ------------------------------------------------------------------------------------------------------------
@@ -126,13 +134,12 @@ class Exchange:
         self.slots = {name: i for i, (name, _) in enumerate(values)}
         self.dtype = values[0][1]
 
-    def opening(self) -> list[str]:
-        """Where published values lie."""
-        return [f"published = ({SCRATCH} + {self.start}).to(tl.pointer_type({triton_dtype(self.dtype)}))"]
-
-    def part_count(self, extent: str) -> str:
-        """The number of elements of this program's part."""
-        return f"tl.minimum(COLS, {extent} - part * COLS)"
+    def opening(self, extent: str) -> list[str]:
+        """Where published values lie, and the number of elements of this program's part."""
+        return [
+            f"published = ({SCRATCH} + {self.start}).to(tl.pointer_type({triton_dtype(self.dtype)}))",
+            f"part_count = tl.minimum(PART, {extent} - part * PART)",
+        ]
 
     def meet(self, reduces: list[tuple[Reduce, tuple[str, ...]]]) -> list[str]:
         """Publish the parts of some reductions and combine all programs' parts into their results."""
@@ -165,5 +172,5 @@ class Exchange:
         if s.kind == "online_softmax":
             return [f"{targets[0]}, {targets[1]} = softmax_reduce({first}, {second}, 0, False)"]
         extent = self.analysis.hint(self.analysis.extent(self.analysis.reduction))
-        count = f"tl.maximum(tl.minimum(COLS, {extent} - lane * COLS), 0).to({triton_dtype(self.dtype)})"
+        count = f"tl.maximum(tl.minimum(PART, {extent} - lane * PART), 0).to({triton_dtype(self.dtype)})"
         return [f"{targets[0]}, {targets[1]} = welford_of_parts({first}, {second}, {count}, {extent})"]

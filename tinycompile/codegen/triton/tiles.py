@@ -11,6 +11,7 @@ from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Store
 from tinycompile.ir.source import Config
 
 INT32_MAX = 2**31 - 1
+FOLD = 4  # elements that share a lane of a running softmax: 1.25 exponentials each
 HEAVY = frozenset({
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc", "pow",
     "lgamma", "sinh", "cosh", "div",
@@ -52,7 +53,7 @@ class Schedule:
     @property
     def constants(self) -> tuple[str, ...]:
         """Names of the compile-time constants, in the configurations' order."""
-        return (*(d.block for d in self.dims), *(("PARTS", "LANES") if self.shared else ()))
+        return (*(d.block for d in self.dims), *(("PART", "PARTS", "LANES") if self.shared else ()))
 
 
 def power_of_2(n: int) -> int:
