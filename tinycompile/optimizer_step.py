@@ -68,10 +68,11 @@ class Tensors:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """A compiled step of one group: for tensors that pass ``check`` and lie ``aligned`` to 16 bytes. ``numbers``: the memory
+    """A compiled step of one group: for ``count`` tensors that pass ``check`` and lie ``aligned`` to 16 bytes. ``numbers``: the memory
     that the kernels read; ``values``: what lies there."""
 
     choice: Choice
+    count: int
     check: Callable[..., bool]
     aligned: tuple[bool, ...] | None
     compiled: CompiledGraph
@@ -154,7 +155,8 @@ class CompiledStep:
         choice = choice_of(kind, group, group.get("decoupled_weight_decay", False))
         flat = tensors.flat
         for plan in self._plans:
-            if plan.choice == choice and plan.check(*flat) and plan.aligned == _alignment(flat):
+            known = plan.choice == choice and plan.count == len(flat)
+            if known and plan.check(*flat) and plan.aligned == _alignment(flat):
                 return plan
         if not _covered(flat):
             return None
@@ -183,7 +185,9 @@ class CompiledStep:
         graph = step_graph(choice, [_meta(t) for t in flat], len(tensors.parameters), _meta(numbers))
         compiled = self._compile_one(graph, [*flat, numbers], Artifacts())
         log("graph", f"{graph.name}: a step over {len(tensors.parameters)} parameters")
-        return StepPlan(choice, torch_private.BulkCheck(flat).check, aligned, compiled, numbers, [None] * len(numbers))
+        return StepPlan(
+            choice, len(flat), torch_private.BulkCheck(flat).check, aligned, compiled, numbers, [None] * len(numbers)
+        )
 
 
 def step_graph(choice: Choice, metas: Sequence[TensorMeta], count: int, numbers: TensorMeta) -> Graph:

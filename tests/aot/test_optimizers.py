@@ -1,0 +1,197 @@
+"""Compiled optimizer steps: equal to torch's, few launches, no recompile for what changes; whole training steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import OneCycleLR, StepLR
+
+import tinycompile
+
+pytestmark = pytest.mark.cpu
+SETTINGS = [
+    (SGD, {"lr": 0.1}),
+    (SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    (SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.2, "maximize": True}),
+    (SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    (Adam, {"lr": 0.01}),
+    (Adam, {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True}),
+    (AdamW, {"lr": 0.01}),
+    (AdamW, {"lr": 0.01, "betas": (0.4, 0.9), "eps": 1e-6, "maximize": True, "amsgrad": True}),
+]
+X, Y = torch.randn(16, 20, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 7
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 50), nn.LayerNorm(50), nn.GELU(), nn.Linear(50, 7))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 6, scheduler: StepLR | None = None) -> None:
+    for _ in range(steps):
+        F.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if scheduler is not None:
+            scheduler.step()
+
+
+def assert_alike(ours: nn.Module, theirs: nn.Module) -> None:
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("cls", "settings"), SETTINGS, ids=lambda v: v.__name__ if isinstance(v, type) else "-".join(v))
+def test_steps_equal_torchs_and_a_schedule_compiles_nothing(cls: type, settings: dict[str, object]) -> None:
+    ours, theirs = network(), network()
+    for model in (ours, theirs):
+        optimizer = cls(model.parameters(), **settings)
+        if model is ours:
+            optimizer.step = tinycompile.compile(optimizer.step)
+        train(model, optimizer, 6, StepLR(optimizer, 2, gamma=0.5))
+        if model is ours:
+            (compiled,) = optimizer.step.__wrapped__.compiled
+            assert len(compiled.source.kernels) == 1  # six tensors
+    assert_alike(ours, theirs)
+
+
+def test_a_schedule_that_came_first_and_betas_that_cycle() -> None:
+    ours, theirs = network(), network()
+    for model in (ours, theirs):
+        optimizer = Adam(model.parameters())
+        scheduler = OneCycleLR(optimizer, 0.1, total_steps=20)
+        if model is ours:
+            optimizer.step = tinycompile.compile(optimizer.step)
+        train(model, optimizer, 6, scheduler)
+        assert optimizer._opt_called
+    assert_alike(ours, theirs)
+
+
+def test_groups_missing_gradients_and_state_from_a_checkpoint() -> None:
+    ours, theirs = network(), network()
+    for model in (ours, theirs):
+        groups = [{"params": model[0].parameters(), "lr": 0.05}, {"params": [*model[1].parameters(), *model[3].parameters()]}]
+        optimizer = AdamW(groups, lr=0.01)
+        if model is ours:
+            optimizer.step = tinycompile.compile(optimizer.step)
+        train(model, optimizer, 3)
+        model[3].requires_grad_(False)
+        train(model, optimizer, 3)
+        kept = optimizer.state_dict()
+        optimizer.load_state_dict(kept)
+        model[3].requires_grad_(True)
+        train(model, optimizer, 2)
+    assert_alike(ours, theirs)
+
+
+def test_what_is_not_covered_is_torchs_own() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters(), amsgrad=False)
+    seen = []
+    optimizer.step = tinycompile.compile(optimizer.step)
+    optimizer.register_step_post_hook(lambda *a: seen.append(1))
+    train(model, optimizer, 3)
+    assert len(seen) == 3 and not optimizer.step.__func__.compiled
+
+    class Mine(SGD):
+        pass
+
+    mine = Mine(model.parameters(), lr=0.1)
+    mine.step = tinycompile.compile(mine.step)
+    train(model, mine, 2)
+    assert not mine.step.__func__.compiled
+
+
+def test_a_closure_is_called_with_gradients() -> None:
+    model = network()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    step = tinycompile.compile(optimizer.step)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(X), Y)
+        loss.backward()
+        return loss
+
+    losses = [step(closure).item() for _ in range(3)]
+    assert losses[2] < losses[0]
+
+
+def test_versions_count_up() -> None:
+    model = network()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer.step = tinycompile.compile(optimizer.step)
+    loss = F.cross_entropy(model(X), Y)
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    made = []
+    for compiled in (True, False):
+        torch.manual_seed(3)
+        ps = [nn.Parameter(torch.randn(s).to(dtype)) for s in ((33,), (4, 5), (2, 3, 4))]
+        optimizer = AdamW(ps, lr=0.01)
+        if compiled:
+            optimizer.step = tinycompile.compile(optimizer.step)
+        for _ in range(4):
+            for p in ps:
+                p.grad = torch.randn_like(p)
+            optimizer.step()
+        made.append(ps)
+    for p, q in zip(*made, strict=True):
+        torch.testing.assert_close(
+            p, q, atol=4e-2 if dtype == torch.bfloat16 else 1e-9, rtol=1e-2 if dtype == torch.bfloat16 else 1e-9
+        )
+
+
+def test_a_whole_step_is_compiled_in_pieces() -> None:
+    def step(model, optimizer, x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    ours, theirs = network(), network()
+    for model in (ours, theirs):
+        optimizer = AdamW(model.parameters(), lr=0.01)
+        scheduler = StepLR(optimizer, 2)
+        run = tinycompile.compile(step) if model is ours else step
+        for _ in range(5):
+            run(model, optimizer, X, Y)
+            scheduler.step()
+        if model is ours:
+            assert "optimizer" in {b.id for b in run.breaks}
+            assert run.cache_info()["recompiles"] == 0
+            (callee,) = run._callees.values()
+            assert len(callee.__func__.compiled) == 1
+    assert_alike(ours, theirs)
+
+
+def test_accumulated_clipped_and_scaled() -> None:
+    """Gradient accumulation, clipping by norm, and a GradScaler, around compiled pieces."""
+    ours, theirs = network(), network()
+    for model in (ours, theirs):
+        optimizer = AdamW(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+        forward = tinycompile.compile(model, fullgraph=True) if model is ours else model
+        if model is ours:
+            optimizer.step = tinycompile.compile(optimizer.step)
+        for _ in range(3):
+            for half in (slice(0, 8), slice(8, 16)):
+                scaler.scale(F.cross_entropy(forward(X[half]), Y[half]) / 2).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        if model is ours:
+            assert optimizer.step.__func__.compiled
+    assert_alike(ours, theirs)
