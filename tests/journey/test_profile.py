@@ -46,6 +46,18 @@ def test_the_journey_of_an_eager_op() -> None:
     assert first.start <= first.kernels[0].start <= first.kernels[0].end <= first.end
 
 
+def test_transforms_are_on_the_route_and_bytes_are_those_of_all_examples() -> None:
+    x = tinycompile.randn(5, 4)
+    with tinycompile.profile() as p:
+        tinycompile.vmap(lambda a: a.sin())(x)
+        with tinycompile.autocast("cpu"):
+            x @ x.t()
+    (sin,) = named(p, "sin")
+    assert [h.key for h in sin.handlers] == ["BATCHED", "CPU"] and sin.moved == 2 * 4 * 20 and sin.operands == "f32[4]"
+    (matmul,) = named(p, "matmul")
+    assert [h.key for h in matmul.handlers] == ["AUTOCAST", "CPU"] and {c.name for c in matmul.children} == {"to"}
+
+
 def test_views_move_nothing_and_expanded_dims_cost_nothing() -> None:
     x = tinycompile.randn(4, 1)
     with tinycompile.profile() as p:

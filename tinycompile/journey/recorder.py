@@ -68,11 +68,14 @@ class Recorder:
                 with self._marked(step, leaf):
                     handler.start = perf_counter_ns()
                     try:
-                        return run(op_name, keyset, args)
+                        result = run(op_name, keyset, args)
                     finally:
                         handler.end = perf_counter_ns()
             finally:
                 running.pop()
+            if leaf:  # what it is given, not what the call was: under vmap that is all examples
+                step.moved, step.flops = cost.moved(op_name, args, result), cost.flops(op_name, args, result)
+            return result
 
         def recorded(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
             running = self._here.open
@@ -85,7 +88,6 @@ class Recorder:
             finally:
                 step.end = perf_counter_ns()
             step.results = cost.told(result)
-            step.moved, step.flops = cost.moved(op_name, args, result), cost.flops(op_name, args, result)
             return result
 
         return recorded
