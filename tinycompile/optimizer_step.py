@@ -68,8 +68,9 @@ class Tensors:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """A compiled step of one group: for ``count`` tensors that pass ``check`` and lie ``aligned`` to 16 bytes. ``numbers``: the memory
-    that the kernels read; ``values``: what lies there."""
+    """A compiled step of one group: for ``count`` tensors that pass ``check`` and lie ``aligned`` to 16 bytes.
+
+    ``numbers``: the memory that the kernels read; ``values``: what lies there."""
 
     choice: Choice
     count: int
