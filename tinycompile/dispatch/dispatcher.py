@@ -54,6 +54,13 @@ class _Entry:
     composite: Callable[..., Any] | None = None
     devices_may_differ: bool = False
     choices: dict[int, tuple[KeySet, Boxed]] = field(default_factory=dict)
+    leaves: set[int] = field(default_factory=set)
+    may_be_leaf: bool = True
+
+    def forget(self) -> None:
+        """Choose anew from now on."""
+        self.choices = {}
+        self.leaves.clear()
 
 
 class _Guards(threading.local):
@@ -67,6 +74,7 @@ _AUTOCAST, _AUTOGRAD, _BATCHED = Key.AUTOCAST.bit, Key.AUTOGRAD.bit, Key.BATCHED
 _ENTRIES: dict[str, _Entry] = {}
 _FALLBACKS: dict[Key, Boxed] = {}
 _WATCHERS: list[Watcher] = []
+_LEAVES: set[Boxed] = set()
 _guards = _Guards()
 _lock = threading.Lock()  # for registration; calls take no lock
 
@@ -111,7 +119,7 @@ def register(op_name: str, key: Key, kernel: Callable[..., Any] | None, *, with_
             entry.kernels.pop(key, None)
         else:
             entry.kernels[key] = kernel, _boxed(kernel, with_keyset)
-        entry.choices = {}
+        entry.forget()
 
 
 def let_devices_differ(op_name: str) -> None:
@@ -124,18 +132,40 @@ def composite(op_name: str, fn: Callable[..., Any]) -> None:
     entry = _entry(op_name)
     with _lock:
         entry.composite = fn
-        entry.choices = {}
+        entry.forget()
 
 
-def fallback(key: Key, kernel: Boxed | None) -> None:
-    """Set what a key does for ops that have no kernel of their own for it; None removes it."""
+def fallback(key: Key, kernel: Boxed | None, *, leaf: bool = False) -> None:
+    """Set what a key does for ops that have no kernel of their own for it; None removes it.
+
+    ``leaf``: what it does for most ops can be done without it; see :func:`leaves`."""
     with _lock:
+        if leaf and kernel is not None:
+            _LEAVES.add(kernel)
         if kernel is None:
             _FALLBACKS.pop(key, None)
         else:
             _FALLBACKS[key] = kernel
         for entry in _ENTRIES.values():
-            entry.choices = {}
+            entry.forget()
+
+
+def leaves(op_name: str) -> set[int]:
+    """The key sets, of those met so far, whose highest key does the usual while nobody watches: a backend calls torch's own
+    function, Autograd leaves a node behind. The set is live. Who finds a call's keys there, while :func:`quiet`, may do it."""
+    return _entry(op_name).leaves
+
+
+def never_leaf(op_name: str) -> None:
+    """The op is more than torch's function (a view that knows its base): it always takes the whole way."""
+    entry = _entry(op_name)
+    entry.may_be_leaf = False
+    entry.forget()
+
+
+def quiet() -> bool:
+    """Whether this thread includes or excludes no keys and is in no region of autocast."""
+    return not (_guards.include or _guards.exclude or any_autocast())
 
 
 def call(op_name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -161,7 +191,10 @@ def _run(entry: _Entry, mask: int, args: tuple[Any, ...]) -> Any:
     choice = entry.choices.get(mask)
     if choice is None:
         keyset = KeySet(mask)
-        choice = entry.choices[mask] = keyset, _watched(entry.schema.name, keyset, _choose(entry, keyset))
+        chosen = _choose(entry, keyset)
+        choice = entry.choices[mask] = keyset, _watched(entry.schema.name, keyset, chosen)
+        if entry.may_be_leaf and chosen.kind == "fallback" and chosen.fn in _LEAVES and choice[1] is chosen.run:
+            entry.leaves.add(mask)
     return choice[1](entry.schema.name, choice[0], args)
 
 
@@ -197,7 +230,7 @@ def _set_watchers(watchers: list[Watcher]) -> None:
     with _lock:
         _WATCHERS[:] = watchers
         for entry in _ENTRIES.values():
-            entry.choices = {}
+            entry.forget()
 
 
 def _watched(name: str, keyset: KeySet, choice: Choice) -> Boxed:
@@ -228,6 +261,20 @@ def _keys_of(entry: _Entry, args: tuple[Any, ...]) -> int:
     mask = 0
     device: Any = None
     mixed = False
+    for arg in args:  # the usual call: some of our tensors, all on one device, and numbers
+        kind = _KINDS.get(type(arg))
+        if kind == _OURS:
+            mask |= arg.keys
+            if device is None:
+                device = arg.device
+            elif arg.device is not device:
+                break
+        elif kind != _PLAIN:
+            break
+    else:
+        if mask & BACKENDS and not mask & _BATCHED:
+            return mask
+    mask, device = 0, None
     tensors = tensors_in(args)
     for tensor in tensors:
         mask |= keys_of(tensor)
@@ -258,7 +305,7 @@ def _of_highest_level(tensors: Sequence[Any], mask: int) -> int:
     return mask & ~_AUTOGRAD
 
 
-_PLAIN, _SEQUENCE, _TENSOR = 0, 1, 2
+_PLAIN, _SEQUENCE, _TENSOR, _OURS = 0, 1, 2, 3
 _KINDS: dict[type, int] = {tuple: _SEQUENCE, list: _SEQUENCE}  # what was found out about each class of argument
 
 
@@ -268,16 +315,18 @@ def tensors_in(args: Sequence[Any]) -> list[Any]:
     for arg in args:
         kind = _KINDS.get(type(arg))
         if kind is None:
-            kind = _KINDS[type(arg)] = _TENSOR if _is_tensor(arg) else _PLAIN
-        if kind == _TENSOR:
+            kind = _KINDS[type(arg)] = _kind(arg)
+        if kind >= _TENSOR:
             found.append(arg)
         elif kind == _SEQUENCE:
             found += tensors_in(arg)
     return found
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) or isinstance(getattr(value, "keys", None), int)
+def _kind(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return _TENSOR
+    return _OURS if isinstance(getattr(value, "keys", None), int) else _PLAIN
 
 
 def keys_of(tensor: Any) -> int:

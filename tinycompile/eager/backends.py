@@ -70,12 +70,18 @@ def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     op = OPS[op_name]
     if op_name in _ALIASES and isinstance(args[0], Tensor):
         return args[0] if is_same(op) else make_view(op, args[0], op.meta(args[0].meta, *args[1:]), args[1:])
-    inputs = dispatcher.tensors_in(args)
     try:
         result = op.eager(*[a.raw() if type(a) is Tensor else unwrap(a) for a in args])
     except RuntimeError as error:
         tell_holdings(error)
         raise
+    first = args[0] if args else None
+    if type(first) is Tensor and type(result) is torch.Tensor and op_name not in _COPIES_DATA:
+        if result is first._handle:
+            return first
+        if not any(type(a) is Tensor and a._handle is result for a in args[1:]):
+            return first._sibling(result)
+    inputs = dispatcher.tensors_in(args)
     if inputs and not any(isinstance(t, Tensor) for t in inputs):
         return result
     wrapped = wrap(result, inputs)
@@ -115,11 +121,13 @@ def _decomposition(op: Op, lowering: Decompose) -> Any:
 
 def fill() -> None:
     """Set the backends' fallbacks, and the composites of records that decompose."""
-    dispatcher.fallback(Key.CPU, run_torch)
-    dispatcher.fallback(Key.CUDA, run_torch)
+    dispatcher.fallback(Key.CPU, run_torch, leaf=True)
+    dispatcher.fallback(Key.CUDA, run_torch, leaf=True)
     dispatcher.fallback(Key.META, run_meta)
     for name in _DEVICES_MAY_DIFFER & OPS.keys():
         dispatcher.let_devices_differ(name)
+    for name in (_ALIASES | _SEVERAL_VIEWS | _DEVICES_MAY_DIFFER) & OPS.keys():
+        dispatcher.never_leaf(name)
     for op in OPS.values():
         if isinstance(op.lowering, Decompose):
             dispatcher.composite(op.name, _decomposition(op, op.lowering))

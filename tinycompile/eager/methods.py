@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tinycompile.dispatch import dispatcher
+from tinycompile.eager.shortcut import Ends, learn, short_call
 from tinycompile.ops import table
 from tinycompile.ops.record import BoundCall
 
@@ -22,6 +23,9 @@ OPERATORS = (
     "ror", "ior", "xor", "rxor", "ixor", "lshift", "rlshift", "ilshift", "rshift", "rrshift", "irshift", "neg", "pos", "abs",
     "invert", "eq", "ne", "lt", "le", "gt", "ge",
 )  # fmt: skip
+
+
+_ENDS: Ends = {}  # of torch's functions
 
 
 class TensorMethods:
@@ -55,15 +59,32 @@ class TensorMethods:
         cls, fn: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """torch's protocol: ``torch.relu(t)``, ``F.gelu(t)`` and modules come here."""
-        return cls._run(table.bind(fn, args, kwargs or {}), fn, args, kwargs or {})
+        if kwargs or not args:
+            return cls._run(table.bind(fn, args, kwargs or {}), fn, args, kwargs or {})
+        key = (fn, *map(type, args))
+        made = short_call(_ENDS, key, fn, args)
+        if made is None:
+            bound = table.bind(fn, args, {})
+            learn(_ENDS, key, bound, fn, args)
+            return cls._run(bound, fn, args, {})
+        return made
 
 
 def _method(name: str) -> Callable[..., Any]:
     fn = getattr(torch.Tensor, name)
+    ends: Ends = {}
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = (self, *args)
-        return self._run(table.bind_method(name, given, kwargs), fn, given, kwargs)
+        if kwargs:
+            return self._run(table.bind_method(name, given, kwargs), fn, given, kwargs)
+        key = (*map(type, given),)
+        made = short_call(ends, key, fn, given)
+        if made is None:
+            bound = table.bind_method(name, given, kwargs)
+            learn(ends, key, bound, fn, given)
+            return self._run(bound, fn, given, kwargs)
+        return made
 
     method.__name__ = name
     method.__qualname__ = f"Tensor.{name}"

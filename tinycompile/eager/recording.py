@@ -19,6 +19,7 @@ from tinycompile.eager.backends import named_results
 from tinycompile.eager.batched import level_of, lifted
 from tinycompile.eager.engine import TorchTape
 from tinycompile.eager.saved import FREED, OpNode, metadata, node_name
+from tinycompile.eager.shortcut import Known, on_tape, sibling
 from tinycompile.eager.tape import (
     AUTOGRAD,
     Edge,
@@ -101,17 +102,30 @@ def run_autograd(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
 
 def record(op: Op, args: Sequence[Any], result: Any) -> Any:
     """Leave a node for a call that ran; gives the result back, on the tape."""
-    results = result if isinstance(result, tuple) else (result,)
-    if not any(r.dtype.is_floating_point for r in results) or any(r is a for r in results for a in args):
+    if not isinstance(result, tuple):
+        return _record_one(op, args, result)
+    if not any(r.dtype.is_floating_point for r in result) or any(r is a for r in result for a in args):
         return result
     needs, edges = edges_of(args, edge_of)
     if any(e is not None for e in edges):
         node = OpNode(op, args, needs, edges)
-        node.close(results)
-        for i, r in enumerate(results):
+        node.close(result)
+        for i, r in enumerate(result):
             if r.dtype.is_floating_point:
                 set_history(r, node, i)
     return result
+
+
+def _record_one(op: Op, args: Sequence[Any], result: Any) -> Any:
+    """The same for one result: the usual case, and what a small op costs."""
+    if not result.dtype.is_floating_point:
+        return result
+    needs, edges = edges_of(args, edge_of)
+    if not any(edges) or any(result is a for a in args):
+        return result
+    node = OpNode(op, args, needs, edges)
+    node.close((result,))
+    return set_history(result, node, 0)
 
 
 # --- calls that torch differentiates -----------------------------------------------------------------------------------------
@@ -233,4 +247,37 @@ def _wrapped(value: Any, originals: Sequence[tuple[Any, Any]], node: TorchCall) 
     return value
 
 
-dispatcher.fallback(Key.AUTOGRAD, run_autograd)
+# --- small calls -------------------------------------------------------------------------------------------------------------
+
+
+def call_on_tape(known: Known, fn: Callable[..., Any], args: Sequence[Any], raws: Sequence[Any]) -> Any:
+    """:func:`run_autograd` for a call without lists and with one result, by the short way; None: not such a call."""
+    op = known.op
+    if op.vjp is None or op.name in CUT:
+        return None
+    made = sibling(fn(*raws), args, raws)
+    if made is None or not made._handle.dtype.is_floating_point:
+        return made
+    needs: list[bool | None] = []
+    edges: list[Edge | None] = []
+    for arg, raw in zip(args, raws):  # noqa: B905  # as many; this runs for every op
+        if arg is raw:  # no tensor
+            needs.append(None)
+            continue
+        if arg._view is not None:
+            refresh(arg)
+        meta = arg._autograd
+        if meta is None:
+            if raw.requires_grad:  # torch's tape meets ours
+                return None
+            edges.append(None)
+        else:
+            edges.append(Edge(accumulator(arg), 0) if meta.grad_fn is None else Edge(meta.grad_fn, meta.index))
+        needs.append(meta is not None)
+    node = OpNode(op, (*args, *known.rest), (*needs, *(None,) * len(known.rest)), edges)
+    node.close((made,))
+    return set_history(made, node, 0)
+
+
+on_tape.append(call_on_tape)
+dispatcher.fallback(Key.AUTOGRAD, run_autograd, leaf=True)

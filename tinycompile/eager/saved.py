@@ -106,14 +106,20 @@ class OpNode(Node):
         assert op.vjp is not None
         super().__init__(edges, ())
         self.op, self.needs = op, tuple(needs)
-        self.saves = _reads(op, self.needs)
-        self.args = tuple(_saved(a, argument.name in self.saves) for argument, a in zip(op.schema.args, args, strict=True))
+        self.saves, read = _reads(op, self.needs)
+        if self.saves:
+            self.args = tuple([_saved(a, r) for a, r in zip(args, read, strict=True)])
+        else:
+            self.args = tuple([a.meta if type(a) is Tensor else _saved(a, False) for a in args])
         self.results: tuple[Any, ...] = ()
         self.freed = False
 
     def close(self, results: Sequence[Any]) -> None:
         """The results are there: save what the formula reads of them."""
-        self.metas = tuple(r.meta for r in results)
+        self.metas = tuple([r.meta for r in results])
+        if not self.saves:
+            self.results = self.metas
+            return
         every = "result" in self.saves
         self.results = tuple(
             SavedTensor(r, i) if every or f"result{i}" in self.saves else r.meta for i, r in enumerate(results)
@@ -142,15 +148,16 @@ class OpNode(Node):
             self.freed = True
 
 
-_READS: dict[tuple[str, tuple[Any, ...]], frozenset[str]] = {}
+_READS: dict[tuple[str, tuple[Any, ...]], tuple[frozenset[str], tuple[bool, ...]]] = {}
 
 
-def _reads(op: Op, needs: tuple[Any, ...]) -> frozenset[str]:
-    """What the op's formula reads when these gradients are needed; worked out once."""
+def _reads(op: Op, needs: tuple[Any, ...]) -> tuple[frozenset[str], tuple[bool, ...]]:
+    """What the op's formula reads when these gradients are needed, by name, and by argument; worked out once."""
     found = _READS.get((op.name, needs))
     if found is None:
         assert op.vjp is not None
-        found = _READS[op.name, needs] = op.vjp.reads(op.schema, needs)
+        saves = op.vjp.reads(op.schema, needs)
+        found = _READS[op.name, needs] = saves, tuple(a.name in saves for a in op.schema.args)
     return found
 
 
@@ -160,6 +167,8 @@ def node_name(op_name: str) -> str:
 
 
 def _saved(value: Any, wanted: bool) -> Any:
+    if type(value) is Tensor and not wanted:
+        return value.meta
     if isinstance(value, (Tensor, torch.Tensor)):
         return SavedTensor(value) if wanted else metadata(value)
     return type(value)(_saved(v, wanted) for v in value) if type(value) in (tuple, list) else value

@@ -25,8 +25,9 @@ from tinycompile.eager.tensor import Tensor, same_memory
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import ops
 
-AUTOGRAD = Key.AUTOGRAD.bit
+AUTOGRAD, _CUDA = Key.AUTOGRAD.bit, Key.CUDA.bit
 _serial = itertools.count()
+_anomaly = torch.is_anomaly_enabled
 
 
 class Edge(NamedTuple):
@@ -122,11 +123,11 @@ class Node:
 
     def __init__(self, edges: Sequence[Edge | None], metas: Sequence[TensorMeta]) -> None:
         self.edges, self.metas = tuple(edges), tuple(metas)
-        self.serial = float(next(_serial))
+        self.serial: float = next(_serial)
         self.stream = 0
         self.pre_hooks: dict[int, Hooks] | None = None
         self.post_hooks: Hooks | None = None
-        self.location: list[str] | None = traceback.format_stack()[:-2] if torch.is_anomaly_enabled() else None
+        self.location: list[str] | None = traceback.format_stack()[:-2] if _anomaly() else None
 
     def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
         """One gradient (or None) an edge. Without ``keep`` what is saved is let go."""
@@ -211,7 +212,7 @@ def set_history(tensor: Tensor, node: Node, index: int) -> Tensor:
     generation = 0 if tensor._autograd is None else tensor._autograd.generation
     tensor._autograd = AutogradMeta(node, index, generation)
     tensor.keys |= AUTOGRAD
-    if tensor.is_cuda:
+    if tensor.keys & _CUDA:
         node.stream = where_launched(tensor.device)
     return tensor
 

@@ -17,7 +17,7 @@ from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import Shape
 from tinycompile.dispatch import dispatcher
-from tinycompile.dispatch.keys import Key, KeySet, backend_key
+from tinycompile.dispatch.keys import BACKENDS, Key, KeySet, backend_key
 from tinycompile.eager.differentiable import DifferentiableMethods
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.methods import TensorMethods
@@ -237,6 +237,14 @@ class Tensor(DifferentiableMethods, TensorMethods):
             placed: Any = meta.shape, meta.strides, meta.offset  # no symbols: those are FakeTensor's
             self._handle = base.as_strided(*placed)
         return self._handle
+
+    def _sibling(self, handle: Any) -> Tensor:
+        """A new tensor with this handle, on this tensor's device and on no tape."""
+        made = Tensor.__new__(Tensor)
+        made.device, made.keys = self.device, self.keys & BACKENDS
+        made._handle = handle
+        made._meta = made._storage = made._base = made._autograd = made._view = made._views = None
+        return made
 
     def _version_now(self) -> int:
         if self.is_meta or self.lacks_handle:

@@ -72,6 +72,11 @@ def bind_attribute(name: str, x: Any = None) -> Any:
     return binder if x is None or binder is None else binder((x,), {})
 
 
+def names_one_op(fn: Any) -> bool:
+    """Whether every call of ``fn`` that has a record has the same one."""
+    return type(_BINDERS.get(fn)) is SchemaBinder
+
+
 def known(fn: Any) -> bool:
     """Whether some call of ``fn`` has a record."""
     try:
