@@ -76,5 +76,5 @@ def _row(name: str, callee: Callable[..., Any], settings: Settings, seconds: flo
     fns = {who: makers[who]() for who in settings.contenders}
     for fn in fns.values():
         fn(x)
-    calls = {who: lambda fn=fn: fn(x) for who, fn in fns.items()}  # type: ignore[misc]
+    calls = {who: lambda fn=fn: fn(x) for who, fn in fns.items()}
     return Row(name, "4x4 f32", host=host_seconds(calls, settings.device, seconds))

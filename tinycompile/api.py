@@ -22,7 +22,6 @@ from tinycompile.capture.trampoline import drive
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
 from tinycompile.optimizer_step import compiled_step
-from tinycompile.owners import OwnedEntry
 from tinycompile.pieces import CacheEntry, FirstPiece, Options
 from tinycompile.report import KernelInfo, Report, kernel_infos, make_report, stage_text
 
@@ -67,9 +66,9 @@ class CompiledFunction(FirstPiece):
     def __reduce__(self) -> Any:
         """By name, as functions do; one that does not stand under its function's name is compiled again."""
         found: Any = sys.modules.get(self.__module__)
-        for part in self.__qualname__.split("."):
+        for part in self.original.__qualname__.split("."):
             found = getattr(found, part, None)
-        return self.__qualname__ if found is self else (CompiledFunction, (self.original, self.options))
+        return self.original.__qualname__ if found is self else (CompiledFunction, (self.original, self.options))
 
     def __repr__(self) -> str:
         return f"<tinycompile of {self.original!r}>"
@@ -77,7 +76,7 @@ class CompiledFunction(FirstPiece):
     # -- inspection ------------------------------------------------------------------------------------------------------
 
     @property
-    def all_entries(self) -> list[CacheEntry | OwnedEntry]:
+    def all_entries(self) -> list[CacheEntry]:
         """Every specialisation, oldest first: of the function's beginning, then of what follows each break."""
         pieces = [self, *self.resumed.values()]
         return list(itertools.chain.from_iterable(reversed(p._entries) for p in pieces))
@@ -126,7 +125,7 @@ class CompiledFunction(FirstPiece):
         from_disk = sum(e.compiled is not None and e.compiled.from_disk for e in self.all_entries)
         return {"entries": len(self._entries), "recompiles": len(self.recompiles), "from_disk": from_disk}
 
-    def _latest(self) -> CacheEntry | OwnedEntry:
+    def _latest(self) -> CacheEntry:
         if not self._entries:
             raise RuntimeError(f"{self.__name__} has not been called yet: nothing is compiled")
         return self._entries[0]

@@ -9,7 +9,8 @@ import torch
 
 from tinycompile.base.config import config
 from tinycompile.base.errors import GraphBreakError
-from tinycompile.capture.frame import CaptureOptions, capture
+from tinycompile.capture.captured import CaptureOptions
+from tinycompile.capture.frame import capture
 from tinycompile.ir.graph_module import GraphModule
 
 

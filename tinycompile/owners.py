@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import torch
@@ -77,9 +77,7 @@ class OwnedEntry:
                 held.entries.pop(id(entry), None)
 
 
-def give(
-    entry: CacheEntry, owner: torch.nn.Module, eagerly: Callable[..., Any], gone: Callable[[Any], None]
-) -> CacheEntry | OwnedEntry:
+def give(entry: CacheEntry, owner: torch.nn.Module, eagerly: Callable[..., Any], gone: Callable[[Any], None]) -> CacheEntry:
     """Make ``owner`` keep the entry; what the function is to keep instead. ``gone(it)`` is called when the entry dies."""
     hooks = owner.__dict__["_forward_hooks"]
     held = getattr(hooks, _ATTRIBUTE, None)
@@ -90,4 +88,4 @@ def give(
         except AttributeError:  # somebody put a plain dict there
             return entry
     held.entries[id(entry)] = entry
-    return OwnedEntry(entry, owner, eagerly, gone)
+    return cast("CacheEntry", OwnedEntry(entry, owner, eagerly, gone))  # it has all that an entry has

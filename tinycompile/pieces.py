@@ -23,7 +23,8 @@ from tinycompile.base.config import config
 from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, RecompileLimitWarning
 from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.logs import log, warn, warn_once
-from tinycompile.capture.frame import Captured, CaptureOptions, capture_from
+from tinycompile.capture.captured import Captured, CaptureOptions
+from tinycompile.capture.frame import capture_from
 from tinycompile.capture.reconstruct import COMMITTED
 from tinycompile.capture.resume import Place
 from tinycompile.capture.rules.optimizers import is_step
@@ -100,7 +101,7 @@ class Piece:
         self.__name__ = name
         self.options = options
         self.recompiles: list[str] = []
-        self._entries: tuple[CacheEntry | OwnedEntry, ...] = ()
+        self._entries: tuple[CacheEntry, ...] = ()
         self._warned = False
         self._lock = lock
 
@@ -125,7 +126,7 @@ class Piece:
 
     # -- running ---------------------------------------------------------------------------------------------------------
 
-    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry | OwnedEntry:
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         """The entry whose guards hold, compiled if there is none."""
         for entry in self._entries:
             if entry.guard(*args, **kwargs):
@@ -156,7 +157,7 @@ class Piece:
             warn_once(f"compiled {self.__name__} failed where eager does not ({what}); it was run eagerly")
         return result
 
-    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry | OwnedEntry:
+    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         if self._is_full(args, kwargs):
             return self._without_code(args, kwargs)
         with self._lock:
@@ -192,7 +193,7 @@ class Piece:
             )
         return replace(newest, run=self.eagerly, compiled=None, stop=None)
 
-    def _gone(self, owned: OwnedEntry | None) -> None:
+    def _gone(self, owned: Any) -> None:
         """A module has died, and an entry with it. Without a lock, for this comes at any time; what is lost is made again."""
         self._entries = tuple(e for e in self._entries if e is not owned)
 
@@ -304,7 +305,7 @@ def _write_artifacts(entry: CacheEntry, folder: Path) -> Path | None:
         return None
 
 
-def _itself(entry: CacheEntry | OwnedEntry) -> CacheEntry | None:
+def _itself(entry: CacheEntry) -> CacheEntry | None:
     return entry.entry if isinstance(entry, OwnedEntry) else entry
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.capture.corpus import CASES
-from tinycompile.capture.frame import Captured, capture
+from tinycompile.capture.captured import Captured
+from tinycompile.capture.frame import capture
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.interpreter import run_graph
 from tinycompile.ir.verify_graph import verify_graph

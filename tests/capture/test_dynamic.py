@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tinycompile.capture.frame import CaptureOptions, capture
+from tinycompile.capture.captured import CaptureOptions
+from tinycompile.capture.frame import capture
 from tinycompile.capture.marks import mark_dynamic, mark_static
 from tinycompile.ir.interpreter import run_graph
 from tinycompile.ir.verify_graph import verify_graph

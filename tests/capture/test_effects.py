@@ -17,7 +17,8 @@ import tests.capture.breaking as breaking
 from tests.capture.corpus import r
 from tests.capture.test_corpus import same
 from tests.capture.test_resumed import compiled
-from tinycompile.capture.frame import CaptureOptions, capture
+from tinycompile.capture.captured import CaptureOptions
+from tinycompile.capture.frame import capture
 
 pytestmark = pytest.mark.pure
 CASES: dict[str, tuple[Any, Any]] = {}

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dis
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 
-from tinycompile.base import torch_private
 from tinycompile.base.errors import InternalError
-from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture.breaks import Break, GraphBreak, NotRebuildable
+from tinycompile.capture.captured import Captured, CaptureOptions
 from tinycompile.capture.execute import Frame, run_outermost
 from tinycompile.capture.guard_code import CompiledGuards, compile_guards, define
+from tinycompile.capture.modes import guard_modes
 from tinycompile.capture.opcodes.exceptions import is_deliberate
 from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.reconstruct import Rebuilder
@@ -24,177 +21,9 @@ from tinycompile.capture.resume import TRIVIAL, NotResumableError, Place, Slot, 
 from tinycompile.capture.start import FunctionStart, Start
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.values.function import Cell
-from tinycompile.eager.autocast import region_state, run_outside
+from tinycompile.eager.autocast import run_outside
 from tinycompile.eager.fake import tracing
 from tinycompile.ir.graph import Graph, Location
-
-_VARYING = (int, float, complex, str, bytes)
-
-
-@dataclass(frozen=True)
-class CaptureOptions:
-    """``dynamic``: True makes every size symbolic, False none, None those that were seen to change in ``earlier`` captures.
-
-    ``dynamic_dims``: more of them, ``(source text, dim)``; dim None for an integer argument. ``resume``: a break ends the
-    graph, and the frame goes on behind the instruction that broke; else the whole frame runs eagerly. ``redo``: an error of the
-    graph makes the caller run the frame eagerly, so that the program's own handlers see it: tensor ops in try blocks may be
-    captured. ``force``: also break before these instructions (code, index). ``compile_callee``: makes the wrapper through which
-    a callee that breaks is called."""
-
-    dynamic: bool | None = None
-    earlier: tuple[Captured, ...] = ()
-    dynamic_dims: Mapping[tuple[str, int | None], Any] = field(default_factory=dict)
-    resume: bool = False
-    redo: bool = False
-    force: Callable[[CodeType, int], bool] | None = None
-    compile_callee: Callable[[FunctionType], Callable[..., Any]] | None = None
-
-    def symbolic_dims(self, text: str, t: torch.Tensor) -> set[int]:
-        """Dims of the tensor at ``text`` that are to be symbolic."""
-        marked: set[int] = set(getattr(t, "_tinycompile_dynamic", ()))
-        static: set[int] = set(getattr(t, "_tinycompile_static", ()))
-        chosen = marked | {d for (at, d) in self.dynamic_dims if at == text and d is not None}
-        if self.dynamic:
-            chosen |= set(range(t.ndim)) - static
-        elif self.dynamic is None:
-            chosen |= {
-                d for shape in self._earlier_shapes(text, t.ndim) for d in range(t.ndim) if shape[d] != t.shape[d]
-            } - static
-        return chosen
-
-    def _earlier_shapes(self, text: str, rank: int) -> list[tuple[int, ...]]:
-        found = [e.shapes_seen.get(text) for e in self.earlier]
-        return [s for s in found if s is not None and len(s) == rank]
-
-    def symbolic_int(self, text: str, value: int) -> bool:
-        """Whether the integer argument at ``text`` is to be symbolic."""
-        if (text, None) in self.dynamic_dims:
-            return True
-        seen = [e.constants_seen.get(text) for e in self.earlier]
-        return self.dynamic is not False and any(type(s) is int and s != value for s in seen)
-
-    def symbolic_number(self, text: str, value: float) -> bool:
-        """Whether the float at ``text``, or the int that is no size, had another value before. 0 and 1 are never symbolic."""
-        if self.dynamic is False or (type(value) is int and value in (0, 1)):
-            return False
-        seen = [e.constants_seen.get(text) for e in self.earlier]
-        others = [s for s in seen if type(s) is type(value) and (type(s) is float or s not in (0, 1))]
-        return any(repr(s) != repr(value) for s in others)
-
-    def grows(self, text: str, length: int) -> bool:
-        """Whether the container at ``text`` had two other lengths before."""
-        return len({e.constants_seen[text] for e in self.earlier if text in e.constants_seen} - {length}) >= 2
-
-    def unstable(self, text: str, value: Any) -> bool:
-        """Whether the number or text at ``text`` had other values before, and no symbol can stand for it."""
-        if type(value) not in _VARYING:
-            return False
-        if self.dynamic is not False and (type(value) is float or (type(value) is int and value not in (0, 1))):
-            return False
-        seen = {e.constants_seen[text] for e in self.earlier if type(e.constants_seen.get(text)) is type(value)}
-        return len(seen - {value}) >= 2
-
-
-@dataclass(frozen=True)
-class Captured:
-    """What capture found. ``graph`` None: the frame must run eagerly, and ``breaks`` says why. With a ``place`` the frame is
-    left there: the rebuilt function returns its state, and ``breaks`` says why.
-
-    ``guard`` has the function's own parameters, and is compiled when first asked for. ``bind(graph_fn)`` gives the rebuilt
-    function, whose source is ``python``; ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``: whether each input's
-    data starts at a multiple of 16 bytes (guarded). ``calls_graph``: whether the rebuilt function needs it. ``redo_on_error``:
-    an error of the graph may be one that the program catches. ``identities``: arguments guarded to be these very objects.
-    ``owner``: the module with which the code should die."""
-
-    graph: Graph | None
-    python: str
-    breaks: tuple[Break, ...]
-    size_hints: Mapping[str, int]
-    example_inputs: tuple[Any, ...]
-    inputs_require_grad: tuple[bool, ...]
-    input_aligned: tuple[bool, ...]
-    shapes_seen: Mapping[str, tuple[int, ...]]
-    constants_seen: Mapping[str, Any]
-    code: CodeType
-    env: ShapeEnv
-    place: Place | None
-    calls_graph: bool
-    redo_on_error: bool
-    identities: Mapping[str, Any]
-    owner: torch.nn.Module | None
-    _bind: Callable[[Any], FunctionType] = field(repr=False)
-    _compile_guards: Callable[[Collection[int] | None], CompiledGuards] = field(repr=False)
-    _forget: Callable[[], None] = field(repr=False)
-    _relied_on: Collection[int] | None = None
-
-    @cached_property
-    def _guards(self) -> CompiledGuards:
-        return self._compile_guards(self._relied_on)
-
-    @property
-    def guard(self) -> Callable[..., bool]:
-        """Takes the function's arguments; whether the capture is valid for them."""
-        return self._guards.guard
-
-    @property
-    def guard_source(self) -> str:
-        """The guard as Python."""
-        return self._guards.source
-
-    @property
-    def guards(self) -> tuple[str, ...]:
-        """The guards in words."""
-        return tuple(label for _, label in self.guard_table)
-
-    @property
-    def guard_table(self) -> tuple[tuple[str, str], ...]:
-        """The same, each with what it is about: an argument, a tensor, a mode, a value, a size, an object, a parameter ..."""
-        return self._guards.table
-
-    def explain_failure(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """The first guard that a call's arguments fail, in words; empty when they pass."""
-        return self._guards.explain_failure(args, kwargs)
-
-    def bind(self, graph_fn: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-        """The rebuilt function around a way to run the graph."""
-        if self.graph is None:
-            raise InternalError("there is no graph to bind: the frame runs eagerly")
-        return self._bind(graph_fn)
-
-    def binder(self) -> Callable[[Callable[..., tuple[Any, ...]]], FunctionType]:
-        """:meth:`bind`, to be kept for long: what the capture was made from is let go of."""
-        self._forget()
-        return self._bind
-
-    def concerns(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call has the objects for which this is: of the arguments that are guarded by identity."""
-        if not self.identities:
-            return True
-        given = self._guards.read(*args, **kwargs)
-        return all(given[name] is obj for name, obj in self.identities.items())
-
-    def guarded_for(self, relied_on: Collection[int] | None) -> Captured:
-        """The same with guards for what later stages did: for the relations between sizes that they decided under ``env``, and
-        for the alignment of those inputs (by position; None: of all) on which generated code relies."""
-        return replace(self, _relied_on=relied_on)
-
-    def released(self) -> Captured:
-        """The same without the arguments it was captured with, to be kept for long."""
-        guards = self._guards
-        self._forget()
-        kept = replace(self, example_inputs=(), _bind=_released, _compile_guards=_released, _forget=_released)
-        kept.__dict__["_guards"] = guards
-        return kept
-
-    @property
-    def user_exception(self) -> bool:
-        """Whether the function itself raised during capture, and the whole frame must run eagerly for that."""
-        return self.graph is None and any(b.id == "user-exception" for b in self.breaks)
-
-    @cached_property
-    def bytecode(self) -> str:
-        """CPython's listing of the function."""
-        return dis.Bytecode(self.code).dis()
 
 
 def capture(
@@ -256,7 +85,7 @@ class _Attempt:
         tr = self.tr
         with tr.env.active(), tracing(tr.builder), tr.own_regions():
             try:
-                _guard_modes(tr)
+                guard_modes(tr)
                 self.frame = self.start.frame(tr, args, kwargs)
                 if run_outermost(tr, self.frame, stop):
                     self._returned(self.frame)
@@ -349,27 +178,6 @@ class _Attempt:
         return _finish(self)
 
 
-def _guard_modes(tr: Tracer) -> None:
-    check = tr.guards.state_check
-    if not torch_private.no_python_modes():
-        check("not _no_python_modes()", "a torch function or dispatch mode")
-        raise GraphBreak("mode", "a torch function or dispatch mode is active")
-    check(f"_grad_enabled() is {tr.grad_enabled}", f"grad mode is {'on' if tr.grad_enabled else 'off'}")
-    inference = torch.is_inference_mode_enabled()
-    if tr.root_regions is None and not inference:
-        check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode")
-    else:
-        check("_no_python_modes()", "no torch function or dispatch mode")
-        check(f"_inference_mode() is {inference}", f"inference mode is {'on' if inference else 'off'}")
-        if tr.root_regions is None:
-            check("not _any_autocast()", "no autocast")
-        else:
-            state, now = tr.guards.hold(tr.root_regions, "autocast"), tr.guards.hold(region_state, "region_state")
-            check(f"{now.name}() == {state.name}", f"autocast: {state.value}")
-    dtype = tr.guards.hold(torch.get_default_dtype(), str(torch.get_default_dtype()).removeprefix("torch."))
-    tr.guards.state_check(f"_default_dtype() is {dtype.name}", f"the default dtype is {dtype.value}")
-
-
 def _is_ours(error: Exception) -> bool:
     """Whether an error shows a fault of capture rather than of the function that is captured."""
     if isinstance(error, AssertionError) and is_deliberate(error):
@@ -434,11 +242,6 @@ def _owner(tr: Tracer) -> torch.nn.Module | None:
     """The module that the code is for, and lives with: an argument, or else the first that was met."""
     held = [*(h.value for h in tr.guards.identities.values()), *tr.guards.held.values()]
     return next((m for m in held if isinstance(m, torch.nn.Module)), None)
-
-
-def _released(*_: Any) -> Any:
-    """Stands for what a capture can no longer do."""
-    raise InternalError("this capture has let go of what it was made from")
 
 
 def _described(place: Place) -> str:

@@ -57,8 +57,8 @@ from tinycompile.ir.graph import Location
 from tinycompile.ops import table
 
 if TYPE_CHECKING:
+    from tinycompile.capture.captured import CaptureOptions
     from tinycompile.capture.execute import Frame
-    from tinycompile.capture.frame import CaptureOptions
 
 _TORCH_ROOT = os.path.dirname(torch.__file__) + os.sep
 _RULES_LOADED = (

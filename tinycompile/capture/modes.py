@@ -1,0 +1,36 @@
+"""Guards on the modes around a call: gradients, inference, autocast, torch-function and dispatch modes, the default dtype."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tinycompile.base import torch_private
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.eager.autocast import region_state
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+def guard_modes(tr: Tracer) -> None:
+    """The modes of this call must be those of each later one. Breaks under a mode that capture can't follow."""
+    check = tr.guards.state_check
+    if not torch_private.no_python_modes():
+        check("not _no_python_modes()", "a torch function or dispatch mode")
+        raise GraphBreak("mode", "a torch function or dispatch mode is active")
+    check(f"_grad_enabled() is {tr.grad_enabled}", f"grad mode is {'on' if tr.grad_enabled else 'off'}")
+    inference = torch.is_inference_mode_enabled()
+    if tr.root_regions is None and not inference:
+        check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode")
+    else:
+        check("_no_python_modes()", "no torch function or dispatch mode")
+        check(f"_inference_mode() is {inference}", f"inference mode is {'on' if inference else 'off'}")
+        if tr.root_regions is None:
+            check("not _any_autocast()", "no autocast")
+        else:
+            state, now = tr.guards.hold(tr.root_regions, "autocast"), tr.guards.hold(region_state, "region_state")
+            check(f"{now.name}() == {state.name}", f"autocast: {state.value}")
+    dtype = tr.guards.hold(torch.get_default_dtype(), str(torch.get_default_dtype()).removeprefix("torch."))
+    tr.guards.state_check(f"_default_dtype() is {dtype.name}", f"the default dtype is {dtype.value}")
