@@ -1,6 +1,6 @@
 """Random Python functions, compiled with and without breaks, do what eager does.
 
-``TINYCOMPILE_RANDOM_FUNCTIONS`` says how many are tried; by default a few."""
+With ``TINYCOMPILE_TESTS=full`` 5,000 are tried, by default a few; ``TINYCOMPILE_RANDOM_FUNCTIONS`` says how many else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
 
 pytestmark = pytest.mark.pure
-COUNT = int(os.environ.get("TINYCOMPILE_RANDOM_FUNCTIONS", "60"))
+FULL = os.environ.get("TINYCOMPILE_TESTS") == "full"
+COUNT = int(os.environ.get("TINYCOMPILE_RANDOM_FUNCTIONS", "5000" if FULL else "40"))
 TENSORS = ("a", "b", "c")
 NUMBERS = ("m", "n")
 LOG: list[Any] = []
