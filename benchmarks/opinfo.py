@@ -17,7 +17,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import torch
 
 import tinycompile
 from benchmarks.opinfo_backends import BACKENDS
+from benchmarks.opinfo_backward import check_gradients
 from benchmarks.opinfo_judge import Call, DifferenceError, Judge, compare, run
 from tinycompile.base.config import config
 from tinycompile.base.errors import GraphBreakError
@@ -132,6 +133,19 @@ def check_entry(entry: Any, device: str, dtype: torch.dtype, backend: str, limit
     return outcome
 
 
+def check_backward(entry: Any, device: str, dtype: torch.dtype, limit: int | None) -> Outcome:
+    """Compare the gradients of every sample that has some; ``fused`` counts those that are right."""
+    outcome = Outcome(entry.formatted_name, str(dtype).removeprefix("torch."))
+    start = time.perf_counter()
+    for i, call in enumerate(calls(entry, device, dtype, limit)):
+        outcome.samples += 1
+        with _guarded(outcome, i):
+            check_gradients(entry.get_op(), call, i)
+            outcome.fused += 1
+    outcome.seconds = round(time.perf_counter() - start, 2)
+    return outcome
+
+
 def _compiled(op: Callable[..., Any], backend: Any, fullgraph: bool = True) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         return op(*args, **kwargs)
@@ -166,9 +180,14 @@ def work(options: argparse.Namespace) -> None:
             dtype = getattr(torch, name)
             if (entry.formatted_name, name) in known or dtype not in entry.supported_dtypes(options.device):
                 continue
+            if options.backward and (not entry.supports_autograd or not dtype.is_floating_point):
+                continue
             _write(out, Outcome(entry.formatted_name, name, status="crashed"))
             try:
-                outcome = check_entry(entry, options.device, dtype, options.backend, options.samples)
+                if options.backward:
+                    outcome = check_backward(entry, options.device, dtype, options.samples)
+                else:
+                    outcome = check_entry(entry, options.device, dtype, options.backend, options.samples)
             except Exception as error:  # noqa: BLE001  # the database's own fault: samples that can't be made
                 outcome = Outcome(entry.formatted_name, name, status=f"no samples: {type(error).__name__}: {error}"[:300])
             _write(out, outcome)
@@ -212,6 +231,53 @@ def summary(outcomes: Sequence[Outcome], details: bool) -> str:
     return "\n".join(rows)
 
 
+def markdown(results: Mapping[Path, Sequence[Outcome]], names: Mapping[str, str]) -> str:
+    """Counts by file and dtype; the op names that need no library call on any sample; what differs or was not finished."""
+    every = [o for outcomes in results.values() for o in outcomes]
+    lines = [
+        "# torch's op database",
+        "",
+        "Written by `python -m benchmarks.opinfo --markdown`. A row is a results file and a dtype. *Fused*: no library call is "
+        "left on any sample; *right*: every sample equals eager (value judged by float64, shape, strides, dtype, aliasing, "
+        "writes to arguments, or the type of the exception).",
+        "",
+        "| run | dtype | entries | fused | right | samples | fused | with library calls | with graph breaks | wrong |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for path, outcomes in results.items():
+        for dtype in dict.fromkeys(o.dtype for o in outcomes):
+            of = [o for o in outcomes if o.dtype == dtype]
+            right = [o for o in of if o.status == "done" and not o.failed]
+            fused = [o for o in right if o.samples and o.fused == o.samples]
+            rows = [(o.samples, o.fused, o.extern, sum(o.broken.values()), sum(o.failed.values())) for o in of]
+            sums = (sum(column) for column in zip(*rows, strict=True))
+            cells = (path.stem, dtype, len(of), len(fused), len(right), *sums)
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    first = next(iter(results.values()), [])
+    fused_names, rest = fused_by_name(first, names)
+    lines += [
+        "",
+        f"## {len(fused_names)} op names without a library call on any float32 sample",
+        "",
+        ", ".join(f"`{n}`" for n in fused_names),
+    ]
+    lines += ["", f"## {len(rest)} op names with library calls or graph breaks", "", ", ".join(f"`{n}`" for n in rest)]
+    wrong = [f"* `{o.entry}` {o.dtype}: {n} x {k}: {o.messages[k][:200]}" for o in every for k, n in o.failed.items()]
+    unfinished = [f"* `{o.entry}` {o.dtype}: {o.status}" for o in every if o.status != "done"]
+    lines += ["", f"## Wrong: {len(wrong)}", "", *wrong, "", f"## Not finished: {len(unfinished)}", "", *unfinished]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def fused_by_name(outcomes: Sequence[Outcome], names: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Op names all of whose float32 entries have samples and no library call; and the rest."""
+    whole: dict[str, bool] = {}
+    for o in outcomes:
+        if o.dtype == "float32" and o.samples:
+            fused = o.status == "done" and o.fused == o.samples
+            whole[names.get(o.entry, o.entry)] = whole.get(names.get(o.entry, o.entry), True) and fused
+    return sorted(n for n, w in whole.items() if w), sorted(n for n, w in whole.items() if not w)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m benchmarks.opinfo", description=__doc__)
@@ -220,9 +286,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--dtypes", type=lambda text: text.split(","), default=list(DTYPES), help="comma-separated (default: all)")
     p.add_argument("--samples", type=int, metavar="N", help="at most N samples an entry and dtype (default: all)")
     p.add_argument("--backend", choices=list(BACKENDS), default="cpp")
+    p.add_argument("--backward", action="store_true", help="compare gradients instead (through the joint graph, op by op)")
     p.add_argument("--out", type=Path, help="the results file (default: benchmarks/out/opinfo_BACKEND.jsonl)")
     p.add_argument("--details", action="store_true", help="print a line for each failure")
     p.add_argument("--table-only", action="store_true", help="print what the results file holds, run nothing")
+    p.add_argument(
+        "--markdown", type=Path, help="write the table of the results files given with --with as Markdown, run nothing"
+    )
+    p.add_argument("--with", dest="files", type=Path, nargs="*", default=[], metavar="FILE", help="results for --markdown")
     p.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return p
 
@@ -231,7 +302,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run what is missing and print the table; 0 if nothing failed."""
     given = list(sys.argv[1:] if argv is None else argv)
     options = parser().parse_args(given)
-    options.out = options.out or Path("benchmarks/out") / f"opinfo_{options.backend}.jsonl"
+    if options.markdown:
+        names = {e.formatted_name: e.name for e in entries()}
+        options.markdown.write_text(markdown({f: read(f) for f in options.files}, names), encoding="utf-8")
+        return 0
+    options.out = options.out or Path("benchmarks/out") / f"opinfo_{'backward' if options.backward else options.backend}.jsonl"
     options.out.parent.mkdir(parents=True, exist_ok=True)
     if options.child:
         work(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,10 @@ class Call:
 
         return Call(_mapped(self.args, one), _mapped(self.kwargs, one))
 
+    def mapped(self, fn: Callable[[Any], Any]) -> Call:
+        """With ``fn`` of each tensor and dtype."""
+        return Call(_mapped(self.args, fn), _mapped(self.kwargs, fn))
+
     def wide(self) -> Call:
         """The same values in double precision."""
         return Call(_converted(self.args, _WIDE), _converted(self.kwargs, _WIDE))
@@ -85,7 +90,7 @@ _MORE_EXACT: dict[Any, tuple[str, tuple[int, ...]]] = {
 
 
 def _by_mpmath(name: str, leading: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
-    import mpmath
+    mpmath = importlib.import_module("mpmath")
 
     def one(v: float) -> float:
         found = getattr(mpmath, name)(*leading, v)
@@ -130,7 +135,7 @@ class Judge:
 
     def _ask(self, what: str, call: Callable[[], Call], at: int) -> Any:
         if what not in self.asked:
-            self.asked[what] = list(_leaves(run(self.op, call(), self.seed)))
+            self.asked[what] = list(leaves(run(self.op, call(), self.seed)))
         return self.asked[what][at] if at < len(self.asked[what]) else None
 
 
@@ -143,33 +148,40 @@ def compare(got: Any, want: Any, mine: Call, theirs: Call, judge: Judge, values:
             raise DifferenceError("exception", f"{_shown(got)}, eager {_shown(want)}")
         return
     _structure(got, want, "result")
-    ours, eagers = list(_leaves(got)), list(_leaves(want))
-    _same_aliases(ours, eagers, list(_leaves((mine.args, mine.kwargs))), list(_leaves((theirs.args, theirs.kwargs))))
+    ours, eagers = list(leaves(got)), list(leaves(want))
+    _same_aliases(ours, eagers, list(leaves((mine.args, mine.kwargs))), list(leaves((theirs.args, theirs.kwargs))))
     for i, (g, w) in enumerate(zip(ours, eagers, strict=True)):
         if isinstance(w, torch.Tensor):
             _same_metadata(g, w, i)
-            if not values or _bit_equal(g, w):
-                continue
-            if not (w.is_floating_point() or w.is_complex()):
-                raise DifferenceError("value", f"result {i}: {_first_difference(g, w)}")
-            _close(g, w, judge, i)
+            if values:
+                compare_values(g, w, judge, i)
         elif values and not (g == w or (g != g and w != w)):
             raise DifferenceError("value", f"result {i}: {g!r}, eager {w!r}")
-    for i, (g, w) in enumerate(zip(_leaves((mine.args, mine.kwargs)), _leaves((theirs.args, theirs.kwargs)), strict=True)):
+    for i, (g, w) in enumerate(zip(leaves((mine.args, mine.kwargs)), leaves((theirs.args, theirs.kwargs)), strict=True)):
         if isinstance(w, torch.Tensor) and not _bit_equal(g, w):
             raise DifferenceError("mutation", f"argument {i} differs after the call")
+
+
+def compare_values(got: torch.Tensor, want: torch.Tensor, judge: Judge, at: int) -> None:
+    """Raise DifferenceError unless the values of result ``at`` are as good as eager's."""
+    if _bit_equal(got, want):
+        return
+    if not (want.is_floating_point() or want.is_complex()):
+        raise DifferenceError("value", f"result {at}: {_first_difference(got, want)}")
+    _close(got, want, judge, at)
 
 
 # --- structure and metadata ----------------------------------------------------------------------------------------------
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def leaves(value: Any) -> Iterator[Any]:
+    """What is no container, in order."""
     if isinstance(value, dict):
         for v in value.values():
-            yield from _leaves(v)
+            yield from leaves(v)
     elif isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         for v in value:
-            yield from _leaves(v)
+            yield from leaves(v)
     else:
         yield value
 

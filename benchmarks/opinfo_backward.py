@@ -1,0 +1,63 @@
+"""Gradients of the op database's samples: forward and backward of the compiled joint graph against torch's autograd.
+
+The gradient of every float argument, of the sum of all float results with fixed weights. Values, shapes and dtypes are
+compared, as results are (float64 judges); where eager has no gradient, zeros will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import tinycompile
+from benchmarks.opinfo_judge import Call, DifferenceError, Judge, compare_values, leaves, run
+
+
+def gradients(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of ``fn``'s arguments that returns their gradients, in order; None where nothing depends on them."""
+
+    def pull_back(*args: Any, **kwargs: Any) -> Any:
+        inputs: list[torch.Tensor] = []
+
+        def leaf(t: Any) -> Any:
+            if not isinstance(t, torch.Tensor) or not t.is_floating_point():
+                return t
+            inputs.append(t.detach().requires_grad_())
+            return inputs[-1]
+
+        call = Call(args, kwargs).mapped(leaf)
+        results = [r for r in leaves(fn(*call.args, **call.kwargs)) if isinstance(r, torch.Tensor) and r.requires_grad]
+        results = [r for r in results if r.is_floating_point()]
+        if not results or not inputs:
+            return ()
+        weights = [torch.cos(torch.arange(r.numel(), dtype=torch.float64)).reshape(r.shape).to(r.dtype) for r in results]
+        return torch.autograd.grad(results, inputs, weights, allow_unused=True)
+
+    return pull_back
+
+
+def check_gradients(op: Callable[..., Any], call: Call, seed: int) -> None:
+    """Raise DifferenceError unless the compiled function's gradients are as good as eager's."""
+    want = run(gradients(op), call.copy(), seed)
+    if isinstance(want, Exception):  # not differentiable there
+        return
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return op(*args, **kwargs)
+
+    got = run(gradients(tinycompile.compile(called, backend="aot_eager", dynamic=False)), call.copy(), seed)
+    if isinstance(got, Exception):
+        raise DifferenceError("gradient", f"{type(got).__name__}: {got}")
+    if len(got) != len(want):
+        raise DifferenceError("gradient", f"{len(got)} gradients, eager {len(want)}")
+    judge = Judge(gradients(op), call, seed)
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        if g is None and w is None:
+            continue
+        like = w if g is None else g
+        g, w = (torch.zeros_like(like) if v is None else v for v in (g, w))
+        if (g.shape, g.dtype) != (w.shape, w.dtype):
+            raise DifferenceError("gradient", f"of argument {i}: {g.dtype}{list(g.shape)}, eager {w.dtype}{list(w.shape)}")
+        compare_values(g, w, judge, i)
