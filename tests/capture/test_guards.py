@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tinycompile.api import CompiledFunction
 from tinycompile.capture.frame import capture
 from tinycompile.ir.interpreter import run_graph
+from tinycompile.pieces import Options
 
 pytestmark = pytest.mark.pure
 
@@ -441,3 +443,36 @@ def test_the_forward_of_a_compiled_modules_class_replaced():
     assert torch.equal(compiled(X), module(X))
     Plus.forward.__code__ = (lambda self, x: x * 3).__code__
     assert torch.equal(compiled(X), X * 3)
+
+
+class _Tagged(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda: torch.eye(3).to_sparse(),
+        lambda: torch.eye(3).as_subclass(_Tagged),
+        lambda: torch.ones(3, dtype=torch.complex64).conj(),
+        lambda: torch.inference_mode()(torch.ones)(3, 3),
+        lambda: torch.quantize_per_tensor(torch.eye(3), 0.1, 0, torch.qint8),
+        lambda: type("Weird", (list,), {})([1]),
+        lambda: (i for i in range(3)),
+        lambda: ValueError("no"),
+    ],
+    ids=["sparse", "subclass", "conjugate", "inference", "quantised", "list subclass", "generator", "exception"],
+)
+@pytest.mark.parametrize("resume", [True, False])
+def test_what_broke_for_one_kind_does_not_break_for_another(odd, resume):
+    def f(x):
+        return x + 1 if type(x) is torch.Tensor and x.layout is torch.strided and not x.is_quantized else type(x)
+
+    compiled = CompiledFunction(f, Options(backend="eager", resume=resume))
+    for _ in range(2):
+        value = odd()
+        got, want = compiled(value), f(value)
+        assert got is want if isinstance(want, type) else torch.equal(got, want)
+    assert torch.equal(compiled(X), X + 1)
+    first = compiled._entries[0]
+    assert first.compiled is not None and not first.captured.breaks and first.guard(X)

@@ -16,8 +16,10 @@ from tinycompile.capture.guard_code import CompiledGuards, compile_guards, defin
 from tinycompile.capture.modes import guard_modes
 from tinycompile.capture.opcodes.exceptions import is_deliberate
 from tinycompile.capture.opcodes.stack import NULL
+from tinycompile.capture.pins import guard_kind
 from tinycompile.capture.reconstruct import Rebuilder
 from tinycompile.capture.resume import TRIVIAL, NotResumableError, Place, Slot, is_resumable, is_trivial, outcomes
+from tinycompile.capture.sources import is_argument
 from tinycompile.capture.start import FunctionStart, Start
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.values.function import Cell
@@ -58,6 +60,9 @@ def _stopped(broken: _Attempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         attempt.breaks, attempt.callee_broke = broken.breaks, broken.callee_broke and stop == broken.leave_at
         attempt.follow(args, kwargs, stop)
         if attempt.place is not None:
+            for obj, source in broken.tr.guards.odd:  # why the graph ends here
+                if is_argument(source):
+                    guard_kind(attempt.tr, obj, source)
             return attempt
         earlier = attempt.leave_at
         stop = earlier if earlier is not None and earlier < stop else None

@@ -15,7 +15,7 @@ import torch
 
 from tinycompile.base import torch_private
 from tinycompile.capture.guard_entries import READ_ERRORS, Entry
-from tinycompile.capture.sources import Held, HeldItem
+from tinycompile.capture.sources import Held, HeldItem, Source
 from tinycompile.ir.builder import UniqueNames, identifier
 
 
@@ -63,6 +63,7 @@ class GuardSet:
     alignments: dict[str, tuple[bool, str]] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     held_tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    odd: list[tuple[Any, Source]] = field(default_factory=list)  # what could not be modelled, for its kind
     _by_id: dict[int, Held] = field(default_factory=dict)
 
     # --- collecting ---

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from tinycompile.base import torch_private
 from tinycompile.capture.sources import Held, HeldItem, Local, Source
 from tinycompile.capture.values.base import Value
 
@@ -42,3 +45,15 @@ def guard_one_object(tr: Tracer, found: Value, where: Source) -> None:
     """Two ways lead to one object."""
     if found.source is not None and found.source != where:
         tr.guards.check(f"{where.text} is {found.source.text}", f"{where.label} is {found.source.label}")
+
+
+def guard_kind(tr: Tracer, obj: Any, source: Source) -> None:
+    """Guard the class alone; of a tensor also the keys by which torch dispatches, which tell sparse from dense, and so on."""
+    if isinstance(source, Held):
+        return
+    tr.guards.odd.append((obj, source))
+    cls, text = tr.guards.hold(type(obj), f"{type(obj).__name__}_"), source.text
+    check = f"_type({text}) is {cls.name}"
+    if isinstance(obj, torch.Tensor):
+        check += f" and _raw_keys({text}) == {torch_private.raw_keys(obj)}"
+    tr.guards.check(check, f"{source.label} is a {type(obj).__name__} of this kind")

@@ -146,3 +146,10 @@ class HeldItem(Source):
     def mapping(self) -> Mapping[str, Any]:
         """The dict itself."""
         return self.of.value
+
+
+def is_argument(source: Source) -> bool:
+    """Whether a value comes from a parameter of the captured function, by whatever path."""
+    while source.base is not None:
+        source = source.base
+    return isinstance(source, Local)

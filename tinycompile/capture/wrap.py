@@ -14,6 +14,7 @@ from tinycompile.capture import wrap_containers as containers
 from tinycompile.capture import wrap_data as data
 from tinycompile.capture import wrap_functions as functions
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.pins import guard_kind
 from tinycompile.capture.sources import Source
 from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
 from tinycompile.capture.values.base import Value
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
 
 def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     """The Value of an object from outside, guarded. Where breaks can be resumed, one that can't be modelled is Opaque."""
-    if not tr.options.resume:
-        return _wrap(tr, obj, source)
     try:
         return _wrap(tr, obj, source)
     except GraphBreak as why:
+        guard_kind(tr, obj, source)  # what broke for one kind need not break for another
+        if not tr.options.resume:
+            raise
         return Opaque(source, why)
 
 
