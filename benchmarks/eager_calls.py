@@ -1,4 +1,4 @@
-"""What our dispatcher adds to one small op of the eager layer: ``add`` on tensors of 4 elements, against the same on torch's."""
+"""What our dispatcher adds to a small op of the eager layer: ``add`` of 4 elements, against the same on torch tensors."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import torch
 from tinycompile.base.expr import symbols
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.rules.optimizers import is_step
+from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import Held, Local, Source
 from tinycompile.capture.tracer import Tracer
@@ -134,6 +135,8 @@ class Rebuilder:
             return [] if value.content is None else [value.content]
         if isinstance(value, FunctionValue) and value.fn is None:
             return [*value.defaults, *value.kwdefaults.values(), *value.closure, *value.attributes.values()]
+        if isinstance(value, MappedFunction):
+            return [value.fn]
         if isinstance(value, PartialValue):
             return [value.fn, *value.args, *value.kwargs.values()]
         if isinstance(value, BoundFunction):
@@ -369,6 +372,10 @@ class Rebuilder:
     def _grad_mode(self, value: GradMode) -> str:
         return f"{self.held(entered_grad_mode, 'entered_grad_mode')}({value.mode}, {value.now}, {value.before})"
 
+    def _mapped(self, value: MappedFunction) -> str:
+        in_dims, out_dims, randomness = (self._constant(o) for o in value.options)
+        return f"{self.held(value.made_by, 'vmap')}({self.expr(value.fn)}, {in_dims}, {out_dims}, {randomness})"
+
     def _autocast(self, value: AutocastMode) -> str:
         return f"{self.held(rebuilt_autocast, 'rebuilt_autocast')}({self.held(value.settings, 'settings')}, {self.held(value.before, 'before')})"
 
@@ -455,6 +462,7 @@ _REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
     NewObject: Rebuilder._new_object,
     GradMode: Rebuilder._grad_mode,
     AutocastMode: Rebuilder._autocast,
+    MappedFunction: Rebuilder._mapped,
     NullContext: Rebuilder._null_context,
     UnderGradMode: Rebuilder._under_grad_mode,
     Getter: Rebuilder._getter,

@@ -27,6 +27,7 @@ from tinycompile.capture.values.tensor import Memory, TensorValue
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.autocast import cast_call, outside
+from tinycompile.eager.batched import BatchedTensor
 from tinycompile.eager.fake import FakeTensor, fake_extern_meta, path_of
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.interpreter import torch_function
@@ -172,7 +173,7 @@ def wrap_result(tr: Tracer, result: Any, operands: Sequence[Value], alias: bool 
 
 
 def _wrap(tr: Tracer, result: Any, cls: type, grad: bool, memory: Memory | None) -> Value:
-    if isinstance(result, FakeTensor):
+    if isinstance(result, (FakeTensor, BatchedTensor)):
         floating = result.meta.dtype.is_floating_point or result.meta.dtype.is_complex
         if grad and floating and not tr.grad_enabled and tr.root_grad_enabled:  # under no_grad inside a region with gradients
             result, grad = dispatcher.call("detach", result), False
@@ -262,6 +263,8 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
 def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
     """Record a call of torch's own function, known to be free of effects, by path."""
     inputs = list(tensors_in(tr, operands))
+    if any(isinstance(t.fake, BatchedTensor) for t in inputs):
+        raise GraphBreak("unsupported-op", f"{path} has no batching rule: under vmap it is called once an example")
     _specialise(inputs)
     tr.about_to_record()
     try:

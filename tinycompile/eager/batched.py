@@ -82,6 +82,11 @@ class BatchedTensor(Tensor):
         return self.value.shape[1:] if self.batched else self.value.shape
 
     @property
+    def ref(self) -> Any:
+        """The recorder's name for all examples together, where they are fakes."""
+        return self.value.ref  # type: ignore[attr-defined]
+
+    @property
     def storage(self) -> Any:
         """That of all examples."""
         return self.value.storage

@@ -1,0 +1,125 @@
+"""``tinycompile.vmap`` and ``torch.vmap`` inside a compiled function: followed, with fakes that have one more dim than they show.
+
+The ops that the function calls go through the Batched key, so the graph has those that run on all examples at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.capture import torch_calls
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.rules.registry import Args, rule
+from tinycompile.capture.values.base import Kwargs, Value
+from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
+from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.eager.batched import Level
+from tinycompile.eager.vmap import enter, leave, level, vmap
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+class MappedFunction(Value):
+    """What ``vmap(fn)`` gives. ``options``: in_dims, out_dims, randomness."""
+
+    __slots__ = ("fn", "made_by", "options")
+
+    def __init__(self, made_by: Any, fn: Value, options: tuple[Any, Any, str]) -> None:
+        super().__init__()
+        self.made_by, self.fn, self.options = made_by, fn, options
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        in_dims, out_dims, randomness = self.options
+        each = list(in_dims) if isinstance(in_dims, (tuple, list)) else [in_dims] * len(args)
+        if len(each) != len(args):
+            raise GraphBreak("unsupported-argument", "in_dims of vmap that do not fit the arguments")
+        pairs = [p for a, d in zip(args, each, strict=True) for p in _leaves(tr, a, d)]
+        pairs += [p for v in kwargs.values() for p in _leaves(tr, v, 0)]
+        sizes = [t.meta.shape[d] for t, d in pairs if d is not None and -t.meta.rank <= d < t.meta.rank]
+        if len(sizes) != sum(d is not None for _, d in pairs) or not sizes or any(s != sizes[0] for s in sizes):
+            raise GraphBreak("unsupported-argument", "dims of vmap that do not fit the arguments")
+        with level(sizes[0], randomness) as here:
+            given = [_entered(tr, a, d, here) for a, d in zip(args, each, strict=True)]
+            result = self.fn.call(tr, given, {k: _entered(tr, v, 0, here) for k, v in kwargs.items()})
+            return _left(tr, result, out_dims, here)
+
+
+def _leaves(tr: Tracer, value: Value, dims: Any) -> list[tuple[TensorValue, int | None]]:
+    if isinstance(value, TensorValue):
+        return [(value, dims)]
+    parts, each = _parts(tr, value, dims)
+    return [pair for v, d in zip(parts, each, strict=True) for pair in _leaves(tr, v, d)]
+
+
+def _parts(tr: Tracer, value: Value, dims: Any) -> tuple[list[Value], list[Any]]:
+    if isinstance(value, SequenceValue):
+        parts = list(value.values(tr))
+    elif isinstance(value, DictValue):
+        parts = [v for _, v in value.pairs(tr)]
+    else:
+        return [], []
+    each = list(dims) if isinstance(dims, (tuple, list)) else [dims] * len(parts)
+    if len(each) != len(parts):
+        raise GraphBreak("unsupported-argument", "dims of vmap that do not fit a structure")
+    return parts, each
+
+
+def _rebuilt(tr: Tracer, value: Value, dims: Any, fn: Callable[[Value, Any], Value]) -> Value:
+    """The structure of ``value`` with ``fn`` applied to its parts."""
+    parts, each = _parts(tr, value, dims)
+    items = [fn(v, d) for v, d in zip(parts, each, strict=True)]
+    if isinstance(value, DictValue):
+        return DictValue(tr, [(k, v) for (k, _), v in zip(value.pairs(tr), items, strict=True)])
+    if isinstance(value, ListValue):
+        return ListValue(items)
+    if isinstance(value, SequenceValue):
+        return TupleValue(items, cls=value.cls)
+    return value
+
+
+def _entered(tr: Tracer, value: Value, dims: Any, here: Level) -> Value:
+    if not isinstance(value, TensorValue):
+        return _rebuilt(tr, value, dims, lambda v, d: _entered(tr, v, d, here))
+    return value if dims is None else torch_calls.wrap_result(tr, enter(value.fake, dims, here), [value], alias=True)
+
+
+def _left(tr: Tracer, value: Value, dims: Any, here: Level) -> Value:
+    if not isinstance(value, TensorValue):
+        if not isinstance(value, (SequenceValue, DictValue)):
+            raise GraphBreak("unsupported-value", "a function under vmap returns something other than tensors")
+        return _rebuilt(tr, value, dims, lambda v, d: _left(tr, v, d, here))
+    dim = dims[0] if isinstance(dims, (tuple, list)) else dims
+    return torch_calls.wrap_result(tr, leave(value.fake, dim, here), [value], alias=True)
+
+
+@rule(vmap)
+def _vmap(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return _mapped(vmap, tr, args, kwargs)
+
+
+@rule(torch.vmap)
+def _torch_vmap(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return _mapped(torch.vmap, tr, args, kwargs)
+
+
+_OPTIONS = ("in_dims", "out_dims", "randomness")
+
+
+def _mapped(made_by: Any, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    given: dict[str, Any] = {"in_dims": 0, "out_dims": 0, "randomness": "error"}
+    named = {**dict(zip(("func", *_OPTIONS), args, strict=False)), **kwargs}
+    fn = named.pop("func", named.pop("fn", None))
+    chunks = named.pop("chunk_size", Const(None))
+    if fn is None or named.keys() - given.keys() or chunks.constant(tr) is not None:
+        raise GraphBreak("unsupported-argument", "vmap with other arguments than the function, its dims and randomness")
+    given |= {k: v.constant(tr) for k, v in named.items()}
+    return MappedFunction(made_by, fn, (given["in_dims"], given["out_dims"], given["randomness"]))
