@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("expecttest")
 
-from benchmarks.opinfo import check_entry, entries, main, read
+from benchmarks.opinfo import check_backward, check_entry, entries, main, read
 
 pytestmark = pytest.mark.cpu
 
@@ -30,6 +30,15 @@ def test_other_dtypes_equal_eager(entry: Any, dtype: torch.dtype) -> None:
         pytest.skip(f"torch has no {dtype} kernel")
     outcome = check_entry(entry, "cpu", dtype, "loops", 2)
     assert not outcome.failed, outcome.messages
+
+
+WITH_GRADIENTS = [e for e in EVERY if e.supports_autograd]
+
+
+@pytest.mark.parametrize("entry", WITH_GRADIENTS[5::24], ids=lambda e: e.formatted_name)
+def test_gradients_equal_eager(entry: Any) -> None:
+    outcome = check_backward(entry, "cpu", torch.float64, 2)
+    assert outcome.samples and not outcome.failed, outcome.messages
 
 
 # Each was wrong once: list indices, negative indices with a dim, padding that crops, named results, packets and overloads of
