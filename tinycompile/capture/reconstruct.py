@@ -15,8 +15,8 @@ import torch
 
 from tinycompile.base.expr import symbols
 from tinycompile.capture.breaks import NotRebuildable
-from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.rules.mapping import MappedFunction
+from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import Held, Local, Source
 from tinycompile.capture.tracer import Tracer
@@ -377,7 +377,8 @@ class Rebuilder:
         return f"{self.held(value.made_by, 'vmap')}({self.expr(value.fn)}, {in_dims}, {out_dims}, {randomness})"
 
     def _autocast(self, value: AutocastMode) -> str:
-        return f"{self.held(rebuilt_autocast, 'rebuilt_autocast')}({self.held(value.settings, 'settings')}, {self.held(value.before, 'before')})"
+        settings, before = self.held(value.settings, "settings"), self.held(value.before, "before")
+        return f"{self.held(rebuilt_autocast, 'rebuilt_autocast')}({settings}, {before})"
 
     def _under_grad_mode(self, value: UnderGradMode) -> str:
         mode = torch.enable_grad if value.mode.mode else torch.no_grad

@@ -1,4 +1,4 @@
-"""``tinycompile.vmap`` and ``torch.vmap`` inside a compiled function: followed, with fakes that have one more dim than they show.
+"""``tinycompile.vmap`` and ``torch.vmap`` inside a compiled function: followed, with fakes that hide one dim.
 
 The ops that the function calls go through the Batched key, so the graph has those that run on all examples at once.
 """
