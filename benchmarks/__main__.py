@@ -1,4 +1,5 @@
-"""``python -m benchmarks --suite kernels|shapes|overhead|compile|streams``: measure, print, save JSON, Markdown and a plot."""
+"""``python -m benchmarks --suite kernels|shapes|overhead|compile|streams|models|zoo``: measure, print, save JSON,
+Markdown and a plot."""
 
 from __future__ import annotations
 
@@ -12,11 +13,14 @@ import torch
 
 from benchmarks.compile_suite import run_compile
 from benchmarks.contenders import CONTENDERS, DEFAULT, Settings
+from benchmarks.model_suite import run_models
+from benchmarks.plain_models import PLAIN
 from benchmarks.results import Results
 from benchmarks.runtime_suites import run_kernels, run_overhead
 from benchmarks.shapes import SHAPES
 from benchmarks.streams_suite import StreamResults, run_streams
 from benchmarks.workloads import WORKLOADS, Workload, select
+from benchmarks.zoo import ZOO
 
 SUITES: dict[str, Callable[[Sequence[Workload], Settings], Results | StreamResults]] = {
     "kernels": run_kernels,
@@ -27,13 +31,17 @@ SUITES: dict[str, Callable[[Sequence[Workload], Settings], Results | StreamResul
 }
 
 
+MODEL_SUITES = {"models": PLAIN, "zoo": ZOO}
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    p.add_argument("--suite", choices=[*SUITES, "all"], default="kernels")
+    p.add_argument("--suite", choices=[*SUITES, *MODEL_SUITES, "all"], default="kernels")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--quick", action="store_true", help="a few workloads, fewer rounds")
-    p.add_argument("--only", default="", metavar="TEXT", help="only workloads with this text in their name")
+    p.add_argument("--only", default="", metavar="TEXT", help="only workloads with this in their name; A|B: either")
+    p.add_argument("--seconds", type=float, default=None, help="of measuring, a row of the suites kernels and shapes")
     p.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(DEFAULT), help="default: %(default)s")
     p.add_argument("--out", type=Path, default=Path("benchmarks/out"), metavar="DIR", help="where files go (%(default)s)")
     return p
@@ -45,16 +53,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("torch sees no CUDA device here; --device cpu runs smaller sizes on the CPU", file=sys.stderr)
         return 2
-    settings = Settings(options.device, options.quick, tuple(options.contenders))
+    settings = Settings(options.device, options.quick, tuple(options.contenders), options.seconds, options.out)
     right = True
-    for suite in SUITES if options.suite == "all" else [options.suite]:
-        workloads = select(suite, options.only, options.quick, (*WORKLOADS, *SHAPES))
-        with torch.no_grad():
-            results = SUITES[suite](workloads, settings)
+    for suite in (*SUITES, *MODEL_SUITES) if options.suite == "all" else [options.suite]:
+        results = _run(suite, options.only, settings)
         print(results.text())
         print("\nsaved " + ", ".join(map(str, results.save(options.out))) + "\n")
         right &= results.right
     return 0 if right else 1
+
+
+def _run(suite: str, only: str, settings: Settings) -> Results | StreamResults:
+    if suite in MODEL_SUITES:
+        subjects = [s for s in MODEL_SUITES[suite] if only in s.name]
+        return run_models(suite, subjects, settings, torch.bfloat16 if settings.device == "cuda" else torch.float32)
+    with torch.no_grad():
+        return SUITES[suite](select(suite, only, settings.quick, (*WORKLOADS, *SHAPES)), settings)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ class _Function:
         self.buffers = {b.name: b for b in plan.buffers}
         self.flat: FlatNest = flatten(kernel.nest, self.buffers)
         self.names, self.out = Names(), Writer("//")
+        self.lines = dict(plan.lines)
         self.pointers = tuple(dict.fromkeys((*kernel.reads, *kernel.writes)))
         self.sizes = self._size_symbols()
 
@@ -76,12 +77,12 @@ class _Function:
             out.text(),
             self._args(),
             bytes_moved=self.kernel.bytes_moved,
-            lines=tuple(f"{loc.file}:{loc.line}" for n, loc in self.plan.lines if n in self.kernel.nest.origins),
+            lines=tuple(f"{loc.file}:{loc.line}" for o in self.kernel.nest.origins if (loc := self.lines.get(o)) is not None),
             why=self.kernel.why,
         )
 
     def _place(self, origin: str) -> str:
-        loc = dict(self.plan.lines).get(origin)
+        loc = self.lines.get(origin)
         return origin if loc is None else f"{origin}: {Path(loc.file).name}:{loc.line}"
 
     def _args(self) -> tuple[KernelArg, ...]:
@@ -108,9 +109,9 @@ class _Function:
         for i, s in enumerate(body):
             if isinstance(s, Store):
                 groups.setdefault(loops_of(s, at, axes) & parallel, []).append(i)
-        lines, dtypes = dict(self.plan.lines), {n: b.meta.dtype for n, b in self.buffers.items()}
+        dtypes = {n: self.buffers[n].meta.dtype for n in self.pointers}
         for here, roots in groups.items():
-            text = Statements(flat, dtypes, lines, self.names, self.out)
+            text = Statements(flat, dtypes, self.lines, self.names, self.out)
             plan = schedule(flat, self._closure(roots), here, dict(self.plan.hints), self.target)
             with self.out.block("{", "}") if len(groups) > 1 else contextlib.nullcontext():
                 LoopNest(flat, plan, text, self.names, self.out).write(roots)
