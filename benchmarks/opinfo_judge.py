@@ -100,7 +100,7 @@ def _by_mpmath(name: str, leading: tuple[int, ...], x: torch.Tensor) -> torch.Te
 
 
 class Judge:
-    """What the op gives in other precisions, worked out only where a result is not bit-equal to eager's."""
+    """What the op gives, and makes of its arguments, in other precisions; worked out only where something is not bit-equal."""
 
     def __init__(self, op: Callable[..., Any], call: Call, seed: int) -> None:
         self.op, self.call, self.seed = op, call, seed
@@ -134,8 +134,9 @@ class Judge:
         return most
 
     def _ask(self, what: str, call: Callable[[], Call], at: int) -> Any:
-        if what not in self.asked:
-            self.asked[what] = list(leaves(run(self.op, call(), self.seed)))
+        if what not in self.asked:  # results, then the arguments as the call left them
+            given = call().copy()
+            self.asked[what] = [*leaves(run(self.op, given, self.seed)), *leaves((given.args, given.kwargs))]
         return self.asked[what][at] if at < len(self.asked[what]) else None
 
 
@@ -158,8 +159,11 @@ def compare(got: Any, want: Any, mine: Call, theirs: Call, judge: Judge, values:
         elif values and not (g == w or (g != g and w != w)):
             raise DifferenceError("value", f"result {i}: {g!r}, eager {w!r}")
     for i, (g, w) in enumerate(zip(leaves((mine.args, mine.kwargs)), leaves((theirs.args, theirs.kwargs)), strict=True)):
-        if isinstance(w, torch.Tensor) and not _bit_equal(g, w):
-            raise DifferenceError("mutation", f"argument {i} differs after the call")
+        if isinstance(w, torch.Tensor):
+            try:
+                compare_values(g, w, judge, len(eagers) + i)
+            except DifferenceError as difference:
+                raise DifferenceError("mutation", f"argument {i} after the call: {difference.message}") from None
 
 
 def compare_values(got: torch.Tensor, want: torch.Tensor, judge: Judge, at: int) -> None:
