@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.utils._device import DeviceContext
 
 
 def _find(path: str) -> Callable[..., Any] | None:
@@ -81,6 +82,18 @@ def ordinary_mode_public() -> bool:
 def no_python_modes() -> bool:
     """No torch-function or dispatch mode is active in this thread. The public way can't tell, and says yes."""
     return not ((_function_modes is not None and _function_modes()) or (_dispatch_modes is not None and _dispatch_modes()))
+
+
+_function_mode_at = _find("_get_function_stack_at")
+
+
+def only_default_device() -> bool:
+    """Whether the only torch-function modes of this thread are those of a default device (``torch.set_default_device``,
+    ``with torch.device(...)``), and no dispatch mode is active. The public way can't tell, and says no."""
+    if _function_modes is None or _dispatch_modes is None or _function_mode_at is None or _dispatch_modes():
+        return False
+    modes = [_function_mode_at(i) for i in range(_function_modes())]
+    return bool(modes) and all(type(mode) is DeviceContext for mode in modes)
 
 
 _autocast_anchors: dict[str, torch.Tensor] = {}

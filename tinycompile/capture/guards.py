@@ -34,6 +34,7 @@ HELPERS: dict[str, Any] = {
     "_READ_ERRORS": READ_ERRORS,
     "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
     "_ordinary_mode": torch_private.ordinary_mode,
+    "_only_default_device": torch_private.only_default_device, "_default_device": torch.get_default_device,
     "_no_python_modes": torch_private.no_python_modes, "_any_autocast": torch_private.any_autocast,
     "_inference_mode": torch.is_inference_mode_enabled, "_is_empty": is_empty,
 }  # fmt: skip

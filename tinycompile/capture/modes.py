@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 def guard_modes(tr: Tracer) -> None:
     """The modes of this call must be those of each later one. Breaks under a mode that capture can't follow."""
     check = tr.guards.state_check
-    if not torch_private.no_python_modes():
-        check("not _no_python_modes()", "a torch function or dispatch mode")
+    default_device = torch_private.only_default_device()
+    if not default_device and not torch_private.no_python_modes():
+        check("not _no_python_modes() and not _only_default_device()", "a torch function or dispatch mode")
         raise GraphBreak("mode", "a torch function or dispatch mode is active")
     check(f"_grad_enabled() is {tr.grad_enabled}", f"grad mode is {'on' if tr.grad_enabled else 'off'}")
     inference = torch.is_inference_mode_enabled()
-    if tr.root_regions is None and not inference:
+    if tr.root_regions is None and not inference and not default_device:
         check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode")
     else:
-        check("_no_python_modes()", "no torch function or dispatch mode")
+        if default_device:
+            device = tr.guards.hold(torch.get_default_device(), "device_")
+            check(f"_only_default_device() and _default_device() == {device.name}", f"the default device is {device.value}")
+        else:
+            check("_no_python_modes()", "no torch function or dispatch mode")
         check(f"_inference_mode() is {inference}", f"inference mode is {'on' if inference else 'off'}")
         if tr.root_regions is None:
             check("not _any_autocast()", "no autocast")

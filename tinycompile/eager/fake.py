@@ -206,7 +206,7 @@ def _result_device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Device:
         return Device.of(kwargs["device"])
     tensors = [t for t in _leaves((*args, *kwargs.values())) if isinstance(t, (TensorMeta, Tensor, torch.Tensor))]
     wide = [t for t in tensors if len(t.shape)] or tensors
-    return Device.of(wide[0].device) if wide else Device("cpu")
+    return Device.of(wide[0].device if wide else torch.get_default_device())
 
 
 def _leaves(value: Any) -> Iterator[Any]:
