@@ -10,10 +10,10 @@ these, hooks, closures' gradients aside, ``capturable``, ``fused`` and ``differe
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +36,7 @@ from tinycompile.ir.effects import COPY
 from tinycompile.ir.graph import Graph
 from tinycompile.ops.calls import ops
 from tinycompile.optimizer_formulas import NUMBERS, Choice, choice_of, numbers_of, updated
+from tinycompile.optimizer_tensors import Counter, Tensors, alignment, covered, gather
 
 KINDS: Mapping[type[Optimizer], str] = {SGD: "sgd", Adam: "adam", AdamW: "adam"}
 MOST_PLANS = 16  # of one step: beyond it torch's own runs
@@ -49,21 +50,6 @@ def optimizer_of(fn: types.FunctionType) -> Optimizer | None:
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
     found: Optimizer | None = cells["opt_ref"].cell_contents() if "opt_ref" in cells else None
     return found
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """All that a group's step touches, parameter by parameter; ``states`` one list a name. ``counts``: the step counters."""
-
-    parameters: list[torch.Tensor]
-    grads: list[torch.Tensor]
-    states: list[list[torch.Tensor]]
-    counts: list[torch.Tensor]
-
-    @property
-    def flat(self) -> list[torch.Tensor]:
-        """The graph's inputs before the numbers."""
-        return [*self.parameters, *self.grads, *(t for s in self.states for t in s)]
 
 
 @dataclass(frozen=True)
@@ -87,7 +73,10 @@ class StepPlan:
                 self.numbers[i].fill_(value)
                 self.values[i] = value
         self.compiled.call(*tensors.flat, self.numbers)
-        increment_version([*tensors.parameters, *(t for s in tensors.states for t in s)])
+        increment_version(tensors.updated)
+
+
+Work = tuple[Mapping[str, Any], Tensors, StepPlan, Counter | None]
 
 
 def compiled_step(fn: Any, receiver: Any, compile_one: CompileFn) -> Any:
@@ -105,6 +94,7 @@ class CompiledStep:
         functools.update_wrapper(self, step)
         self.original, self._compile_one = step, compile_one
         self._plans: tuple[StepPlan, ...] = ()
+        self._counters: weakref.WeakKeyDictionary[Optimizer, dict[int, Counter]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -124,12 +114,8 @@ class CompiledStep:
             if work is None:
                 self.original(optimizer)
                 return loss
-            for group, tensors, plan in work:
-                step = 0.0
-                if tensors.counts:
-                    torch._foreach_add_(tensors.counts, 1.0)
-                    step = tensors.counts[0].item()
-                plan.run(tensors, numbers_of(kind, group, step))
+            for group, tensors, plan, counter in work:
+                plan.run(tensors, numbers_of(kind, group, 0.0 if counter is None else counter.advance()))
         return loss
 
     @property
@@ -137,29 +123,35 @@ class CompiledStep:
         """What was compiled, oldest first."""
         return [p.compiled for p in self._plans]
 
-    def _work(self, optimizer: Optimizer, kind: str) -> list[tuple[Mapping[str, Any], Tensors, StepPlan]] | None:
+    def _work(self, optimizer: Optimizer, kind: str) -> list[Work] | None:
         """Each group with its tensors and plan, before anything is changed; None where torch's own step is to run."""
-        work: list[tuple[Mapping[str, Any], Tensors, StepPlan]] = []
-        for group in optimizer.param_groups:
-            tensors = _gather(optimizer, kind, group)
+        work: list[Work] = []
+        for at, group in enumerate(optimizer.param_groups):
+            choice = choice_of(kind, group, group.get("decoupled_weight_decay", False))
+            tensors = gather(optimizer, group, choice.states)
             if tensors is None:
                 return None
-            if tensors.parameters:
-                plan = self._plan(kind, group, tensors)
-                if plan is None:
+            if not tensors.parameters:
+                continue
+            counter = None
+            if kind == "adam":
+                counter = self._counters.setdefault(optimizer, {}).setdefault(at, Counter())
+                if not counter.follow(tensors.held):
                     return None
-                work.append((group, tensors, plan))
+            plan = self._plan(choice, tensors)
+            if plan is None:
+                return None
+            work.append((group, tensors, plan, counter))
         return work
 
-    def _plan(self, kind: str, group: Mapping[str, Any], tensors: Tensors) -> StepPlan | None:
+    def _plan(self, choice: Choice, tensors: Tensors) -> StepPlan | None:
         """The plan for these tensors, made if there is none; None where torch's own step is to run."""
-        choice = choice_of(kind, group, group.get("decoupled_weight_decay", False))
         flat = tensors.flat
         for plan in self._plans:
             known = plan.choice == choice and plan.count == len(flat)
-            if known and plan.check(*flat) and plan.aligned == _alignment(flat):
+            if known and plan.check(*flat) and plan.aligned == alignment(flat):
                 return plan
-        if not _covered(flat):
+        if not covered(flat):
             return None
         if len(self._plans) >= MOST_PLANS:
             warn_once(f"an optimizer's step was compiled {MOST_PLANS} times and runs as torch's own from here on")
@@ -182,7 +174,7 @@ class CompiledStep:
         double = any(p.dtype == torch.float64 for p in tensors.parameters)
         dtype = torch.float64 if double else torch.float32
         numbers = torch.zeros(len(NUMBERS[choice.kind]), dtype=dtype, device=flat[0].device)
-        aligned = _alignment(flat)
+        aligned = alignment(flat)
         graph = step_graph(choice, [_meta(t) for t in flat], len(tensors.parameters), _meta(numbers))
         compiled = self._compile_one(graph, [*flat, numbers], Artifacts())
         log("graph", f"{graph.name}: a step over {len(tensors.parameters)} parameters")
@@ -216,9 +208,6 @@ def step_graph(choice: Choice, metas: Sequence[TensorMeta], count: int, numbers:
     return builder.finish(f"{choice.kind}_step", ())
 
 
-# --- an optimizer's tensors --------------------------------------------------------------------------------------------------
-
-
 def _hooked(optimizer: Any) -> bool:
     """Whether hooks see the step."""
     module = sys.modules[Optimizer.__module__]
@@ -226,64 +215,5 @@ def _hooked(optimizer: Any) -> bool:
     return any((*everywhere, optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks))
 
 
-def _gather(optimizer: Optimizer, kind: str, group: Mapping[str, Any]) -> Tensors | None:
-    """A group's tensors; None where torch's own step is to run."""
-    plain = not any(group.get(k) for k in ("capturable", "fused", "differentiable"))
-    lr = group["lr"]
-    if not plain or (isinstance(lr, torch.Tensor) and lr.device.type != "cpu"):
-        return None
-    names = choice_of(kind, group, False).states
-    found = Tensors([], [], [[] for _ in names], [])
-    for p in group["params"]:
-        grad = p.grad
-        if grad is None:
-            continue
-        state = optimizer.state.get(p, {})
-        if len(names) and not all(isinstance(state.get(n), torch.Tensor) for n in names):
-            return None  # torch makes the state
-        found.parameters.append(p)
-        found.grads.append(grad)
-        for held, name in zip(found.states, names, strict=True):
-            held.append(state[name])
-        if kind == "adam":
-            found.counts.append(state["step"])
-    return found if _count_alike(found.counts) else None
-
-
-def _covered(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether all lie on one device as plain floating tensors, each in memory of its own."""
-    device, dtypes = tensors[0].device, (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    return all(t.device == device and t.layout is torch.strided and t.dtype in dtypes for t in tensors) and not _overlap(
-        tensors
-    )
-
-
-def _count_alike(counts: Sequence[torch.Tensor]) -> bool:
-    if not counts:
-        return True
-    if any(c.device.type != "cpu" for c in counts):
-        return False
-    first = counts[0].item()
-    return all(c.item() == first for c in counts)
-
-
-def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether two tensors share memory, to be on the safe side."""
-    spans = sorted((t.data_ptr(), t.data_ptr() + t.dtype.itemsize * _reach(t)) for t in tensors if t.numel())
-    return any(end > start for (_, end), (start, _) in itertools.pairwise(spans))
-
-
-def _reach(t: torch.Tensor) -> int:
-    return 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
-
-
 def _meta(t: torch.Tensor) -> TensorMeta:
     return TensorMeta(tuple(t.shape), t.stride(), t.dtype, Device.of(t.device), 0 if t.data_ptr() % 16 == 0 else 1)
-
-
-def _alignment(tensors: Sequence[torch.Tensor]) -> tuple[bool, ...] | None:
-    """Which tensors begin at a multiple of 16 bytes; None when all do."""
-    every = 0
-    for t in tensors:
-        every |= t.data_ptr()
-    return None if not every & 15 else tuple(t.data_ptr() % 16 == 0 for t in tensors)

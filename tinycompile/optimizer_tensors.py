@@ -1,0 +1,114 @@
+"""What a step of torch's optimizers touches: gathered from parameter groups and state, checked, and counted."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """All that a group's step touches, parameter by parameter; ``states``: one list a name. ``held``: the parameters' own
+    dicts in ``optimizer.state``."""
+
+    parameters: list[torch.Tensor]
+    grads: list[torch.Tensor]
+    states: list[list[torch.Tensor]]
+    held: list[dict[str, Any]]
+
+    @functools.cached_property
+    def flat(self) -> list[torch.Tensor]:
+        """The graph's inputs before the numbers."""
+        return [*self.parameters, *self.grads, *itertools.chain.from_iterable(self.states)]
+
+    @property
+    def updated(self) -> list[torch.Tensor]:
+        """What the step writes."""
+        return [*self.parameters, *itertools.chain.from_iterable(self.states)]
+
+
+def gather(optimizer: Optimizer, group: Mapping[str, Any], names: Sequence[str]) -> Tensors | None:
+    """A group's tensors with the states of these names; None where torch's own step is to run: it makes the state."""
+    if any(group.get(k) for k in ("capturable", "fused", "differentiable")):
+        return None
+    if isinstance(group["lr"], torch.Tensor) and group["lr"].device.type != "cpu":
+        return None
+    pairs = [(p, g) for p in group["params"] if (g := p.grad) is not None]
+    parameters, grads = [p for p, _ in pairs], [g for _, g in pairs]
+    if not names:
+        return Tensors(parameters, grads, [], [])
+    state = optimizer.state
+    held = [state[p] for p in parameters]
+    try:
+        states = [[s[name] for s in held] for name in names]
+    except KeyError:
+        return None
+    return Tensors(parameters, grads, states, held) if all(t is not None for s in states for t in s) else None
+
+
+class Counter:
+    """The step count that a group's parameters share. Their counters become views of one tensor, so that one addition counts
+    for all; what somebody else writes to them is noticed by its version."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._all = torch.zeros(0)
+        self._each: list[torch.Tensor] = []
+        self._version = 0
+
+    def advance(self) -> float:
+        """Count a step and return its number."""
+        self._all.add_(1.0)
+        self._version, self.value = self._all._version, self.value + 1
+        return self.value
+
+    def follow(self, held: Sequence[dict[str, Any]]) -> bool:
+        """Make sure that these counters are ours and known. False where they differ or lie on a device."""
+        counts = [s["step"] for s in held]
+        known = len(counts) == len(self._each) and self._version == self._all._version
+        if known and all(map(operator.is_, counts, self._each)):
+            return True
+        if any(c.device.type != "cpu" for c in counts):
+            return False
+        values = {c.item() for c in counts}
+        if len(values) != 1:
+            return False
+        self.value = values.pop()
+        self._all = torch.full((len(counts),), self.value, dtype=counts[0].dtype)
+        self._each = [self._all[i] for i in range(len(counts))]
+        self._version = self._all._version
+        for s, view in zip(held, self._each, strict=True):
+            s["step"] = view
+        return True
+
+
+def covered(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether all lie on one device as plain floating tensors, each in memory of its own."""
+    device = tensors[0].device
+    plain = all(t.device == device and t.layout is torch.strided and t.dtype in _DTYPES for t in tensors)
+    return plain and not _overlap(tensors)
+
+
+def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether two tensors share memory, to be on the safe side."""
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.dtype.itemsize * _reach(t)) for t in tensors if t.numel())
+    return any(end > start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def _reach(t: torch.Tensor) -> int:
+    return 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
+
+
+def alignment(tensors: Sequence[torch.Tensor]) -> tuple[bool, ...] | None:
+    """Which tensors begin at a multiple of 16 bytes; None when all do."""
+    every = functools.reduce(operator.or_, map(torch.Tensor.data_ptr, tensors), 0)
+    return None if not every & 15 else tuple(t.data_ptr() % 16 == 0 for t in tensors)
