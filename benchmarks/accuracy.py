@@ -41,8 +41,9 @@ def judge(got: Sequence[Tensor], eager: Sequence[Tensor], expected: Sequence[Ten
             if not torch.equal(ours, theirs):
                 return Verdict(float("inf"), float("inf"), f"result {i}: {ours.dtype} values differ from eager's")
             continue
+        slack = 8 if ours.dtype is torch.float64 else 1  # what it is compared with has a rounding of its own
         for norm in (_largest, _rms):
-            mine, allowed = _error(ours, true, norm), 2 * _error(theirs, true, norm) + torch.finfo(ours.dtype).eps
+            mine, allowed = _error(ours, true, norm), 2 * _error(theirs, true, norm) + slack * torch.finfo(ours.dtype).eps
             error = max(error, mine)
             worst = max(worst, mine / allowed if mine == mine else float("inf"))
     return Verdict(worst, error)

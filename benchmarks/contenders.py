@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,8 +53,11 @@ DEFAULT = (EAGER, OURS, INDUCTOR)
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line says. ``quick``: fewer rounds."""
+    """What the command line says. ``quick``: fewer rounds. ``seconds``: of measuring a row (None: the suite's own). ``out``:
+    where finished rows are kept while others are still running."""
 
     device: str
     quick: bool = False
     contenders: tuple[str, ...] = DEFAULT
+    seconds: float | None = None
+    out: Path | None = None

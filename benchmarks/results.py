@@ -63,12 +63,17 @@ class Results:
 
     def save(self, folder: Path) -> list[Path]:
         """Write ``<suite>_<device>.json`` and ``.md``, and ``.png`` where matplotlib is installed; the paths written."""
-        folder.mkdir(parents=True, exist_ok=True)
         stem = folder / f"{self.suite}_{self.device}"
-        written = [stem.with_suffix(".json"), stem.with_suffix(".md")]
-        written[0].write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        written = [self.write_json(folder), stem.with_suffix(".md")]
         written[1].write_text(self.markdown())
         return written + plot(self, stem.with_suffix(".png")) + plot_roofline(self, folder / f"roofline_{self.suite}.png")
+
+    def write_json(self, folder: Path) -> Path:
+        """Write ``<suite>_<device>.json``; the path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.suite}_{self.device}.json"
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        return path
 
     def markdown(self) -> str:
         """The table with what it says about the machine and the protocol."""

@@ -33,7 +33,8 @@ def run_kernels(workloads: Sequence[Workload], settings: Settings, suite: str = 
     """Device time of each contender and of a copy of the same number of bytes."""
     device = settings.device
     results = Results(suite, device, {**about(device), "protocol": KERNELS_PROTOCOL[device], "bytes": BYTES})
-    budget = 0.2 if settings.quick else {"cuda": 1.0, "cpu": 3.0}[device] / (4 if suite == "shapes" else 1)
+    usual = {"cuda": 1.0, "cpu": 3.0}[device] / (4 if suite == "shapes" else 1)
+    budget = settings.seconds or (0.2 if settings.quick else usual)
     progress = Progress(len(workloads))
     for workload in workloads:
         progress.step(workload.name)
@@ -44,6 +45,8 @@ def run_kernels(workloads: Sequence[Workload], settings: Settings, suite: str = 
         row.run = {who: statistics.median(taken) for who, taken in times.items()}
         row.spread = spread(times[OURS]) if OURS in times else None
         results.rows.append(row)
+        if settings.out is not None:
+            results.write_json(settings.out)
         del calls, inputs
         _free(device)
     progress.close()

@@ -228,7 +228,12 @@ WORKLOADS: tuple[Workload, ...] = (
         silu_mul,
         (Arg((8192, 8192), (2048, 2048), BF16, F32), Arg((8192, 8192), (2048, 2048), BF16, F32)),
     ),
-    Workload("8 rounds tanh, sin", eight_rounds, (Arg((64, 1024, 1024), (1024, 1024), F32),)),
+    Workload(
+        "8 rounds tanh, sin",
+        eight_rounds,
+        (Arg((64, 1024, 1024), (1024, 1024), F32),),
+        note="arithmetic: 16 special functions an element, some 300 instructions",
+    ),
     Workload(
         "rms_norm by hand",
         rms_norm,
@@ -246,7 +251,13 @@ WORKLOADS: tuple[Workload, ...] = (
         ),
     ),
     Workload("softmax(x/8), short rows", softmax_scaled, (Arg((8192, 8192), (2048, 2048), F32),), quick=True),
-    Workload("softmax, long rows", softmax, (Arg((512, 131072), (32, 131072), F32),)),
+    Workload(
+        "softmax, long rows",
+        softmax,
+        (Arg((512, 131072), (32, 131072), F32),),
+        note="a row is needed twice and fits no multiprocessor: its second reading comes from the L2, and its programs wait "
+        "for each other once",
+    ),
     Workload(
         "cross_entropy",
         cross_entropy,
@@ -255,7 +266,13 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload("sum of squares", sum_of_squares, (Arg((1 << 28,), (1 << 22,), F32),), quick=True),
     Workload("column sum of 2x+1", column_sum, (Arg((65536, 4096), (4096, 1024), F32),)),
-    Workload("batch statistics, relu", batch_stats_relu, (Arg((64, 256, 56, 56), (16, 64, 56, 56), F32),)),
+    Workload(
+        "batch statistics, relu",
+        batch_stats_relu,
+        (Arg((64, 256, 56, 56), (16, 64, 56, 56), F32),),
+        note="a channel is needed twice and fits no multiprocessor: its programs keep 128 KB of it in each one's registers, "
+        "which is what bounds the data on its way, and wait for each other once",
+    ),
     Workload("x.t()+2y", transpose_add, (Arg((8192, 8192), (2048, 2048), F32), Arg((8192, 8192), (2048, 2048), F32))),
     Workload(
         "rotary embedding",
@@ -288,8 +305,8 @@ WORKLOADS: tuple[Workload, ...] = (
 
 
 def select(suite: str, pattern: str, quick: bool, table: Sequence[Workload] = WORKLOADS) -> list[Workload]:
-    """The rows of a suite whose name contains ``pattern``; ``quick`` keeps a few."""
-    rows = [w for w in table if suite in w.suites and pattern in w.name]
+    """The rows of a suite whose name contains ``pattern`` (or one of several, between bars); ``quick`` keeps a few."""
+    rows = [w for w in table if suite in w.suites and any(p in w.name for p in pattern.split("|"))]
     return [w for w in rows if w.quick] or rows[:3] if quick else rows
 
 

@@ -28,11 +28,13 @@ class KernelArg:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One way to run a Triton kernel: compile-time constants by name, warps, stages."""
+    """One way to run a Triton kernel: compile-time constants by name, warps, stages, and a cap on a thread's registers (0:
+    none), so that more threads fit on a multiprocessor."""
 
     constants: tuple[tuple[str, int], ...] = ()
     num_warps: int = 4
     num_stages: int = 2
+    max_registers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

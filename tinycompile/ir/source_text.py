@@ -44,7 +44,7 @@ def load_source(text: str) -> Source:
 
 def _kernel(data: dict[str, Any]) -> KernelSource:
     args = tuple(KernelArg(**{**a, "value": _dim(a["value"])}) for a in data["args"])
-    configs = tuple(Config(tuple((n, v) for n, v in c["constants"]), c["num_warps"], c["num_stages"]) for c in data["configs"])
+    configs = tuple(Config(**{**c, "constants": tuple((n, v) for n, v in c["constants"])}) for c in data["configs"])
     changed = {
         "args": args,
         "configs": configs,

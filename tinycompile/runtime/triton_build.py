@@ -139,6 +139,8 @@ def _compile(source: KernelSource, config: Config, arch: int) -> Any:
     described = ast_source(source, config)
     target = triton.backends.compiler.GPUTarget("cuda", arch, 32)
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": False}
+    if config.max_registers:
+        options["maxnreg"] = config.max_registers
     if "tl.device_assert" in source.text:  # assertions exist in debug builds only; integer overflow stays as in C
         options |= {"debug": True, "sanitize_overflow": False}
     try:

@@ -17,7 +17,7 @@ from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
 from tinycompile.codegen.triton import reductions, shared_rows
-from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse, names_of
+from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse, names_of, uses_of
 from tinycompile.codegen.triton.body import Body, variable_name
 from tinycompile.codegen.triton.bounds import may_approximate
 from tinycompile.codegen.triton.dtypes import short_name, supported, triton_dtype
@@ -170,6 +170,10 @@ class _Emitter:
             return
         for dim in self.schedule.dims:
             self.write_axes(dim)
+        if self.schedule.shared:
+            self.write_masks(self.schedule.dims)
+            self.write_kept_part(statements)
+            return
         if self.schedule.branch:
             dim = self.schedule.dims[0]
             with self.out.block(f"if (tl.program_id(0) + 1) * {dim.block} <= {self.extent(dim.extent, f'{dim.name}_size')}:"):
@@ -220,7 +224,8 @@ class _Emitter:
                 rest = f"{dim.name}_rest" if len(later) > 1 else f"({next_rest})"
         for dim in self.schedule.dims:
             if dim.role == "whole":
-                self.out.line(f"{dim.name} = {self.arange(dim)}")
+                start = "part * PART + " if self.schedule.shared else ""
+                self.out.line(f"{dim.name} = {start}{self.arange(dim)}")
 
     def _count(self, dim: TileDim) -> str:
         size = self.extent(dim.extent, f"{dim.name}_size")
@@ -272,6 +277,26 @@ class _Emitter:
                 shown = comment
             self.out.lines(*self.statement(s, self.analysis.forms[position], carried))
 
+    def write_kept_part(self, statements: list[Numbered]) -> None:
+        """Statements on a part that stays in registers, by how many reductions in sequence they wait for; between these, the
+        programs of the row meet."""
+        exchange = self.start_exchange()
+        along = {a.name for a in self.analysis.reduction}
+        rounds: dict[int, list[Numbered]] = {}
+        for position, s in statements:
+            uses = uses_of(s, self.analysis.forms[position])
+            rounds.setdefault(max((self.analysis.level.get(u, 0) for u in uses), default=0), []).append((position, s))
+        for depth in sorted(rounds):
+            alone = [n for n in rounds[depth] if isinstance(n[1], Store) and not self.analysis.axes_at(n[0]) & along]
+            self.write_statements([n for n in rounds[depth] if n not in alone])
+            self.write_between(tuple(alone))
+            self.write_meeting(exchange, [s for _, s in rounds[depth] if isinstance(s, Reduce)])
+
+    def write_meeting(self, exchange: shared_rows.Exchange, reduces: list[Reduce]) -> None:
+        """All programs of the row, with what each found."""
+        if reduces:
+            self.out.lines(*exchange.meet([(r, tuple(self.body.variables[n] for n in r.names)) for r in reduces]))
+
     def comment_of(self, origin: str) -> str:
         """The user's line of a graph node with a known location; the node's name is that of its variable."""
         loc = self.lines.get(origin)
@@ -285,7 +310,7 @@ class _Emitter:
         if isinstance(s, Store):
             return [body.store(s, form)]
         if isinstance(s, Reduce):
-            targets = tuple(body.variables[n] for n in s.names)
+            targets = tuple(body.variables[n] + ("_part" if self.schedule.shared else "") for n in s.names)
             return reductions.whole(s.kind, targets, self.tile_value(s.args[0]), body.dtypes[s.args[0]], s.dtypes, self.site(s))
         if isinstance(s, Scan):
             target = body.variables[s.names[0]]
@@ -335,9 +360,8 @@ class _Emitter:
                 policy = "" if len(loops) == 1 else "evict_first" if i == loops[-1] else "evict_last"
                 scans = any(isinstance(s, Scan) for _, s in step.inside)
                 self.write_loop(loop, step, policy, backwards=loops.index(i) % 2 == 1 and not scans)
-            reduces = [s for _, s in step.reduces if isinstance(s, Reduce)]
-            if exchange is not None and reduces:
-                self.out.lines(*exchange.meet([(r, tuple(self.body.variables[n] for n in r.names)) for r in reduces]))
+            if exchange is not None:
+                self.write_meeting(exchange, [s for _, s in step.reduces if isinstance(s, Reduce)])
 
     def start_exchange(self) -> shared_rows.Exchange:
         """What programs that share a row tell each other, and where."""

@@ -18,20 +18,29 @@ import torch
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
-from tinycompile.codegen.triton.analysis import Analysis, uses_of
+from tinycompile.codegen.triton.analysis import Analysis, axes_in, uses_of
 from tinycompile.codegen.triton.dtypes import triton_dtype
 from tinycompile.codegen.triton.reductions import identity
 from tinycompile.codegen.triton.scalars import literal
-from tinycompile.codegen.triton.tiles import FOLD, Schedule, candidates, largest_item, power_of_2, row_scalars, tile_dim
+from tinycompile.codegen.triton.tiles import (
+    FOLD,
+    Schedule,
+    candidates,
+    largest_item,
+    power_of_2,
+    row_scalars,
+    tile_dim,
+    tile_values,
+)
 from tinycompile.ir.loops import Axis, Load, Reduce, Store
 from tinycompile.ir.sharing import MOST_ELEMENTS, MOST_PARTS, shareable
 from tinycompile.ir.source import Config
 
 SCRATCH = "scratch_ptr"
-BLOCK_BYTES = 32 << 10  # of a row that a program takes at once
-PART_BYTES = 64 << 10  # of a row: some hundred parts are in flight, and all of them fit in the L2
+BLOCK_BYTES = 16 << 10  # of a row that a program takes at once
+PART_BYTES = 32 << 10  # of a row: some hundred parts are in flight, and all of them fit in the L2
 THREAD_BYTES = 64  # of a block that a thread takes
-LEAST_COLUMNS = 2048
+KEPT_BYTES = 32 << 10  # of a row that a program keeps in registers
 FEW_ROWS = 4  # a multiprocessor: with more of them, a program a row fills the card, and needs no others
 FULL = 3  # parts a multiprocessor, from which on the card is full
 
@@ -46,10 +55,29 @@ def suits(analysis: Analysis, target: Target) -> bool:
     loaded = {s.buffer for s in analysis.nest.body if isinstance(s, Load)}
     if not isinstance(extent, int) or any(s.mode != "plain" or s.buffer in loaded for s in stores):
         return False
-    rows = analysis.hint(analysis.extent(analysis.parallel))
-    few = rows < FEW_ROWS * target.units and target.units >= MOST_PARTS
     device = analysis.metas[stores[0].buffer].device
-    return few and extent <= MOST_ELEMENTS and shareable(analysis.nest.body, device) and _row_needed_again(analysis)
+    fits = extent <= MOST_ELEMENTS and target.units >= MOST_PARTS and shareable(analysis.nest.body, device)
+    return fits and _pays(extent, analysis, target) and _row_needed_again(analysis)
+
+
+def _pays(extent: int, analysis: Analysis, target: Target) -> bool:
+    """Whether rows are too few to fill the card, a program each, or too long for the L2 to hold those in flight."""
+    rows = analysis.hint(analysis.extent(analysis.parallel))
+    if rows >= FEW_ROWS * target.units:
+        return False
+    return rows < target.units or (tile_values(analysis) <= 2 and rows * extent * largest_item(analysis) > target.l2)
+
+
+def _aligned(analysis: Analysis) -> bool:
+    """Whether a row's loads are 16 bytes wide: every stretch of it begins and ends at a multiple of that."""
+    axes, along = (*analysis.parallel, *analysis.reduction), {a.name for a in analysis.reduction}
+    for s, form in analysis.accesses():
+        vector = max(16 // analysis.metas[s.buffer].dtype.itemsize, 1)
+        for axis in axes if axes_in(form.offset, analysis) & along else ():
+            step = ex.coefficient(form.offset, axis.name)
+            if step is None or not ex.divisible_by(axis.extent if step == 1 else step, vector):
+                return False
+    return True
 
 
 def _row_needed_again(analysis: Analysis) -> bool:
@@ -62,37 +90,58 @@ def _row_needed_again(analysis: Analysis) -> bool:
 
 
 def schedule(parallel: tuple[Axis, ...], extent: int, analysis: Analysis, target: Target) -> Schedule:
-    """Parts so small that those in flight stay in the caches, and so many that every SM has some."""
+    """Each program keeps its part in registers, or reads it again from the caches.
+
+    Kept parts are fastest where few values of a row are alive at once and rows begin at aligned addresses: 128 KB of a
+    multiprocessor's registers then hold data that is on its way. A running softmax walks its part with fewer registers."""
     rows_extent = analysis.extent(parallel)
-    rows, item = analysis.hint(rows_extent), max(largest_item(analysis), 4)
-    columns, part = BLOCK_BYTES // item, PART_BYTES // item
-    while part > columns and rows * math.ceil(extent / part) < FULL * target.units:
-        part //= 2
-    while columns > LEAST_COLUMNS and rows * math.ceil(extent / part) < target.units:
-        columns, part = columns // 2, part // 2
-    most = min(target.units, 2 * MOST_PARTS)
-    while math.ceil(extent / part) > most:
-        part *= 2
-    sizes = [(columns, part), (columns, part * 2), (columns, part // 2), (columns // 2, part // 2), (columns // 2, part)]
-    fitting = [(c, p) for c, p in sizes if c <= p and math.ceil(extent / p) <= most]
-    configs = candidates([_config(extent, c, p, item) for c, p in fitting], PART=extent)
-    dim = replace(tile_dim("col", analysis.reduction, analysis, "loop", "COLS", configs), masked=_masked(extent, configs))
-    grid = rows_extent * ex.sym("PARTS", 1) if parallel else ex.sym("PARTS", 1)
-    why = f"{dict(configs[0].constants)['PARTS']} programs share a row of {extent}"
     running = {s.kind for s in analysis.nest.body if isinstance(s, Reduce)} == {"online_softmax"}
+    kept = not running and tile_values(analysis) <= 2 and largest_item(analysis) == 4 and _aligned(analysis)
+    configs = (_kept if kept else _walked)(analysis.hint(rows_extent), extent, analysis, target)
+    dim = tile_dim("col", analysis.reduction, analysis, "whole" if kept else "loop", "COLS", configs)
+    dim = replace(dim, masked=any(extent % dict(c.constants)["PART"] for c in configs))
     vector = max(16 // largest_item(analysis), 2)
-    fold = FOLD if running and THREAD_BYTES // item >= FOLD * vector else 1
+    fold = FOLD if running and THREAD_BYTES // max(largest_item(analysis), 4) >= FOLD * vector else 1
+    grid = rows_extent * ex.sym("PARTS", 1) if parallel else ex.sym("PARTS", 1)
+    why = f"{dict(configs[0].constants)['PARTS']} programs share a row of {extent}" + (
+        ", each with its part in registers" * kept
+    )
     return Schedule((dim,), row_scalars(parallel, rows_extent), grid, configs, False, why, fold, shared=True)
 
 
-def _config(extent: int, columns: int, part: int, item: int) -> Config:
+def _kept(rows: int, extent: int, analysis: Analysis, target: Target) -> tuple[Config, ...]:
+    """32 elements a thread in at most 64 registers, so that 1024 threads fit; or 16."""
+    columns, most = KEPT_BYTES // 4, min(target.units, 2 * MOST_PARTS)
+    if int(target.arch.removeprefix("sm_")) < 90:  # ptxas would spill
+        columns //= 2
+    while columns > 2048 and rows * math.ceil(extent / columns) < 2 * target.units:
+        columns //= 2
+    while math.ceil(extent / columns) > most:
+        columns *= 2
+    tried = [(columns, 32, 64), (columns, 16, 0), (columns // 2, 32, 64), (columns // 2, 16, 0), (columns * 2, 64, 128)]
+    configs = [_config(extent, c, c, c // (32 * each), cap) for c, each, cap in tried if math.ceil(extent / c) <= most]
+    return candidates(configs, PART=extent)
+
+
+def _walked(rows: int, extent: int, analysis: Analysis, target: Target) -> tuple[Config, ...]:
+    """Parts so small that those in flight stay in the caches, and so many that every multiprocessor has some."""
+    item, most = max(largest_item(analysis), 4), min(target.units, 2 * MOST_PARTS)
+    columns, part = (n // item // (1 if _aligned(analysis) else 2) for n in (BLOCK_BYTES, PART_BYTES))
+    while part > columns // 2 and rows * math.ceil(extent / part) < FULL * target.units and part > 2048:
+        part //= 2
+    columns = min(columns, part)
+    while math.ceil(extent / part) > most:
+        part *= 2
+    tried = [(columns, part), (columns * 2, part * 2), (columns // 2, part // 2), (columns // 2, part), (columns, part * 2)]
+    fitting = [(c, p) for c, p in tried if c <= p and math.ceil(extent / p) <= most]
+    configs = [_config(extent, c, p, c * item // (32 * THREAD_BYTES), 0) for c, p in fitting]
+    return candidates(configs, PART=extent)
+
+
+def _config(extent: int, columns: int, part: int, warps: int, cap: int) -> Config:
     parts = math.ceil(extent / part)
     constants = (("COLS", columns), ("PART", part), ("PARTS", parts), ("LANES", power_of_2(parts)))
-    return Config(constants, max(1, min(32, columns * item // (32 * THREAD_BYTES))))
-
-
-def _masked(extent: int, configs: tuple[Config, ...]) -> bool:
-    return any(extent % dict(c.constants)["PART"] for c in configs)
+    return Config(constants, max(1, min(32, warps)), max_registers=cap)
 
 
 # scratch memory ------------------------------------------------------------------------------------------------------------
