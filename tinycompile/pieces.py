@@ -250,7 +250,7 @@ class Piece:
 
     def _fill(self, entry: CacheEntry, graph: Graph, captured: Captured) -> None:
         stop = None if captured.place is None else self.stop_at(captured.place)
-        if stop is not None and not captured.calls_graph:
+        if not captured.calls_graph:
             entry.run, entry.stop = captured.bind(_no_graph), stop
             return
         if generates_code(self.options.backend) and not config.fallback_random:

@@ -210,3 +210,12 @@ def test_generated_code_takes_it_as_an_input(name):
     for s in RATES:
         torch.testing.assert_close(compiled(r(64), s), OPS[name](r(64), s))
     assert compiled.cache_info()["entries"] == 2
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("backend", [None, "cpp", "eager", "aot_eager"])
+def test_functions_without_tensors(backend):
+    served_by = tinycompile.compile(lambda a, b: (a + b, a * 2.0), backend=backend)
+    for a in range(6):
+        assert served_by(a, a * 0.5) == (a + a * 0.5, a * 2.0)
+    assert tinycompile.compile(lambda: 5, backend=backend)() == 5
