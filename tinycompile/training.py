@@ -25,7 +25,7 @@ from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.logs import log
 from tinycompile.compiler import CompiledGraph
-from tinycompile.ir.effects import is_random
+from tinycompile.ir.effects import is_random, without_writes, written
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.interpreter import run_graph
@@ -67,7 +67,10 @@ def compile_training(
             log("graph", f"{graph.name}: the backward replays the graph, for {reason}")
     compiled = compile_one(graph, inputs, artifacts)
     aliases = compiled.source.aliases if compiled.source is not None else ()
-    return replace(compiled, call=attach_replay(compiled.call, functools.partial(_replay, graph), flags, aliases))
+    changed = {r.name for n in graph.nodes for r in written(n)}
+    kept = [p.name in changed for p in graph.placeholders]
+    replay = functools.partial(_replay, without_writes(graph))
+    return replace(compiled, call=attach_replay(compiled.call, replay, flags, aliases, kept))
 
 
 def _compile_halves(
@@ -137,7 +140,7 @@ def _second(
 def _replayed_gradients(graph: Graph, split: Split, *given: Any) -> tuple[Any, ...]:
     count = len(given) - len(split.tangents)
     tangents = list(zip(split.tangents, given[count:], strict=True))
-    found = pull_back(functools.partial(_replay, graph), given[:count], tangents, again=True)
+    found = pull_back(functools.partial(_replay, without_writes(graph)), given[:count], tangents, again=True)
     return tuple(found[i] for i in split.gradients)
 
 
