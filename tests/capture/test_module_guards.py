@@ -14,7 +14,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 import tinycompile
 from tinycompile.capture import guard_entries
-from tinycompile.capture.guard_entries import Entry, Watched, is_watchable
+from tinycompile.capture.guard_entries import Entry, Watched, watchable
 from tinycompile.capture.sources import Held
 
 pytestmark = pytest.mark.cpu
@@ -310,5 +310,25 @@ def test_each_kind_of_entry():
 
 
 def test_what_is_watched():
-    assert is_watchable({"a": 1}) and is_watchable(nn.Linear(2, 2)._parameters) and is_watchable(vars(nn.ReLU()))
-    assert not is_watchable({}) and not is_watchable(globals()) and not is_watchable(Block.__dict__) and not is_watchable([1])
+    for watched in ({"a": 1}, nn.Linear(2, 2)._parameters, vars(nn.ReLU())):
+        assert watchable(watched) is watched
+    assert all(watchable(other) is None for other in ({}, globals(), [1], (), 3))
+
+
+def test_a_class_is_watched():
+    class Some:
+        a, b = 1, 2
+
+    behind = watchable(Some.__dict__)
+    assert behind is not None and behind == dict(Some.__dict__)
+    held = Held("Some", "Some", Some.__dict__)
+    check = Watched([Entry("is", held, "a", 1, "a"), Entry("absent", held, "c", None, "c")])
+    assert check() and check()
+    Some.b = 3
+    assert check() and check()
+    Some.c = 1
+    assert not check() and not check()
+    del Some.c
+    assert check()
+    Some.a = 2
+    assert not check()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tinycompile.base import torch_private
-from tinycompile.capture.guard_entries import READ_ERRORS, Entry, Watched, every, is_watchable
+from tinycompile.capture.guard_entries import READ_ERRORS, Entry, Watched, every, watchable
 from tinycompile.capture.guards import HELPERS, Check, GuardSet, describe_tensor, shown_shortly
 from tinycompile.ir.builder import identifier
 
@@ -88,8 +88,8 @@ class _Compiler:
     def entries(self) -> Iterator[Check]:
         """What held dicts hold, the classes of held objects, and which held containers are empty."""
         entries = list(self.guards.entries.values())
-        watched = [e for e in entries if is_watchable(e.container.value)]
-        others = [e for e in entries if not is_watchable(e.container.value)]
+        watched = [e for e in entries if watchable(e.container.value) is not None]
+        others = [e for e in entries if watchable(e.container.value) is None]
         if len(watched) <= _FEW:
             watched, others = [], entries
         if len(others) <= _FEW:

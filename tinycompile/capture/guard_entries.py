@@ -4,10 +4,12 @@ A dict that has the version it had when its entries were last found right needs 
 
 from __future__ import annotations
 
+import gc
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tinycompile.base import torch_private
@@ -97,11 +99,17 @@ _CHECKS: dict[str, Callable[[Sequence[Entry]], Callable[[], bool]]] = {
 # --- dicts with versions ------------------------------------------------------------------------------------
 
 
-def is_watchable(container: Any) -> bool:
-    """Whether a change of the container changes its version, and is rare. Globals change all the time. An empty dict may be
-    filled without a change of version (CPython 3.12 tells watchers that it was cloned, and torch does not listen)."""
+def watchable(container: Any) -> dict[Any, Any] | None:
+    """The dict to watch for a container, where a change of that changes its version, and is rare: the dict of a class stands
+    behind its proxy. Globals change all the time. An empty dict may be filled without a change of version (CPython 3.12 tells
+    watchers that it was cloned, and torch does not listen)."""
+    if torch_private.dict_version is None:
+        return None
+    if type(container) is MappingProxyType:
+        behind = gc.get_referents(container)
+        container = behind[0] if len(behind) == 1 else None
     plain = type(container) in (dict, OrderedDict) and bool(container)
-    return plain and torch_private.dict_version is not None and "__builtins__" not in container
+    return container if plain and "__builtins__" not in container else None
 
 
 class Watched:
@@ -113,10 +121,10 @@ class Watched:
     def __init__(self, entries: Sequence[Entry]) -> None:
         assert torch_private.dict_version is not None
         self._version = torch_private.dict_version
-        self._entries = entries
+        self._entries = [(watchable(e.container.value), e) for e in entries]
         self._every = every(entries)
         self._changes: dict[int, int] = {}  # by id of a dict
-        dicts = tuple({id(e.container.value): e.container.value for e in entries}.values())
+        dicts = tuple({id(d): d for d, _ in self._entries}.values())
         self._state: tuple[tuple[Any, ...], tuple[int, ...], Callable[[], bool] | None]
         self._state = dicts, (-1,) * len(dicts), None  # no dict's version: the first call looks
 
@@ -135,6 +143,6 @@ class Watched:
             if before != after:
                 self._changes[id(held)] = self._changes.get(id(held), 0) + 1
         quiet = [i for i, held in enumerate(dicts) if self._changes.get(id(held), 0) < self._PATIENCE]
-        restless = [e for e in self._entries if self._changes.get(id(e.container.value), 0) >= self._PATIENCE]
+        restless = [e for d, e in self._entries if self._changes.get(id(d), 0) >= self._PATIENCE]
         self._state = tuple(dicts[i] for i in quiet), tuple(now[i] for i in quiet), every(restless) if restless else None
         return True
