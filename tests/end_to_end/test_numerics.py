@@ -148,6 +148,7 @@ def zeros_keep_their_sign() -> Iterator[Program]:
         "clamp": lambda x: x.clamp(0.0, 1.0), "hardtanh": F.hardtanh, "asinh": torch.asinh, "atan": torch.atan, "sum": torch.sum,
         "leaky": F.leaky_relu, "silu": F.silu, "times zero": lambda x: x * 0, "add zero": lambda x: x + 0.0,
         "sub": lambda x: 0.0 - x, "whole sum": lambda x: (x * 0).sum(0),
+        "running sum": lambda x: ((x[1:] * 0).cumsum(0), x[1].cumsum(0)),
     }  # fmt: skip
     # not maximum and minimum: which of two zeros torch gives depends on the tensor's length
     binary = (torch.add, torch.sub, torch.mul, torch.div, torch.fmax, torch.fmin, torch.atan2)

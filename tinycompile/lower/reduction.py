@@ -64,6 +64,8 @@ def lower_scan(program: Program, node: Node, op: Op, spec: Scan) -> TensorValue:
     b = program.nest(node.name, meta.shape, meta.device)
     x = b.cast(b.widen(b.read(source, b.coords)), opmath(meta.dtype))
     if meta.rank:
+        if spec.kind == "sum" and x.dtype.is_floating_point and meta.device.type == "cpu":
+            x = x + 0.0  # ATen's CPU kernel starts from 0, so that no running sum is -0
         along = as_sym(b.coords[shapes.normalize_dim(sig.named(node.args, "dim"), meta.rank)])
         x = x if along is None else b.scan(spec.kind, x, along.name)
     b.store(node.name, meta.dtype, b.coords, x, program.result_name(node.name))
