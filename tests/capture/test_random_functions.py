@@ -4,8 +4,11 @@ With ``TINYCOMPILE_TESTS=full`` 5,000 are tried, by default a few; ``TINYCOMPILE
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import functools
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -101,7 +104,10 @@ class Writer:
             10: lambda: f"xs[{self.pick('0', '-1')}] = {self.tensor(1)}",
             11: lambda: f"{self.pick(*TENSORS)}[{self.pick('0', '1:')}] = {self.number(0)}",
         }
-        if kind in simple:
+        if self.draw(st.integers(0, 3)) == 0:
+            for line in self.richer().split("; "):
+                self.emit(indent, line)
+        elif kind in simple:
             self.emit(indent, simple[kind]())
         elif kind in (12, 13):
             self.emit(indent, f"if {self.condition()}:")
@@ -127,6 +133,37 @@ class Writer:
             self.emit(indent, self.pick("with torch.no_grad():", "with Noted():"))
             self.block(indent + 1, depth - 1)
 
+    def richer(self) -> str:
+        """A statement about sets, queues, generators, objects of several kinds, or numbers that change."""
+        n, m = self.pick(*NUMBERS), self.number(1)
+        t, u = self.pick(*TENSORS), self.tensor(0)
+        return self.pick(
+            f"seen.add({m}); {n} = len(seen & {{0, 1, 2, n}})",
+            f"seen {self.pick('|', '-', '^', '&')}= {{{m}, 3}}; {n} = sum(sorted(seen)) % 7",
+            f"queue.append({u}); {t} = queue[0]",
+            f"queue.appendleft({u}); {n} = len(queue)",
+            f"stack.push({m}); {n} = stack.top % 7",
+            f"stack.append({m}); {n} = sum(stack) % 7",
+            f"{t} = sum(steps({u}, {n} % 3), {u}).clamp(-9, 9)",
+            f"g = echo({u}); next(g); {t} = g.send({m})",
+            f"{n} = kind({m}, {u})",
+            f"{n} = kind([{m}, {n}], {{'k': 1}}, (1, {n}))",
+            f"{t} = pair({m}, {u}).right",
+            f"{n} = caught({m})",
+            f"box.rate *= 0.5; {t} = {t} * box.rate",
+            f"box.rate += {m}; {n} = int(box.rate) % 5",
+            f"{t} = scaled({m})({u})",
+            f"point.x = {m}; {n} = (point.x + point.twice) % 7",
+            f"point += {m}; {n} = point.x % 7",
+            f"counts['k'] += {m}; {n} = counts['q' if n else 'k'] % 5",
+            f"{t} = dict(a={u}, **{{'b': {t}}})[{self.pick(repr('a'), repr('b'))}]",
+            f"m, *rest, n = {m}, 1, *stack[:1], {n}; m, n = m % 7, n % 7",
+            f"del xs[1:]; {n} = len(xs)",
+            f"with noted({m}) as {n}: {t} = {t} + 1",
+            f"{n} = [k for k in range(4) if k != n][m % 3] if xs else 0",
+            f"queue = collections.deque(reversed(queue), maxlen=3); {n} = len([v for v in queue if v is {t}])",
+        )
+
     def loop(self, indent: int, depth: int) -> None:
         self.loops += 1
         i = f"i{self.loops}"
@@ -144,6 +181,8 @@ class Writer:
         for line in (
             "c, m = a * 1, 1",
             "total = 0",
+            "seen, queue, stack = {1, 2}, collections.deque([a], maxlen=3), Stack([n])",
+            "point, counts = Point(n), collections.defaultdict(int)",
             "def add(k):",
             "    nonlocal total",
             "    total += k",
@@ -152,7 +191,10 @@ class Writer:
             self.emit(1, line)
         for _ in range(3):
             self.block(1, 2)
-        self.emit(1, "return a, b, c, m, n, total, xs, a is c")
+        self.emit(
+            1,
+            "return a, b, c, m, n, total, xs, a is c, sorted(seen), list(queue), list(stack), point.x, dict(counts), box.rate",
+        )
         return "\n".join(self.lines) + "\n"
 
 
@@ -164,12 +206,104 @@ class Noted:
         LOG.append("exit")
 
 
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
 HELPERS = """
 def helper(x, k):
     if k == 2:
         log("two")
     y = x + k
     return y.clamp(-5, 5)
+
+
+class Stack(list):
+    def push(self, value):
+        self.append(value)
+
+    @property
+    def top(self):
+        return self[-1]
+
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+    @property
+    def twice(self):
+        return self.x * 2
+
+    def __iadd__(self, other):
+        self.x += other
+        return self
+
+
+class Problem(Exception):
+    def __init__(self, code):
+        super().__init__(code, "bad")
+        self.code = code
+
+
+def steps(x, n):
+    for i in range(n):
+        if i == 1:
+            log("step")
+        yield x + i
+
+
+def echo(x):
+    got = yield x
+    yield x * got
+
+
+def kind(*values):
+    match values:
+        case [0 | 1, _]:
+            return 1
+        case [int(k), torch.Tensor()] if k > 3:
+            return k % 7
+        case [[a, b], {"k": c}, (1, *rest)]:
+            return (a + b + c + len(rest)) % 7
+        case [first, *_]:
+            return 2
+    return 3
+
+
+def pair(k, x):
+    return Pair(k, x)._replace(right=x * k) if k % 2 else Pair(right=x, left=k)
+
+
+def caught(k):
+    try:
+        if k % 2:
+            raise Problem(k)
+        return {0: 5}[k]
+    except Problem as problem:
+        return problem.code + len(problem.args)
+    except KeyError as error:
+        return error.args[0]
+    finally:
+        log("finally")
+
+
+def scaled(k):
+    @functools.wraps(helper)
+    def inner(x):
+        inner.calls = getattr(inner, "calls", 0) + k
+        return x * inner.calls
+
+    return inner
+
+
+@contextlib.contextmanager
+def noted(k):
+    try:
+        yield (k + 1) % 7
+    finally:
+        log("left")
 """
 
 
@@ -185,6 +319,7 @@ def observed(run: Any, seed: int, n: int) -> Any:
     generator = torch.Generator().manual_seed(seed)
     a, b, c = (torch.randn(4, generator=generator) for _ in range(3))
     xs, d, box = [c, c + 1], {"k": 1}, Box(a + 1)
+    box.rate = 1.5 + seed  # type: ignore[attr-defined]
     grad = torch.is_grad_enabled()
     try:
         result = run(a, b, xs, d, box, n)
@@ -195,7 +330,8 @@ def observed(run: Any, seed: int, n: int) -> Any:
 
 
 def compare(source: str, force: Any = None) -> None:
-    space: dict[str, Any] = {"torch": torch, "log": log, "Noted": Noted, "__name__": "random_function"}
+    space: dict[str, Any] = {"torch": torch, "log": log, "Noted": Noted, "Pair": Pair, "__name__": "random_function"}
+    space.update(collections=collections, contextlib=contextlib, functools=functools)
     exec(compile(HELPERS + source, "<random>", "exec"), space)
     fn = space["function"]
     compiled = CompiledFunction(fn, Options(backend="eager", force=force))

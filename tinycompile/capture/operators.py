@@ -12,11 +12,13 @@ import torch
 from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values import scalar, symbolic
-from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.constant import Const, boolean, natively
 from tinycompile.capture.values.container import contents_of
+from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.opaque import Opaque
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import SET_OPERATORS, ListValue, SequenceValue, SetValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
@@ -276,9 +278,18 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
         return made.truth(tr)
     if a.is_constant and b.is_constant:
         return bool(a.constant(tr) == b.constant(tr))
+    for v in (a, b):
+        if isinstance(v, Opaque):
+            v.truth(tr)  # refuses: what it equals is not known
+    if isinstance(a, BoundFunction) and isinstance(b, BoundFunction):
+        return identical(tr, a.receiver, b.receiver) and equal(tr, a.fn, b.fn)
+    if isinstance(a, MethodOf) and isinstance(b, MethodOf):
+        return a.name == b.name and identical(tr, a.receiver, b.receiver)
     return identical(tr, a, b)
 
 
 def identical(tr: Tracer, a: Value, b: Value) -> bool:
     """``a is b``."""
+    if isinstance(b, Opaque) and not isinstance(a, Opaque):
+        a, b = b, a
     return a is b or a.same_object(tr, b)

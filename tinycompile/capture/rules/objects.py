@@ -6,6 +6,7 @@ import copy
 import functools
 import operator
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,7 +50,10 @@ def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         method = args[0].special(tr, "__hash__")
         if method is None:
             raise GraphBreak("unsupported-value", f"the hash of {args[0].describe()}")
-        return Const(natively(hash, method.call(tr, [], {}).constant(tr)))
+        value = method.call(tr, [], {}).constant(tr)
+        if type(value) is int and -sys.maxsize - 1 <= value <= sys.maxsize:  # taken as it is; -1 means an error in C
+            return Const(-2 if value == -1 else value)
+        return Const(natively(hash, value))
     return Const(natively(hash, args[0].constant(tr)))
 
 
