@@ -18,7 +18,7 @@ for _name in ("TINYCOMPILE_DUMP", "TINYCOMPILE_LOG"):
 
 from tinycompile.base.config import config  # noqa: E402
 
-assert config.verify_ir
+config.verify_ir = True  # also where the package was imported before
 
 
 def pytest_configure(config: pytest.Config) -> None:

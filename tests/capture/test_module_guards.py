@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import tinycompile
+from tinycompile.base import torch_private
 from tinycompile.capture import guard_entries
 from tinycompile.capture.guard_entries import Entry, Watched, watchable
 from tinycompile.capture.sources import Held
@@ -207,6 +208,12 @@ def test_a_change_takes_effect(name, how):
         if "handle" in vars(net):
             net.handle.remove()
     assert before == 1 and len(entries()) <= 3
+
+
+@pytest.mark.parametrize("name", [*CHANGES][::6])
+def test_a_change_takes_effect_without_versions_of_dicts(name, monkeypatch):
+    monkeypatch.setattr(torch_private, "dict_version", None)
+    test_a_change_takes_effect(name, "module")
 
 
 @pytest.mark.parametrize("change", ["global", "cell", "default", "keyword default", "code"])
