@@ -102,7 +102,10 @@ def _compile_halves(
     _keep(artifacts, late, "_backward")
     aliases = forward.source.aliases if forward.source is not None else ()
     second = _second(graph, wanted, joint, derived, split, len(drawn), compile_one)
-    call = attach(split, forward.call, backward.call, second, flags, [a for a in aliases if a[0] < split.outputs])
+    seen = [a for a in aliases if a[0] < split.outputs]
+    code = backward.source
+    given_up, overwritten = (bool(code.donated), code.overwritten) if code is not None else (False, ())
+    call = attach(split, forward.call, backward.call, second, flags, seen, given_up, overwritten)
     times = {"aot": spent}
     for half in (forward, backward):
         for stage, seconds in half.times.items():

@@ -29,13 +29,16 @@ def attach(
     second: Callable[[tuple[bool, ...]], Fn],
     differentiable: Sequence[bool],
     aliases: Sequence[tuple[int, int]],
+    given_up: bool = False,
+    overwritten: Sequence[int] = (),
 ) -> Fn:
     """A function like the forward's first ``outputs`` results, whose outputs carry gradients.
 
     ``second(flags)`` gives the differentiable backward, a function of (inputs, random results, tangents), where ``flags``
     tells which tangents require grad. ``differentiable``: which outputs depend on an input that requires grad, as eager
     would say. ``aliases``: ``(output, input)`` pairs where the output is a view of the input: those are made by torch
-    itself.
+    itself. ``given_up``: the backward takes one list, which it empties, so that saved tensors are freed as it goes;
+    ``overwritten``: positions of those in whose memory it writes.
     """
     views = dict(aliases)
     wiring = _Wiring(split, differentiable, views)
@@ -78,16 +81,20 @@ def attach(
                 g if g is not None and g.stride() == layout[1] and not g.data_ptr() & 15 else _laid_out(g, layout)
                 for g, layout in zip(grads, layouts, strict=True)
             ]
+            undefined = {i for i, g in enumerate(grads) if g is None} if any(g is None for g in grads) else None
             if torch.is_grad_enabled():
                 _check_versions([ctx.inputs[i] for i in checked], ctx.versions)
                 random = ctx.random if wiring.keeps_results else ()
                 found = second(tuple([t.requires_grad for t in tangents]))(*ctx.inputs, *random, *tangents)
-            elif wiring.keeps_results:
-                found = backward(*ctx.numbers, *saved, *tangents)
             else:
-                found = backward(*saved, *tangents)
+                taken = [*ctx.numbers, *saved, *tangents] if wiring.keeps_results else [*saved, *tangents]
+                del saved, tangents, grads
+                if given_up:
+                    _release(ctx, taken, overwritten)
+                    found = backward(taken)
+                else:
+                    found = backward(*taken)
             result: list[Any] = nothing.copy()
-            undefined = {i for i, g in enumerate(grads) if g is None} if any(g is None for g in grads) else None
             for to, at, reached in routes:
                 if undefined is None or not reached <= undefined:
                     result[to] = found[at]
@@ -109,6 +116,16 @@ def attach(
         return tuple(made)
 
     return run
+
+
+def _release(ctx: Any, taken: list[Any], overwritten: Sequence[int]) -> None:
+    """Let go of the saved tensors, unless another backward is to come (``retain_graph``): then what would be overwritten is
+    copied."""
+    if torch_private.keeps_graph():
+        for i in overwritten:
+            taken[i] = taken[i].clone(memory_format=torch.preserve_format)
+    else:
+        torch_private.clear_saved(ctx)
 
 
 def _places(saved: Sequence[tuple[str, int]]) -> tuple[list[int], list[int]]:

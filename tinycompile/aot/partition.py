@@ -6,6 +6,7 @@ an edge whose capacity is what saving it costs, and what may not be computed aga
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from tinycompile.base.errors import InternalError, VerifyError
 from tinycompile.base.expr import evaluate, symbols
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.builder import dims_in, inputs_of, refs_in, size_sources
-from tinycompile.ir.effects import is_pure, is_random
+from tinycompile.ir.effects import is_pure, is_random, may_alias
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS, Extern, Indexed, Pointwise, View
 
@@ -220,7 +221,9 @@ def _split(scene: _Scene, saved: Sequence[str], random: Sequence[Ref], reread: f
     keep = [n for n in scene.graph.nodes[:-1] if n.name in needed and n.kind != "placeholder"]
     forward = _graph(scene, scene.primals, keep, tuple(results))
     inputs = [*(n for n, _ in numbers), *(_as_input(scene.nodes[n]) for n in tensors), *scene.tangents]
-    backward = _graph(scene, inputs, body, tuple(scene.gradients))
+    backward = replace(
+        _graph(scene, inputs, body, tuple(scene.gradients)), donated=_given_up(forward, len(scene.results), places, tensors)
+    )
     split = Split(
         forward,
         replace(backward, name=f"{backward.name}_backward"),
@@ -235,6 +238,34 @@ def _split(scene: _Scene, saved: Sequence[str], random: Sequence[Ref], reread: f
     )
     verify_split(split)
     return split
+
+
+def _given_up(forward: Graph, outputs: int, places: Sequence[tuple[str, int]], names: Sequence[str]) -> tuple[str, ...]:
+    """The saved tensors that nobody but the backward sees: made by the forward, and no view of what else it returns."""
+    results = forward.output.args[0]
+    below = {r.name: _memory(forward, r.name) for r in results if isinstance(r, Ref)}
+    seen = Counter(base for bases in (below[n] for n in dict.fromkeys(below)) for base in bases)
+    return tuple(
+        name
+        for (kind, at), name in zip(places, names, strict=True)
+        if kind == "result"
+        and at >= outputs
+        and all(seen[base] == 1 for base in below[name])
+        and not any(n.kind == "placeholder" for n in forward.nodes if n.name in below[name])
+    )
+
+
+def _memory(graph: Graph, name: str) -> set[str]:
+    """The nodes in whose memory a value may lie."""
+    nodes = {n.name: n for n in graph.nodes}
+    found, waiting = {name}, [name]
+    while waiting:
+        node = nodes[waiting.pop()]
+        if node.kind != "placeholder" and may_alias(node):
+            more = {r.name for r in inputs_of(node)} - found
+            found |= more
+            waiting += more
+    return found
 
 
 def _as_input(node: Node) -> Node:

@@ -177,6 +177,16 @@ def function_apply(cls: type[torch.autograd.Function]) -> Callable[..., Any]:
     return apply
 
 
+# --- what a backward may let go of -------------------------------------------------------------------------------------------
+
+
+def clear_saved(ctx: Any) -> None:
+    """Drop what a Function's context saved, before its backward returns."""
+    clear = getattr(ctx, "maybe_clear_saved_tensors", None)
+    if clear is not None:
+        clear()
+
+
 # --- many tensors at once ----------------------------------------------------------------------------------------------------
 
 _TensorGuards = _find("_dynamo.guards.TensorGuards")

@@ -14,7 +14,7 @@ from tinycompile.base import expr as ex
 from tinycompile.base.target import Target
 from tinycompile.codegen.wrapper import emit_wrapper, extern_name
 from tinycompile.ir.loops import ExternCall, TensorView
-from tinycompile.ir.plan import Kernel, Plan
+from tinycompile.ir.plan import Alloc, Kernel, Plan
 from tinycompile.ir.source import KernelArg, KernelSource, Source
 
 _EMITTERS = {
@@ -55,7 +55,10 @@ def assemble(plan: Plan, kernels: Mapping[str, KernelSource], target: Target) ->
     )
     wrapper = emit_wrapper(plan, kernels)
     aligned = _aligned(plan, kernels.values()) if target.language == "triton" else ()  # C++ takes any address
-    return Source(plan.name, plan.device, tuple(kernels.values()), wrapper, prelude, tuple(externs), aliases, aligned)
+    taken = {s.reuses for s in plan.steps if isinstance(s, Alloc) and s.in_place}
+    donated, overwritten = (tuple(i for i, n in enumerate(plan.inputs) if n in given) for given in (set(plan.donated), taken))
+    made = tuple(kernels.values())
+    return Source(plan.name, plan.device, made, wrapper, prelude, tuple(externs), aliases, aligned, donated, overwritten)
 
 
 def _aligned(plan: Plan, kernels: Iterable[KernelSource]) -> tuple[int, ...]:

@@ -44,10 +44,14 @@ class _Wrapper:
         self.locals = _locals(plan, _NAMESPACE | externs | {k.name for k in kernels.values()})
         self.times_returned = Counter(o.buffer for o in plan.outputs if isinstance(o, TensorView))
         self.out = Writer()
+        self.ending: list[str] = []  # variables whose memory the next kernel takes over
 
     def text(self) -> str:
         out = self.out
-        with out.block(f"def call({', '.join(map(self.name, self.plan.inputs))}):"):
+        inputs = ", ".join(map(self.name, self.plan.inputs))
+        with out.block("def call(given):" if self.plan.donated else f"def call({inputs}):"):
+            if self.plan.donated:
+                out.lines(f"{inputs}, = given", "given.clear()  # what is given up is freed as it is used")
             for size in self.plan.sizes:
                 out.line(self.size_line(size))
             if self.launches > 1:
@@ -83,7 +87,13 @@ class _Wrapper:
             self.out.line(f"{self.name(step.buffer)} = empty({size}, {stride}, {meta.dtype})")
         else:
             held = self.name(step.reuses)
-            self.out.line(f"{self.name(step.buffer)} = as_strided({held}, {size}, {stride}, 0)  # reuse")
+            start = f"{held}.storage_offset()" if step.reuses in self.inputs else "0"
+            note = "in place" if step.in_place else "reuse"
+            self.out.line(f"{self.name(step.buffer)} = as_strided({held}, {size}, {stride}, {start})  # {note}")
+            if step.in_place:
+                self.ending.append(held)
+            elif step.reuses not in self.inputs:
+                self.out.line(f"del {held}")
 
     def launch(self, step: Kernel) -> None:
         source = self.kernels[step.nest.name]
@@ -92,6 +102,9 @@ class _Wrapper:
             return
         args = [self.kernel_arg(a) for a in source.args]
         self.out.line(f"{source.name}({', '.join(['queue' if self.launches > 1 else 'stream()', *args])})")
+        if self.ending:
+            self.out.line(f"del {', '.join(self.ending)}")
+            self.ending.clear()
 
     def kernel_arg(self, a: KernelArg) -> str:
         if a.kind == "scratch":
@@ -152,7 +165,9 @@ class _Wrapper:
         return f"{shown}.view_as({shown})" if value.alias and shown == self.name(value.buffer) else shown
 
 
-_NAMESPACE = frozenset(("torch", "empty", "stream", "queue", "as_strided", "restride", "call", "float", "min", "max", "_"))
+_NAMESPACE = frozenset(
+    ("given", "torch", "empty", "stream", "queue", "as_strided", "restride", "call", "float", "min", "max", "_")
+)
 
 
 def _locals(plan: Plan, taken: Set[str]) -> dict[str, str]:

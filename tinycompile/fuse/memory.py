@@ -7,37 +7,53 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
 from tinycompile.fuse.deps import views_in
-from tinycompile.ir.loops import Buffer, ExternCall
+from tinycompile.ir.loops import Buffer, ExternCall, Load, Reduce, Scan, Store
 from tinycompile.ir.plan import Alloc, Free, Kernel, Step
 
 Layout = tuple[tuple[Dim, ...], tuple[Dim, ...], torch.dtype, object]
 
 
-def place(steps: Sequence[Kernel | ExternCall], buffers: Mapping[str, Buffer], outputs: Sequence[object]) -> list[Step]:
+def place(
+    steps: Sequence[Kernel | ExternCall],
+    buffers: Mapping[str, Buffer],
+    outputs: Sequence[object],
+    donated: Sequence[str] = (),
+    in_place: bool = False,
+) -> list[Step]:
     """Add an Alloc before the first use of each buffer that kernels make, and a Free (or a reuse) after the last use.
 
     A buffer that is reused gets no Free: the Alloc that names it ends it. Memory that an extern call makes or is given is never
-    reused, since the call may return a view of it; nor is that of inputs and outputs.
+    reused, since the call may return a view of it; nor is that of outputs, and of inputs only ``donated`` ones'. ``in_place``:
+    a kernel may write where it reads for the last time (C++ kernels must not: their pointers are told apart).
     """
     returned = set(views_in(tuple(outputs)))
     last = _last_uses(steps)
     shared = {n for s in steps if isinstance(s, ExternCall) for n in _touched(s)}
     made = {n for n, b in buffers.items() if b.role == "input"}
+    mortal = {n for n, b in buffers.items() if (b.role != "input" or n in donated) and n not in returned}
     dead: dict[Layout, list[str]] = {}
     placed: list[Step] = []
     for i, step in enumerate(steps):
+        taken: set[str] = set()
         if isinstance(step, Kernel):
+            dying = {n for n in step.reads if last[n] == i and n in mortal and n not in shared} if in_place else set()
             for name in step.writes:
                 if name not in made:
                     made.add(name)
-                    placed.append(Alloc(name, _take(dead, buffers[name])))
+                    below = next((n for n in sorted(dying - taken) if written_over(step, n, name, buffers)), None)
+                    if below is None:
+                        placed.append(Alloc(name, _take(dead, buffers[name])))
+                    else:
+                        taken.add(below)
+                        placed.append(Alloc(name, below, in_place=True))
         placed.append(step)
         if isinstance(step, ExternCall):
             made.update(o for o in step.outputs if o is not None)
         for name in _touched(step):
-            if last[name] == i and name not in returned and buffers[name].role != "input":
-                if name in shared:
+            if last[name] == i and name in mortal and name not in taken:
+                if name in shared or buffers[name].role == "input":
                     placed.append(Free(name))
                 else:
                     dead.setdefault(_layout(buffers[name]), []).append(name)
@@ -45,6 +61,30 @@ def place(steps: Sequence[Kernel | ExternCall], buffers: Mapping[str, Buffer], o
         if name not in made:  # nothing writes it: it has no elements
             placed.append(Alloc(name))
     return _free_early(placed, {n for names in dead.values() for n in names}, last, steps)
+
+
+def written_over(kernel: Kernel, old: str, new: str, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether a kernel reads each element of ``old`` just before it writes that of ``new``, and never after."""
+    a, b = buffers[old].meta, buffers[new].meta
+    same = (a.shape, a.strides) == (b.shape, b.strides) or (a.is_contiguous() and b.is_contiguous() and a.numel == b.numel)
+    body = kernel.nest.body
+    if (
+        kernel.more
+        or not same
+        or (a.dtype, a.device) != (b.dtype, b.device)
+        or any(isinstance(s, (Reduce, Scan)) for s in body)
+    ):
+        return False
+    stores = [_offset(s.index, b) for s in body if isinstance(s, Store) and s.buffer == new and s.mode == "plain"]
+    loads = [None if s.mask else _offset(s.index, a) for s in body if isinstance(s, Load) and s.buffer == old]
+    return len(stores) == 1 and all(place == stores[0] for place in loads)
+
+
+def _offset(index: Sequence[Dim], meta: TensorMeta) -> Dim:
+    total: Dim = 0
+    for d, stride in zip(index, meta.strides, strict=True):
+        total = total + d * stride
+    return total
 
 
 def _free_early(placed: list[Step], unused: set[str], last: Mapping[str, int], steps: Sequence[object]) -> list[Step]:

@@ -51,8 +51,8 @@ def plan(loops: Loops, target: Target) -> Plan:
     kernels = [s if isinstance(s, ExternCall) else _launch(s, named, cost, why) for s in launches]
     return Plan(
         loops.name, _device(kernels, buffers), loops.inputs, loops.sizes, _used(buffers, kernels, loops),
-        tuple(memory.place(kernels, buffers, loops.outputs)), loops.outputs, tuple(decisions),
-        _bytes_minimum(loops, kernels, cost), loops.hints, loops.lines,
+        tuple(memory.place(kernels, buffers, loops.outputs, loops.donated, target.language == "triton")), loops.outputs,
+        tuple(decisions), _bytes_minimum(loops, kernels, cost), loops.hints, loops.lines, loops.donated,
     )  # fmt: skip
 
 

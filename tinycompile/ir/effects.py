@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinycompile.ir.graph import Graph, Node, Ref
-from tinycompile.ops.record import OPS
+from tinycompile.ops.record import OPS, View
 
 COPY = "torch.Tensor.copy_"  # how a graph writes to its inputs: nodes of this target, after all others
 
@@ -37,6 +37,14 @@ def written(node: Node) -> tuple[Ref, ...]:
     name = node.target.rpartition(".")[2]
     first = node.args[:1] if name.endswith("_") and not name.endswith("__") else ()
     return tuple(a for a in (*first, *(v for k, v in node.kwargs if k == "out")) if isinstance(a, Ref))
+
+
+def may_alias(node: Node) -> bool:
+    """Whether a result can share memory with an argument."""
+    if node.kind == "call":
+        op = OPS[node.target]
+        return isinstance(op.lowering, View) or op.schema.mutates or any(r.alias for r in op.schema.returns)
+    return node.kind in ("item", "extern")
 
 
 def writes_in_between(graph: Graph) -> bool:

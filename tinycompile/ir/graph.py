@@ -55,11 +55,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Placeholders first, one output last. ``hints`` gives each size symbol the value seen at capture."""
+    """Placeholders first, one output last. ``hints`` gives each size symbol the value seen at capture. ``donated``: inputs that
+    the caller gives up: nobody reads them after the call, and their memory may be written."""
 
     name: str
     nodes: tuple[Node, ...]
     hints: tuple[tuple[str, int], ...] = ()
+    donated: tuple[str, ...] = ()
 
     @property
     def placeholders(self) -> tuple[Node, ...]:

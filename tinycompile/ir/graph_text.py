@@ -29,7 +29,7 @@ def print_graph(graph: Graph) -> str:
     lines = [
         _HEADER,
         f"def {identifier(graph.name)}(",
-        *(f"    {n.name},  # {_input_note(n)}" for n in graph.placeholders),
+        *(f"    {n.name},  # {_input_note(n)}{', given up' if n.name in graph.donated else ''}" for n in graph.placeholders),
         "):",
     ]
     hints = dict(graph.hints)

@@ -176,7 +176,8 @@ class SizeBinding:
 @dataclass(frozen=True, slots=True)
 class Loops:
     """A whole graph as loops. ``outputs``: TensorViews of buffers (an input's view is a true alias), or numbers/dims.
-    ``inputs`` names every placeholder in order; those of tensors are buffers too. ``lines``: graph node -> user's line."""
+    ``inputs`` names every placeholder in order; those of tensors are buffers too. ``lines``: graph node -> user's line.
+    ``donated``: inputs that nobody reads after the call."""
 
     name: str
     inputs: tuple[str, ...]
@@ -186,3 +187,4 @@ class Loops:
     outputs: tuple[Any, ...]
     hints: tuple[tuple[str, int], ...] = ()
     lines: tuple[tuple[str, Location], ...] = ()
+    donated: tuple[str, ...] = ()

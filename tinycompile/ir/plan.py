@@ -25,10 +25,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Alloc:
-    """Make a buffer; ``reuses`` names a dead buffer of the same size and dtype whose memory it takes over."""
+    """Make a buffer; ``reuses`` names a dead buffer of the same size and dtype whose memory it takes over. ``in_place``: the
+    next kernel still reads that buffer, each element just before it writes the new one there."""
 
     buffer: str
     reuses: str | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ Step = Union[Alloc, Kernel, ExternCall, Free]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``outputs`` as in Loops. ``bytes_minimum``: graph inputs read once plus outputs written once."""
+    """``outputs`` and ``donated`` as in Loops. ``bytes_minimum``: graph inputs read once plus outputs written once."""
 
     name: str
     device: Device
@@ -76,6 +78,7 @@ class Plan:
     bytes_minimum: Dim = 0
     hints: tuple[tuple[str, int], ...] = ()
     lines: tuple[tuple[str, Location], ...] = ()
+    donated: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -48,7 +48,8 @@ def bytes_text(count: Dim) -> str:
 
 def _step(step: Step, known: dict[str, TensorMeta], where: dict[str, str]) -> list[str]:
     if isinstance(step, Alloc):
-        return [f"alloc(buf.{step.buffer}" + (f", reuses=buf.{step.reuses})" if step.reuses else ")")]
+        how = f", {'in_place' if step.in_place else 'reuses'}=buf.{step.reuses}" if step.reuses else ""
+        return [f"alloc(buf.{step.buffer}{how})"]
     if isinstance(step, Free):
         return [f"free(buf.{step.buffer})"]
     if isinstance(step, ExternCall):

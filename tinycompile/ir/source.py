@@ -64,7 +64,9 @@ class KernelSource:
 class Source:
     """All code of a plan. ``wrapper``: Python text defining ``call(*inputs) -> tuple``. ``externs``: ``(name, kind, target)``
     of each library function that the wrapper calls. ``aliases``: ``(output, input)`` positions where an output is a view of
-    an input. ``aligned``: positions of inputs that the code takes to begin at a multiple of 16 bytes, or not, as captured."""
+    an input. ``aligned``: positions of inputs that the code takes to begin at a multiple of 16 bytes, or not, as captured.
+    ``donated``: positions of inputs that the caller gives up; with any, ``call`` takes all in one list, which it empties.
+    ``overwritten``: those of them that the code writes to."""
 
     name: str
     device: Device
@@ -74,3 +76,5 @@ class Source:
     externs: tuple[tuple[str, str, str], ...] = ()
     aliases: tuple[tuple[int, int], ...] = ()
     aligned: tuple[int, ...] = ()
+    donated: tuple[int, ...] = ()
+    overwritten: tuple[int, ...] = ()

@@ -38,7 +38,8 @@ def load_source(text: str) -> Source:
     kernels = tuple(_kernel(k) for k in data.pop("kernels"))
     data["externs"] = tuple((name, kind, target) for name, kind, target in data["externs"])
     data["aliases"] = tuple((o, i) for o, i in data["aliases"])
-    data["aligned"] = tuple(data["aligned"])
+    for positions in ("aligned", "donated", "overwritten"):
+        data[positions] = tuple(data[positions])
     return Source(kernels=kernels, **{**data, "device": Device.of(data["device"])})
 
 

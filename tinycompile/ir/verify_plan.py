@@ -42,6 +42,7 @@ class _PlanCheck:
         self.made = set(self.live)
         self.from_calls: set[str] = set()
         self.names: set[str] = set()
+        self.ending: list[str] = []  # buffers whose memory the next kernel takes over while it reads them
 
     def buffer(self, name: str, step: str) -> Buffer:
         if name not in self.buffers:
@@ -54,24 +55,30 @@ class _PlanCheck:
             raise VerifyError(f"alloc: {step.buffer} exists already")
         if step.reuses is not None:
             old = self.buffer(step.reuses, f"alloc {step.buffer}")
-            self.reusable(old, new)
-            self.end(step.reuses, f"alloc {step.buffer}")
+            self.reusable(old, new, step.in_place)
+            if step.in_place:
+                self.ending.append(step.reuses)
+            else:
+                self.end(step.reuses, f"alloc {step.buffer}")
         self.made.add(step.buffer)
         self.live.add(step.buffer)
 
-    def reusable(self, old: Buffer, new: Buffer) -> None:
+    def reusable(self, old: Buffer, new: Buffer, in_place: bool) -> None:
         rule = f"alloc {new.name}: it cannot take over {old.name}: "
-        if old.role == "input" or old.name in _returned(self.plan):
+        given = old.role == "input" and not (in_place and old.name in self.plan.donated)
+        if given or old.name in _returned(self.plan):
             raise VerifyError(f"{rule}that is an {'input' if old.role == 'input' else 'output'}")
         if old.name in self.from_calls:
             raise VerifyError(f"{rule}a library call made it or saw it, and may have kept a view of it")
         a, b = old.meta, new.meta
-        if (a.shape, a.strides, a.dtype, a.device) != (b.shape, b.strides, b.dtype, b.device):
+        same = (a.shape, a.strides) == (b.shape, b.strides) or (in_place and a.numel == b.numel)
+        if not same or (a.dtype, a.device) != (b.dtype, b.device):
             raise VerifyError(f"{rule}{a} is not {b}")
 
     def free(self, step: Free) -> None:
         self.buffer(step.buffer, "free")
-        if self.buffers[step.buffer].role == "input" or step.buffer in _returned(self.plan):
+        given = self.buffers[step.buffer].role == "input" and step.buffer not in self.plan.donated
+        if given or step.buffer in _returned(self.plan):
             raise VerifyError(f"free: {step.buffer} is an input or an output")
         self.end(step.buffer, "free")
 
@@ -105,6 +112,11 @@ class _PlanCheck:
         if k.more and len(writes) != sum(len({s.buffer for s in n.body if isinstance(s, Store)}) for n in k.nests):
             raise VerifyError(f"kernel {name}: two of its nests write to one buffer")
         self.written |= writes
+        for old in self.ending:
+            if old not in reads:
+                raise VerifyError(f"kernel {name}: it takes the memory of {old} in place, which it does not read")
+            self.end(old, name)
+        self.ending.clear()
 
     def extern(self, call: ExternCall) -> None:
         self.unique(call.name, buffers_too=False)

@@ -162,6 +162,7 @@ class Program:
             outputs,
             self.graph.hints,
             tuple((n.name, n.loc) for n in self.graph.nodes if n.loc is not None),
+            self.graph.donated,
         )
 
 

@@ -25,10 +25,9 @@ from tinycompile.base import shapes
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv, current_env
 from tinycompile.ir.builder import UniqueNames, inputs_of
-from tinycompile.ir.effects import COPY, written
+from tinycompile.ir.effects import COPY, may_alias, written
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS
-from tinycompile.passes.aliases import may_alias_inputs
 from tinycompile.passes.dce import drop_dead
 from tinycompile.passes.rewrite import with_refs
 
@@ -124,7 +123,7 @@ class _Finder:
     def _escapes(self, name: str) -> bool:
         """Whether an output may share memory with a node."""
         for user in map(self.nodes.__getitem__, self.users[name]):
-            if user.kind == "output" or (user.target != COPY and may_alias_inputs(user) and self._escapes_later(user)):
+            if user.kind == "output" or (user.target != COPY and may_alias(user) and self._escapes_later(user)):
                 return True
         return False
 
