@@ -7,6 +7,7 @@ import importlib.util
 import json
 import platform
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,6 +133,7 @@ class Results:
 def about(device: str) -> dict[str, str]:
     """The machine and the versions."""
     return {
+        "date": time.strftime("%Y-%m-%d"),
         "device": torch.cuda.get_device_name() if device == "cuda" else f"{_cpu_name()}, {torch.get_num_threads()} threads",
         "versions": f"python {platform.python_version()}, torch {torch.__version__}, triton {_triton_version()}",
     }

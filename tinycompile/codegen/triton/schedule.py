@@ -226,7 +226,8 @@ def _loop_step(r: int, few: bool, analysis: Analysis) -> tuple[int, int, bool]:
         kinds.add("scan")
     running = kinds == {"online_softmax"}
     if running:
-        warps, each = 32 if few else 4, FOLD * vector
+        each = FOLD * vector
+        warps = 32 if few else max(4096 // (32 * each), 4)
     elif kinds == {"sum"} and tile_values(analysis) <= 2:
         warps, each = 16 if few else 8, 32  # many loads in flight at once
     else:
