@@ -244,3 +244,21 @@ def test_a_loop_over_many_layers_with_a_break_in_each() -> None:
     before = len(g.graphs)
     g(torch.ones(2))
     assert before == len(g.graphs) <= 26
+
+
+def test_a_number_that_is_not_looked_into_any_more_equals_what_it_equals() -> None:
+    def f(x, n):
+        print(end="")
+        return x + 1, [k for k in range(4) if k != n], 3 == n, n in (0, 3), n is None
+
+    g = compiled(f)
+    for n in (1, 0, 3, True, 0, 2, -1, 1):
+        same(g(torch.ones(2), n), f(torch.ones(2), n))
+
+
+def test_methods_are_equal_where_their_objects_are_one() -> None:
+    def f(x):
+        a, b = breaking.Box(x), breaking.Box(x)
+        return a.bump == a.bump, a.bump == b.bump, a.bump != a.bump, [].append == [].append, x * 2
+
+    same(compiled(f)(torch.ones(2)), f(torch.ones(2)))

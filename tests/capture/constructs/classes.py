@@ -719,6 +719,11 @@ class Finalised:
         pass
 
 
+@case
+def hash_without_a_table(x):
+    return x, hash(Frozen(3)) == hash((3, "f")), hash(Point(x, 5)) == hash(5)
+
+
 @breaks
 def finaliser(x):
     f = Finalised()
