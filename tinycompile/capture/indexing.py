@@ -27,7 +27,7 @@ _FULL = slice(None)
 
 def get(tr: Tracer, t: TensorValue, key: Value) -> Value:
     """``t[key]``."""
-    parts = _parts(tr, key)
+    parts = _parts(tr, t, key)
     at = tuple(parts) if isinstance(key, TupleValue) else parts[0]
     if is_basic(at):
         return _view(tr, t, at)
@@ -40,17 +40,17 @@ def _view(tr: Tracer, t: TensorValue, at: Any) -> Value:
     return torch_calls.wrap_result(tr, basic_view(t.fake, at), [t], alias=True)
 
 
-def _parts(tr: Tracer, key: Value) -> list[Any]:
+def _parts(tr: Tracer, t: TensorValue, key: Value) -> list[Any]:
     items = key.values(tr) if isinstance(key, TupleValue) else [key]
-    return [_part(tr, v) for v in items]
+    return [_part(tr, t, v) for v in items]
 
 
-def _part(tr: Tracer, key: Value) -> Any:
+def _part(tr: Tracer, t: TensorValue, key: Value) -> Any:
     if isinstance(key, SliceValue):
         return slice(*(_bound(tr, p) for p in key.parts))
     if isinstance(key, (ListValue, TupleValue)) and all(isinstance(v, Const) for v in key.values(tr)):
-        made = torch_calls.extern(tr, "torch.tensor", torch.tensor, [tuple(v.constant(tr) for v in key.values(tr))], {}, [])
-        return made.argument(tr)
+        numbers, there = tuple(v.constant(tr) for v in key.values(tr)), {"device": t.meta.device.torch()}
+        return torch_calls.extern(tr, "torch.tensor", torch.tensor, [numbers], there, []).argument(tr)
     if isinstance(key, Const) and type(key.value) is bool:
         raise GraphBreak("unsupported-argument", "True or False as an index")
     if isinstance(key, (Const, SymInt, TensorValue)):
@@ -116,7 +116,7 @@ def _advanced(tr: Tracer, t: TensorValue, indices: tuple[Any, ...], operands: Se
 
 def put(tr: Tracer, t: TensorValue, key: Value, value: Value) -> None:
     """``t[key] = value`` for a tensor of the graph's own."""
-    parts = _parts(tr, key)
+    parts = _parts(tr, t, key)
     operands = [t, key, value]
     if len(parts) == 1 and _is_mask(parts[0]):
         torch_calls.write(tr, t, lambda: _masked(tr, t, parts[0], value))
