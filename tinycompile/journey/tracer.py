@@ -72,7 +72,7 @@ class Tracer:
     def _begin(self) -> None:
         if self.cuda:
             activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-            self._profiler = torch.profiler.profile(activities=activities)
+            self._profiler = torch.profiler.profile(activities=activities, acc_events=True)  # or it warns
             self._profiler.start()
         else:
             self._profiler = torch.autograd.profiler.profile(use_kineto=False)
