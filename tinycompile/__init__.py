@@ -64,6 +64,29 @@ from tinycompile.eager.factories import (
     zeros,
     zeros_like,
 )
+from tinycompile.eager.factories_special import (
+    asarray,
+    bartlett_window,
+    bernoulli,
+    blackman_window,
+    cartesian_prod,
+    complex,
+    empty_permuted,
+    frombuffer,
+    hamming_window,
+    hann_window,
+    kaiser_window,
+    multinomial,
+    normal,
+    poisson,
+    polar,
+    scalar_tensor,
+    sparse_coo_tensor,
+    sparse_csr_tensor,
+    tril_indices,
+    triu_indices,
+    vander,
+)
 from tinycompile.eager.memory import StorageInfo, storages
 from tinycompile.eager.storage import Storage
 from tinycompile.eager.tensor import Tensor, from_torch
@@ -82,13 +105,16 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendError", "CompiledFunction", "CompiledModule", "Device", "FallbackWarning", "GraphBreakError", "GraphEditor",
     "GraphModule", "InternalError", "Interpreter", "Profile", "RecompileLimitWarning", "Report", "Storage", "StorageInfo",
-    "Tensor", "TinycompileError", "Transformer", "allow_in_graph", "arange", "as_tensor", "assume_constant_result",
-    "autocast", "autograd", "checkpoint", "compile", "config", "cuda", "device", "disable", "empty", "empty_like",
-    "empty_strided", "enable_grad", "errors", "explain", "eye", "from_dlpack", "from_numpy", "from_torch", "full",
-    "full_like", "func", "graph_break", "inference_mode", "is_compiling", "is_grad_enabled", "library", "linspace",
-    "list_backends", "logspace", "lookup_backend", "mark_dynamic", "mark_static", "no_grad", "ones", "ones_like", "profile",
-    "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "register_backend", "register_device",
-    "reset", "set_grad_enabled", "storages", "tensor", "trace", "trace_storages", "vmap", "zeros", "zeros_like",
+    "Tensor", "TinycompileError", "Transformer", "allow_in_graph", "arange", "as_tensor", "asarray", "assume_constant_result",
+    "autocast", "autograd", "bartlett_window", "bernoulli", "blackman_window", "cartesian_prod", "checkpoint", "compile",
+    "complex", "config", "cuda", "device", "disable", "empty", "empty_like", "empty_permuted", "empty_strided", "enable_grad",
+    "errors", "explain", "eye", "from_dlpack", "from_numpy", "from_torch", "frombuffer", "full", "full_like", "func",
+    "graph_break", "hamming_window", "hann_window", "inference_mode", "is_compiling", "is_grad_enabled", "kaiser_window",
+    "library", "linspace", "list_backends", "logspace", "lookup_backend", "mark_dynamic", "mark_static", "multinomial",
+    "no_grad", "normal", "ones", "ones_like", "poisson", "polar", "profile", "rand", "rand_like", "randint", "randint_like",
+    "randn", "randn_like", "randperm", "register_backend", "register_device", "reset", "scalar_tensor", "set_grad_enabled",
+    "sparse_coo_tensor", "sparse_csr_tensor", "storages", "tensor", "trace", "trace_storages", "tril_indices", "triu_indices",
+    "vander", "vmap", "zeros", "zeros_like",
 ]  # fmt: skip
 
 

@@ -155,12 +155,8 @@ MODULES: dict[str, Any] = {
 }
 
 
-# Modules that pass ``x.device`` on to a torch factory: torch's argument parser takes torch.device, str and int, not our Device.
-_LSTM = pytest.mark.xfail(strict=True, raises=TypeError, reason="torch factories don't take our Device")
-
-
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("name", [pytest.param(n, marks=_LSTM) if n == "lstm" else n for n in MODULES])
+@pytest.mark.parametrize("name", MODULES)
 def test_modules(name: str, training: bool) -> None:
     module = MODULES[name]().train(training and "dropout" not in name)
     theirs = torch.randn(2, 3, 4)

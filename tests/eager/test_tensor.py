@@ -282,8 +282,6 @@ def test_from_torch_and_back_is_the_same_object_on_the_same_memory() -> None:
     assert theirs.tolist() == [[2.0] * 3] * 2
     with pytest.raises(TypeError, match="takes a torch.Tensor, not list"):
         from_torch([1])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="strided"):
-        from_torch(torch.ones(2).to_sparse())
 
 
 def test_numpy_and_back_without_copy() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,21 +21,52 @@ def rename_privateuse1(name: str) -> None:
     _CODE[name], _NAMES[_PRIVATE] = _PRIVATE, name
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device type's name and an index; index -1 means "unspecified". ``str()`` is torch's spelling."""
+class Device(str):
+    """A device type's name and an index; index -1 means "unspecified". ``str()`` is torch's spelling.
 
+    It is that text, so torch takes one wherever it takes a device (``torch.zeros(3, device=x.device)``), and it equals torch's
+    object for the same device; like that, it equals no other text."""
+
+    __slots__ = ("_hash", "index", "type")
+    _hash: int | None
     type: str
-    index: int = -1
+    index: int  # type: ignore[assignment]  # in place of str.index
 
-    def __post_init__(self) -> None:
+    def __new__(cls, type: str, index: int = -1) -> Device:
+        """Raises RuntimeError for an unknown type or an index out of range."""
         if __debug__:
-            if self.type not in _CODE:
+            if type not in _CODE:
                 raise RuntimeError(
-                    f"Expected one of {', '.join(_NAMES.values())} device type at start of device string: {self.type}"
+                    f"Expected one of {', '.join(_NAMES.values())} device type at start of device string: {type}"
                 )
-            if not -1 <= self.index <= 127:
-                raise RuntimeError(f"Device index must be -1 or between 0 and 127, got {self.index}")
+            if not -1 <= index <= 127:
+                raise RuntimeError(f"Device index must be -1 or between 0 and 127, got {index}")
+        made = str.__new__(cls, type if index < 0 else f"{type}:{index}")
+        for name, value in (("type", type), ("index", index), ("_hash", None)):
+            object.__setattr__(made, name, value)
+        return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a Device can't be changed: {name}")
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Device):
+            return self.type == other.type and self.index == other.index
+        return isinstance(other, torch.device) and self.type == other.type and self.index == _index(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            object.__setattr__(self, "_hash", _hash_of(self.type, self.index))
+        return self._hash  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return f"Device(type={self.type!r}, index={self.index})"
+
+    def __reduce__(self) -> Any:
+        return Device, (self.type, self.index)
 
     @classmethod
     def of(cls, device: Device | torch.device | str | int) -> Device:
@@ -44,7 +75,7 @@ class Device:
             return device
         given = torch.device(device)
         name = given.type if given.type in DEVICE_TYPES else _NAMES[_CODE.get(given.type, _PRIVATE)]
-        return cls(name, -1 if given.index is None else given.index)
+        return cls(name, _index(given))
 
     def torch(self) -> torch.device:
         """The same device as torch's object."""
@@ -61,3 +92,15 @@ class Device:
 
     def __str__(self) -> str:
         return self.type if self.index < 0 else f"{self.type}:{self.index}"
+
+
+def _index(device: torch.device) -> int:
+    return -1 if device.index is None else device.index
+
+
+def _hash_of(type: str, index: int) -> int:
+    """That of torch's equal object; torch has none under a name that only we know."""
+    try:
+        return hash(torch.device(type) if index < 0 else torch.device(type, index))
+    except RuntimeError:
+        return hash((type, index))

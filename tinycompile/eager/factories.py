@@ -19,7 +19,7 @@ from tinycompile.eager.storage import ALLOCATORS
 from tinycompile.eager.tensor import Tensor, from_torch, unwrap, wrap
 
 
-def _make(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Tensor:
+def make(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Tensor:
     """Through the record that torch's factory has, else as it is; under tracing the result is a FakeTensor."""
     if active.levels and fn in _RANDOM:
         return draw(lambda: _made(fn, args, options))
@@ -75,99 +75,99 @@ def from_dlpack(source: Any) -> Tensor:
 
 def zeros(*size: Any, **options: Any) -> Tensor:
     """Zeros of ``size``; ``dtype``, ``device`` and ``requires_grad`` by keyword, as for every factory here."""
-    return _make(torch.zeros, size, options)
+    return make(torch.zeros, size, options)
 
 
 def ones(*size: Any, **options: Any) -> Tensor:
     """Ones of ``size``."""
-    return _make(torch.ones, size, options)
+    return make(torch.ones, size, options)
 
 
 def full(size: Any, fill_value: Any, **options: Any) -> Tensor:
     """``size`` filled with one number."""
-    return _make(torch.full, (size, fill_value), options)
+    return make(torch.full, (size, fill_value), options)
 
 
 def empty(*size: Any, **options: Any) -> Tensor:
     """Uninitialised memory of ``size``."""
-    return _make(torch.empty, size, options)
+    return make(torch.empty, size, options)
 
 
 def empty_strided(size: Any, stride: Any, **options: Any) -> Tensor:
     """Uninitialised memory with given strides."""
-    return _make(torch.empty_strided, (size, stride), options)
+    return make(torch.empty_strided, (size, stride), options)
 
 
 def arange(*limits: Any, **options: Any) -> Tensor:
     """``start`` (0) to ``end``, exclusive, by ``step`` (1)."""
-    return _make(torch.arange, limits, options)
+    return make(torch.arange, limits, options)
 
 
 def linspace(start: Any, end: Any, steps: int, **options: Any) -> Tensor:
     """``steps`` evenly spaced values, both ends included."""
-    return _make(torch.linspace, (start, end, steps), options)
+    return make(torch.linspace, (start, end, steps), options)
 
 
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, **options: Any) -> Tensor:
     """``base`` to the powers of :func:`linspace`."""
-    return _make(torch.logspace, (start, end, steps, base), options)
+    return make(torch.logspace, (start, end, steps, base), options)
 
 
 def eye(*size: int, **options: Any) -> Tensor:
     """The identity matrix, ``n`` by ``m`` (``n``)."""
-    return _make(torch.eye, size, options)
+    return make(torch.eye, size, options)
 
 
 def rand(*size: Any, **options: Any) -> Tensor:
     """Uniform on [0, 1), from torch's generator."""
-    return _make(torch.rand, size, options)
+    return make(torch.rand, size, options)
 
 
 def randn(*size: Any, **options: Any) -> Tensor:
     """Standard normal, from torch's generator."""
-    return _make(torch.randn, size, options)
+    return make(torch.randn, size, options)
 
 
 def randint(*args: Any, **options: Any) -> Tensor:
     """Integers in ``[low, high)``: ``randint(high, size)`` or ``randint(low, high, size)``."""
-    return _make(torch.randint, args, options)
+    return make(torch.randint, args, options)
 
 
 def randperm(n: int, **options: Any) -> Tensor:
     """A random permutation of ``0 .. n - 1``."""
-    return _make(torch.randperm, (n,), options)
+    return make(torch.randperm, (n,), options)
 
 
 def zeros_like(like: Any, **options: Any) -> Tensor:
     """Zeros with the shape, dtype, device and strides of ``like``."""
-    return _make(torch.zeros_like, (like,), options)
+    return make(torch.zeros_like, (like,), options)
 
 
 def ones_like(like: Any, **options: Any) -> Tensor:
     """Ones as ``like``."""
-    return _make(torch.ones_like, (like,), options)
+    return make(torch.ones_like, (like,), options)
 
 
 def full_like(like: Any, fill_value: Any, **options: Any) -> Tensor:
     """One number as ``like``."""
-    return _make(torch.full_like, (like, fill_value), options)
+    return make(torch.full_like, (like, fill_value), options)
 
 
 def empty_like(like: Any, **options: Any) -> Tensor:
     """Uninitialised memory as ``like``."""
-    return _make(torch.empty_like, (like,), options)
+    return make(torch.empty_like, (like,), options)
 
 
 def rand_like(like: Any, **options: Any) -> Tensor:
     """Uniform on [0, 1) as ``like``."""
-    return _make(torch.rand_like, (like,), options)
+    return make(torch.rand_like, (like,), options)
 
 
 def randn_like(like: Any, **options: Any) -> Tensor:
     """Standard normal as ``like``."""
-    return _make(torch.randn_like, (like,), options)
+    return make(torch.randn_like, (like,), options)
 
 
 def randint_like(like: Any, *limits: int, **options: Any) -> Tensor:
     """Integers in ``[low, high)`` as ``like``."""
-    return _make(torch.randint_like, (like, *limits), options)
+    return make(torch.randint_like, (like, *limits), options)

@@ -60,9 +60,9 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         return target
     form = differentiable_form(op)
     result = NotImplemented if form is None else form(*bound.args)
-    if result is NotImplemented and isinstance(op.lowering, (Extern, Decompose)):
+    if result is NotImplemented and (isinstance(op.lowering, (Extern, Decompose)) or target.dtype.is_floating_point):
         return call(fn, args, kwargs)
-    if result is NotImplemented:  # comparisons and the like: nothing to follow
+    if result is NotImplemented:  # integers: nothing to follow
         run_on_handles(fn, args, kwargs)
         rebase(target, None)
         return target

@@ -94,10 +94,19 @@ def run_autograd(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         if result is not NotImplemented:
             return named_results(op, result) if type(result) is tuple else result
         if not isinstance(op.lowering, (Extern, Decompose)):
-            return dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
+            result = dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
+            if not has_floats(result):  # comparisons and the like: nothing to follow
+                return result
         return call_torch(op.eager, args, {}, op_name)
     result = dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
     return record(op, args, result)
+
+
+def has_floats(result: Any) -> bool:
+    """Whether a gradient could flow through a result."""
+    if isinstance(result, (tuple, list)):
+        return any(map(has_floats, result))
+    return bool(result.dtype.is_floating_point)
 
 
 def record(op: Op, args: Sequence[Any], result: Any) -> Any:

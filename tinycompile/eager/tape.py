@@ -21,7 +21,7 @@ import torch
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.streams import where_launched
-from tinycompile.eager.tensor import Tensor, same_memory
+from tinycompile.eager.tensor import Tensor, from_torch, same_memory
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import ops
 
@@ -192,7 +192,14 @@ class AccumulateGrad(Node):
 def accumulate(meta: AutogradMeta, like: TensorMeta, grad: Any, create_graph: bool) -> None:
     """Into ``meta.grad``: in place unless the sum is to be differentiated. A first gradient gets memory of its own, laid out as
     the tensor where that is dense."""
-    if meta.grad is None:
+    if _is_sparse(grad) or (meta.grad is not None and _is_sparse(meta.grad)):  # torch's to add
+        if meta.grad is None:
+            meta.grad = same_memory(grad)
+        elif _is_sparse(grad):
+            meta.grad.raw().add_(grad.raw())
+        else:  # torch adds a sparse one to a dense one, not the other way round
+            meta.grad = from_torch(grad.raw() + meta.grad.raw())
+    elif meta.grad is None:
         dense = rules.is_non_overlapping_and_dense(like)
         wanted = like.strides if dense else rules.dense_strides(like.shape)
         if grad.strides != wanted:
@@ -202,6 +209,10 @@ def accumulate(meta: AutogradMeta, like: TensorMeta, grad: Any, create_graph: bo
         meta.grad = ops.add(meta.grad, grad)
     else:
         meta.grad.raw().add_(grad.raw())
+
+
+def _is_sparse(tensor: Any) -> bool:
+    return tensor.layout is not torch.strided
 
 
 # --- histories ---------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import Shape
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import BACKENDS, Key, KeySet, backend_key
+from tinycompile.eager import copies
+from tinycompile.eager.copies import CopyMethods
 from tinycompile.eager.differentiable import DifferentiableMethods
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.methods import TensorMethods
@@ -30,7 +32,7 @@ _NO_HANDLE = Key.META.bit | _PRIVATE
 _DEVICES: dict[torch.device, tuple[Device, int]] = {}
 
 
-def _device(device: torch.device) -> tuple[Device, int]:
+def device_and_keys(device: torch.device) -> tuple[Device, int]:
     """Ours, and the key set of a tensor there."""
     known = _DEVICES.get(device)
     if known is None:
@@ -39,7 +41,7 @@ def _device(device: torch.device) -> tuple[Device, int]:
     return known
 
 
-class Tensor(DifferentiableMethods, TensorMethods):
+class Tensor(CopyMethods, DifferentiableMethods, TensorMethods):
     """A strided view of a :class:`Storage`. Make one with a factory, :func:`from_torch` or an op."""
 
     __slots__ = ("__weakref__", "_autograd", "_base", "_handle", "_meta", "_storage", "_view", "_views", "device", "keys")
@@ -352,10 +354,6 @@ class Tensor(DifferentiableMethods, TensorMethods):
     def __contains__(self, element: Any) -> bool:
         return bool((self == element).any())
 
-    def __repr__(self) -> str:
-        text = repr(self.readable().detach())
-        return f"{text[:-1]}, device='{self.device}')" if self.lacks_handle else text
-
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if not self.ndim and not self.is_meta else object.__format__(self, spec)
 
@@ -382,18 +380,26 @@ def _raw(storage: Storage, meta: TensorMeta) -> torch.Tensor:
 
 
 def from_torch(handle: torch.Tensor) -> Tensor:
-    """A Tensor on the same memory; ``.torch()`` gives ``handle`` back. Raises TypeError for what isn't strided."""
+    """A Tensor on the same memory; ``.torch()`` gives ``handle`` back. One that is not strided is a SparseTensor.
+
+    Raises TypeError for what is no torch tensor."""
     if isinstance(handle, Tensor) and handle.lacks_handle:
         return handle
     if not isinstance(handle, torch.Tensor):
         raise TypeError(f"from_torch() takes a torch.Tensor, not {type(handle).__name__}")
     if handle.layout is not torch.strided:
-        raise TypeError(f"tinycompile.Tensor is strided; got layout {handle.layout}")
+        return other_layouts[0](handle)
     made = Tensor.__new__(Tensor)
-    made.device, made.keys = _device(handle.device)
+    made.device, made.keys = device_and_keys(handle.device)
     made._handle, made._meta, made._storage, made._base = handle, None, None, None
     made._autograd = made._view = made._views = None
     return made
+
+
+copies.make.append(from_torch)
+
+other_layouts: list[Callable[[torch.Tensor], Tensor]] = []
+"""``other_layouts[0](handle)`` makes a tensor that is not strided; set by ``sparse.py``, which stands above this file."""
 
 
 def from_meta(meta: TensorMeta) -> Tensor:
@@ -477,7 +483,7 @@ def wrap(value: Any, inputs: Sequence[Any] = ()) -> Any:
         for tensor in inputs:
             if value is (tensor._handle if isinstance(tensor, Tensor) else tensor):
                 return tensor
-        return from_torch(value) if value.layout is torch.strided else value
+        return from_torch(value)
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         items = [wrap(v, inputs) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
@@ -492,4 +498,8 @@ def run_on_handles(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
     except RuntimeError as error:
         tell_holdings(error)
         raise
+    if "out" in kwargs or getattr(fn, "__name__", "").endswith("_"):
+        for tensor in inputs:
+            if isinstance(tensor, Tensor) and tensor._handle is not None:
+                tensor._meta = tensor._storage = None  # a resize, set_ or t_ changes them
     return wrap(result, inputs)

@@ -1,0 +1,73 @@
+"""Copies of tensors (pickling and ``torch.save``, ``copy.deepcopy``), and how they print. All as torch's tensors do."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+_NOT_A_LEAF = (
+    "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  If you were "
+    "attempting to deepcopy a module, this may be because of a torch.nn.utils.weight_norm usage, see "
+    "https://github.com/pytorch/pytorch/pull/103001"
+)
+
+
+class CopyMethods:
+    """A part of ``Tensor``."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        """Its torch tensor, so tensors that share memory share it again when they are loaded; and whether it requires grad."""
+        if self.lacks_handle:
+            raise RuntimeError(f"a tensor on {self.device} is pickled from the CPU: use .cpu() first")
+        return unpickled, (self.raw().detach(), self.requires_grad)
+
+    def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
+        """A leaf on memory of its own, with its ``grad``. Raises RuntimeError for a computed tensor."""
+        known = memo.get(id(self))
+        if known is not None:
+            return known
+        if not self.is_leaf:
+            raise RuntimeError(_NOT_A_LEAF)
+        if self.lacks_handle:
+            made = self.detach().clone()
+            made = made.requires_grad_() if self.requires_grad else made
+            memo[id(self)] = made
+            return made
+        made = unpickled(copy.deepcopy(self.raw(), memo), self.requires_grad and not self.on_torchs_tape)
+        if self.requires_grad and self.grad is not None and not self.on_torchs_tape:
+            made.grad = copy.deepcopy(self.grad, memo)
+        memo[id(self)] = made
+        return made
+
+    def __repr__(self: Any) -> str:
+        text = repr(self.readable().detach())
+        if self.lacks_handle:
+            text = f"{text[:-1]}, device='{self.device}')"
+        if not self.requires_grad:
+            return text
+        return _with(text, f"grad_fn=<{self.grad_fn.name()}>" if self.grad_fn is not None else "requires_grad=True")
+
+
+make: list[Any] = []
+"""``make[0](handle)`` is ``from_torch``; set by ``tensor.py``, which stands above this file."""
+
+
+def unpickled(handle: torch.Tensor, requires_grad: bool) -> Any:
+    """A tensor as it was saved."""
+    made = make[0](handle)
+    return made.requires_grad_() if requires_grad else made
+
+
+torch.serialization.add_safe_globals([unpickled])  # so that torch.load takes it with weights_only, too
+
+
+def _with(text: str, suffix: str) -> str:
+    """``tensor(...)`` with one more field, on a line of its own where the last is full."""
+    last = len(text) - 1 - text.rfind("\n")
+    width = torch._tensor_str.PRINT_OPTS.linewidth  # what torch.set_printoptions sets
+    indent = " " * len("tensor(")
+    return f"{text[:-1]},\n{indent}{suffix})" if last + len(suffix) + 2 > width else f"{text[:-1]}, {suffix})"

@@ -1,0 +1,81 @@
+"""Tensors that are not strided: sparse COO, CSR and the like. Torch's own functions run on them, no record or kernel of ours.
+
+Gradients are as far as torch's go: one that requires grad is a leaf of torch's tape, and calls that mix it with tensors on ours
+are recorded on both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tinycompile.base import shapes
+from tinycompile.base.meta import TensorMeta
+from tinycompile.eager import tensor as dense
+from tinycompile.eager.tensor import Tensor
+
+
+class SparseTensor(Tensor):
+    """A tensor by its torch handle alone. It has sizes and a dtype, but no strides and no storage of its own."""
+
+    __slots__ = ()
+
+    @property
+    def meta(self) -> TensorMeta:
+        """Sizes and dtype, as of a dense tensor with the same elements: what gradients are checked against."""
+        handle = self.raw()
+        shape = tuple(handle.shape)
+        return TensorMeta(shape, shapes.contiguous_strides(shape), handle.dtype, self.device, 0)
+
+    @property
+    def layout(self) -> torch.layout:
+        """torch.sparse_coo, torch.sparse_csr, ..."""
+        found: torch.layout = self.raw().layout
+        return found
+
+    @property
+    def strides(self) -> Any:
+        """What torch says: of COO zeros, of the compressed layouts it raises RuntimeError."""
+        return self.raw().stride()
+
+    def stride(self, dim: int | None = None) -> Any:
+        """As ``strides``."""
+        return self.raw().stride() if dim is None else self.raw().stride(dim)
+
+    @property
+    def storage(self) -> Any:
+        """There is none: raises NotImplementedError as torch does."""
+        return self.raw().untyped_storage()
+
+    def _nnz(self) -> int:
+        """How many elements are stored."""
+        return int(self.raw()._nnz())
+
+    def requires_grad_(self, requires_grad: bool = True) -> SparseTensor:
+        """Make it a leaf of torch's tape."""
+        self.raw().requires_grad_(requires_grad)
+        return self
+
+    def _same_memory(self, keep_history: bool) -> Tensor:
+        return of_handle(self.raw() if keep_history else self.raw().detach())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Its torch tensor."""
+        return of_handle, (self.raw(),)
+
+    def __repr__(self) -> str:
+        return repr(self.raw())
+
+
+def of_handle(handle: torch.Tensor) -> SparseTensor:
+    """A SparseTensor with this handle."""
+    made = SparseTensor.__new__(SparseTensor)
+    made.device, made.keys = dense.device_and_keys(handle.device)
+    made._handle = handle
+    made._meta = made._storage = made._base = made._autograd = made._view = made._views = None
+    return made
+
+
+dense.other_layouts.append(of_handle)
+torch.serialization.add_safe_globals([of_handle])
