@@ -21,6 +21,7 @@ import torch
 
 from tinycompile.base.errors import BackendError
 from tinycompile.ir.source import Config, KernelSource
+from tinycompile.runtime import triton_key
 from tinycompile.runtime.launch import make_launcher
 from tinycompile.runtime.modules import load_module
 from tinycompile.runtime.twins import TwinKey, twin_key
@@ -156,10 +157,12 @@ def _triton() -> Any:
         import triton
         import triton.backends.compiler
         import triton.compiler
+        import triton.runtime.cache
     except ImportError as error:
         raise BackendError(f"Triton is not installed: {error}") from error
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise BackendError("TRITON_INTERPRET=1 is set: this process interprets Triton kernels and cannot compile them")
+    triton_key.install(triton)
     return triton
 
 
