@@ -69,9 +69,10 @@ def own_times(step: Step) -> list[int]:
 
 
 def route(step: Step) -> list[str]:
-    """The handlers in words, each with its own microseconds."""
-    named = [f"{h.key} {h.name}" if h.key == "COMPILE" else h.key for h in step.handlers]
-    return [f"{name} {_us(own)}" for name, own in zip(named, own_times(step), strict=True)]
+    """The handlers in words, each with its own microseconds; the stages of a compile as one."""
+    told = [f"{h.key} {_us(own)}" for h, own in zip(step.handlers, own_times(step), strict=True) if h.key != "COMPILE"]
+    stages = sum(h.nanoseconds for h in step.handlers if h.key == "COMPILE")
+    return [*told, f"COMPILE {_us(stages)}"] if stages else told
 
 
 def place(step: Step) -> str:
