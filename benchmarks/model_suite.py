@@ -26,7 +26,7 @@ from tinycompile.base.config import config
 Inputs = dict[str, Any]
 PROTOCOL = (
     "forward without gradients, inputs on the device; cold: seconds of the first call, imports excluded; capture: the same "
-    "with a backend that does nothing, less a call; run: contenders take turns, medians; right: float64 judges, eager sets the bar"
+    "with a backend that does nothing, less a call; run: contenders take turns, medians; right: judged by float64"
 )
 
 

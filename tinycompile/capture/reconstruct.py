@@ -31,7 +31,7 @@ from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.module import ModuleCall, ModuleValue
-from tinycompile.capture.values.object import DELETED, ClassValue, NewObject, ObjectValue, PyModuleValue
+from tinycompile.capture.values.object import DELETED, AttributesValue, ClassValue, NewObject, ObjectValue, PyModuleValue
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import DequeValue, ListValue, SequenceValue, SetValue, SliceValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
@@ -57,6 +57,8 @@ class Rebuilder:
         self.symbols: set[str] = set()
         self._names: dict[int, str] = {}
         self._reached: dict[str, str] = {}
+        self._unfilled: list[tuple[str, Value | Lazy]] = []  # cells without their contents yet
+        self._depth = 0  # of expressions inside expressions
         self._keep: list[Value] = []  # ids stay valid
         self._uses: dict[int, int] = defaultdict(int)
 
@@ -161,6 +163,15 @@ class Rebuilder:
 
     def expr(self, value: Value | Lazy) -> str:
         """An expression for a value; what occurs more than once gets a name."""
+        self._depth += 1
+        text = self._expr(value)
+        self._depth -= 1
+        while not self._depth and self._unfilled:  # objects that may refer to each other all exist by now
+            cell, content = self._unfilled.pop()
+            self.statements.append(f"{cell}.cell_contents = {self.expr(content)}")
+        return text
+
+    def _expr(self, value: Value | Lazy) -> str:
         if isinstance(value, Lazy):
             return self._from_outside(value.source)
         holder = getattr(value, "holder", None)
@@ -176,6 +187,9 @@ class Rebuilder:
         except NotRebuildable as error:
             error.holders.append(value)
             raise
+        name = self._names.get(id(value))
+        if name is not None:  # it got one on the way
+            return name
         shared = isinstance(value, _OBJECTS) or (isinstance(value, TupleValue) and value.items)
         if self._uses[id(value)] > 1 and shared and value.source is None:
             name = self._names[id(value)] = self.tr.guards.names.take("shared")
@@ -274,6 +288,8 @@ class Rebuilder:
         return f"{cls}._make({text})" if hasattr(value.cls, "_make") else f"{cls}({text})"
 
     def _dict(self, value: DictValue) -> str:
+        if isinstance(value, AttributesValue):
+            raise NotRebuildable(value, f"the __dict__ of {value.owner.describe()}")
         items = ", ".join(f"{self.expr(k)}: {self.expr(v)}" for k, v in value.pairs(self.tr))
         if value.cls is dict:
             return f"{{{items}}}"
@@ -302,7 +318,7 @@ class Rebuilder:
         name = self._names[id(value)] = self.tr.guards.names.take("cell")
         self.statements.append(f"{name} = {self.held(CellType, 'CellType')}()")
         if value.content is not None:
-            self.statements.append(f"{name}.cell_contents = {self.expr(value.content)}")
+            self._unfilled.append((name, value.content))
         return name
 
     def _function(self, value: FunctionValue) -> str:

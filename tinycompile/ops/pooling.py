@@ -302,11 +302,17 @@ def _adaptive_maximum(n: int, with_indices: bool) -> Callable[..., Any]:
     return pool
 
 
+def _adaptive_eagerly(name: str, n: int, *more: Any) -> Callable[..., Any]:
+    """ATen's own; one size stands for all."""
+    fn = getattr(F, f"{name}{n}d")
+    return lambda x, size: fn(x, _each(size, n), *more)
+
+
 for _n in (1, 2, 3):
     composite(
         f"adaptive_avg_pool{_n}d(Tensor self, int[] output_size) -> Tensor",
         _adaptive_average(_n),
-        getattr(F, f"adaptive_avg_pool{_n}d"),
+        _adaptive_eagerly("adaptive_avg_pool", _n),
         (),
         _adaptive_calls(_n),
     )
@@ -315,7 +321,7 @@ for _n in (1, 2, 3):
             f"adaptive_max_pool{_n}d{'_with_indices' * _indices}(Tensor self, int[] output_size) "
             f"-> {'(Tensor, Tensor)' if _indices else 'Tensor'}",
             _adaptive_maximum(_n, _indices),
-            lambda x, size, n=_n, indices=_indices: getattr(F, f"adaptive_max_pool{n}d")(x, size, indices),
+            _adaptive_eagerly("adaptive_max_pool", _n, _indices),
             (),
             _adaptive_calls(_n),
         )

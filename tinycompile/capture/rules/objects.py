@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import operator
 import os
 import sys
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +16,9 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import RULES, Args, rule
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.callable import Getter
+from tinycompile.capture.values.callable import Getter, ParameterValue, SignatureValue
 from tinycompile.capture.values.constant import NONE, Const, natively
+from tinycompile.capture.values.function import BoundFunction, FunctionValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import DequeValue, ListValue, SequenceValue, SetValue, TupleValue
@@ -55,6 +58,18 @@ def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
             return Const(-2 if value == -1 else value)
         return Const(natively(hash, value))
     return Const(natively(hash, args[0].constant(tr)))
+
+
+@rule(inspect.signature)
+def _signature(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """Of a function or a bound method, where no decorator says otherwise: an object whose parameters can be read."""
+    fn = args[0].fn if isinstance(args[0], BoundFunction) else args[0]
+    known = fn.fn if isinstance(fn, FunctionValue) else None
+    if len(args) != 1 or kwargs or known is None or "__wrapped__" in known.__dict__ or "__signature__" in known.__dict__:
+        raise GraphBreak("unsupported-value", f"the signature of {args[0].describe()}")
+    tr.guards.code(tr.guards.hold(known, known.__name__))
+    names = list(inspect.signature(known).parameters)[1 if fn is not args[0] else 0 :]
+    return SignatureValue(DictValue(tr, [(Const(name), ParameterValue()) for name in names], OrderedDict))
 
 
 @rule(os.fspath)

@@ -217,6 +217,13 @@ def _new_object(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     return made
 
 
+@rule(object.__getattribute__)
+def _object_getattribute(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 2 or not isinstance(args[0], ObjectValue):
+        raise GraphBreak("unsupported-value", f"object.__getattribute__ of {args[0].describe()}")
+    return args[0].plain_attr(tr, str(args[1].constant(tr)), hook=False)
+
+
 @rule(object.__setattr__, torch.nn.Module.__setattr__)
 def _setattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     target, name, value = args

@@ -60,6 +60,15 @@ for _name in ("has_torch_function", "has_torch_function_unary", "has_torch_funct
     RULES[getattr(overrides, _name)] = lambda tr, args, kwargs: FALSE
 
 
+@rule(torch._assert)
+def _assert(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """``assert`` as a function."""
+    given = [*args, *kwargs.values()]
+    if not given[0].truth(tr):
+        raise AssertionError(given[1].constant(tr))
+    return NONE
+
+
 def _of_tensor(method: str) -> Callable[..., Value]:
     return lambda tr, args, kwargs: args[0].call_method(tr, method, args[1:], kwargs)
 
@@ -187,6 +196,6 @@ def _refuse(kind: str, *fns: Any) -> None:
 
 
 _refuse("mode", torch.inference_mode)
-_refuse("unsupported-op", torch._assert, torch.autograd.grad, torch.autograd.backward)
+_refuse("unsupported-op", torch.autograd.grad, torch.autograd.backward)
 _refuse("random", torch.manual_seed, torch.seed, torch.get_rng_state, torch.set_rng_state)
 _refuse("side-effect", contextlib.redirect_stdout, contextlib.redirect_stderr)

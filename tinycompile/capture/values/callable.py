@@ -1,7 +1,8 @@
-"""``operator.itemgetter(1)`` and its relatives."""
+"""``operator.itemgetter(1)`` and its relatives; signatures of functions."""
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,37 @@ class Getter(Value):
         )
         found = [read(a) for a in self.args]
         return found[0] if len(found) == 1 else TupleValue(found)
+
+
+class SignatureValue(Value):
+    """An ``inspect.Signature``, of which only the parameters' names are read."""
+
+    __slots__ = ("parameters",)
+
+    def __init__(self, parameters: Value) -> None:
+        super().__init__()
+        self.parameters = parameters
+
+    def python_type(self, tr: Tracer) -> type:
+        return inspect.Signature
+
+    def describe(self) -> str:
+        return "a signature"
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        return self.parameters if name == "parameters" else super().get_attr(tr, name)
+
+
+class ParameterValue(Value):
+    """An ``inspect.Parameter``: there, and not looked into."""
+
+    __slots__ = ()
+
+    def python_type(self, tr: Tracer) -> type:
+        return inspect.Parameter
+
+    def describe(self) -> str:
+        return "a parameter of a signature"
 
 
 def _dotted(tr: Tracer, subject: Value, path: str) -> Value:

@@ -12,7 +12,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION
 from tinycompile.capture.sources import Attr, Item, Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, no_attribute
-from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.constant import Const, natively
 from tinycompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
@@ -43,13 +43,24 @@ class Cell(Value):
 
 
 class CodeConstant(Value):
-    """A code object on the stack, just before MAKE_FUNCTION."""
+    """A code object: on the stack, just before MAKE_FUNCTION, or a function's ``__code__``."""
 
     __slots__ = ("code",)
 
     def __init__(self, code: CodeType) -> None:
         super().__init__()
         self.code = code
+
+    def python_type(self, tr: Tracer) -> type:
+        return CodeType
+
+    def describe(self) -> str:
+        return f"code object {self.code.co_name}"
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if not name.startswith("co_"):
+            raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
+        return tr.from_python(natively(getattr, self.code, name))
 
 
 _HAS_DOCSTRING = 0x4000000  # of code objects, from 3.13
@@ -107,6 +118,10 @@ class FunctionValue(Value):
             if name in self.passed.__dict__:
                 return tr.wrap(self.passed.__dict__[name], Item(Attr(self.source, "__dict__"), name))
         known = self.fn or self.passed
+        if name == "__code__":
+            if self.fn is not None:
+                tr.guards.code(tr.guards.hold(self.fn, self.fn.__name__))
+            return CodeConstant(self.code)
         if name == "__annotations__" and known is not None:
             return tr.from_python(dict(known.__annotations__))
         if self.fn is not None and self.source is not None and name in self.fn.__dict__:

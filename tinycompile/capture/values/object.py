@@ -16,6 +16,7 @@ from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
 from tinycompile.capture.values.constant import Const, natively
 from tinycompile.capture.values.function import BoundFunction, PartialValue
+from tinycompile.capture.values.mapping import DictValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -192,9 +193,21 @@ class ObjectValue(Value):
     # --- attributes ---
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
+        if is_pythons_own(type(self.obj), "__getattribute__"):
+            return self.plain_attr(tr, name)
+        owner, hook = class_lookup(type(self.obj), "__getattribute__") or (object, object.__getattribute__)
+        if not isinstance(hook, FunctionType):
+            raise GraphBreak("unsupported-value", f"{owner.__qualname__} has its own way of reading attributes")
+        try:
+            return BoundFunction(tr.class_member(owner, "__getattribute__", hook), self).call(tr, [Const(name)], {})
+        except AttributeError:
+            if class_lookup(type(self.obj), "__getattr__") is None:
+                raise
+            return self.missing(tr, name)
+
+    def plain_attr(self, tr: Tracer, name: str, hook: bool = True) -> Value:
+        """As ``object.__getattribute__`` finds it, and then ``__getattr__`` if ``hook``."""
         cls = type(self.obj)
-        if not is_pythons_own(cls, "__getattribute__"):
-            raise GraphBreak("unsupported-value", f"{cls.__qualname__} defines __getattribute__")
         if name == "__class__":
             return tr.from_python(cls)
         found = class_lookup(cls, name)
@@ -208,7 +221,11 @@ class ObjectValue(Value):
         if found is not None:
             self._not_shadowed(tr, name)
             return self._class_member(tr, name, *found)
-        return self.missing(tr, name)
+        if hook or class_lookup(cls, "__getattr__") is None:
+            return self.missing(tr, name)
+        self._not_shadowed(tr, name)
+        tr.inherited(cls, object, name)
+        raise no_attribute(self, cls, name)
 
     def _own(self, tr: Tracer, name: str) -> Value:
         return tr.attribute_of(self.where, self.obj, name)
@@ -434,12 +451,33 @@ class NewObject(ObjectValue):
     def _data_descriptor(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
         if isinstance(raw, MemberDescriptorType):
             raise no_attribute(self, type(self.obj), name)
+        if isinstance(raw, GetSetDescriptorType) and name == "__dict__":
+            return AttributesValue(self)
         if isinstance(raw, GetSetDescriptorType):
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
         return super()._data_descriptor(tr, name, owner, raw)
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return False
+
+
+class AttributesValue(DictValue):
+    """The ``__dict__`` of an object that the program made: its attributes as they are now. It is only read."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: NewObject) -> None:
+        Value.__init__(self)
+        self.cls, self.holder, self.default_factory = dict, None, None
+        self.owner = owner
+
+    @property
+    def items(self) -> dict[str, tuple[Value, Value]]:  # type: ignore[override]  # what a dict keeps, this computes
+        """By name: the name and the value."""
+        return {name: (Const(name), value) for name, value in self.owner.shadow.items() if value is not DELETED}
+
+    def changed(self, tr: Tracer) -> None:
+        raise GraphBreak("side-effect", f"the __dict__ of {self.owner.describe()} is written")
 
 
 def is_plain_class(cls: type) -> bool:
