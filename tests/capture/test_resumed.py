@@ -262,3 +262,22 @@ def test_methods_are_equal_where_their_objects_are_one() -> None:
         return a.bump == a.bump, a.bump == b.bump, a.bump != a.bump, [].append == [].append, x * 2
 
     same(compiled(f)(torch.ones(2)), f(torch.ones(2)))
+
+
+@pytest.mark.parametrize("every", range(2, 9))
+def test_a_function_that_refers_to_itself_is_made_again(every: int) -> None:
+    def counting(k):
+        def inner(x):
+            inner.calls = getattr(inner, "calls", 0) + k
+            return x * inner.calls
+
+        return inner
+
+    def f(x):
+        g = counting(3)
+        return g(x), g(x), counting(2)(g(x))
+
+    code = f.__code__
+    g = compiled(f, force=lambda c, at: c is code and at % every == 0)
+    for _ in range(2):
+        same(g(torch.ones(2)), f(torch.ones(2)))
