@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,6 +100,16 @@ def _by_mpmath(name: str, leading: tuple[int, ...], x: torch.Tensor) -> torch.Te
     return torch.tensor([one(v) for v in x.double().flatten().tolist()], dtype=torch.float64).reshape(x.shape)
 
 
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 class Judge:
     """What the op gives, and makes of its arguments, in other precisions; worked out only where something is not bit-equal."""
 
@@ -136,7 +147,8 @@ class Judge:
     def _ask(self, what: str, call: Callable[[], Call], at: int) -> Any:
         if what not in self.asked:  # results, then the arguments as the call left them
             given = call().copy()
-            self.asked[what] = [*leaves(run(self.op, given, self.seed)), *leaves((given.args, given.kwargs))]
+            with _default_dtype(torch.float32 if what == "single" else torch.float64):  # what integers become
+                self.asked[what] = [*leaves(run(self.op, given, self.seed)), *leaves((given.args, given.kwargs))]
         return self.asked[what][at] if at < len(self.asked[what]) else None
 
 

@@ -267,9 +267,10 @@ composite(
 
 
 def _softmin(x: Any, dim: int, dtype: Any = None) -> Any:
-    """softmax of the negative."""
-    wide = x if dtype is None else cast(x, dtype)
-    return ops.softmax(ops.neg(wide), dim) if wide.dtype.is_floating_point else NotImplemented
+    """softmax of the negative, which wraps in an unsigned dtype."""
+    if x.dtype == torch.bool or not (dtype or x.dtype).is_floating_point:
+        return NotImplemented
+    return ops.softmax(ops.neg(x), dim, dtype=dtype)
 
 
 composite(
@@ -277,5 +278,5 @@ composite(
     _softmin,
     lambda x, dim, dtype=None: F.softmin(x, dim, dtype=dtype),
     (),
-    lambda: [call(t(4, 5), 1), call(t(4, 5), 0, torch.float64)],
+    lambda: [call(t(4, 5), 1), call(t(4, 5), 0, torch.float64), call(t(4, 5, dtype="uint8"), 0, torch.float64)],
 )

@@ -56,7 +56,8 @@ def _softmax(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
     if any(rules.is_zero(s) for s in x.shape):
         return ops.full(tuple(x.shape), 0.0, dtype=out, device=x.device)
     below, total = shifted(widen(cast(x, out)), dim)
-    return row_major(cast(ops.div(ops.exp(below), total), out))
+    # one division a row: the sum is at least 1, so its reciprocal costs half a unit in the last place and nothing else
+    return row_major(cast(ops.mul(ops.exp(below), ops.reciprocal(total)), out))
 
 
 def _log_softmax(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
