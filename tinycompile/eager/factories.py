@@ -17,6 +17,7 @@ from tinycompile.eager.batched import active, draw
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.storage import ALLOCATORS
 from tinycompile.eager.tensor import Tensor, from_torch, unwrap, wrap
+from tinycompile.ops.calls import ops
 
 
 def make(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Tensor:
@@ -41,6 +42,12 @@ def _leaf(made: Tensor, requires_grad: bool) -> Tensor:
     return made.requires_grad_() if requires_grad else made
 
 
+def _moved(made: Tensor, device: Device | str) -> Tensor:
+    """To a registered device, where torch can make nothing itself."""
+    moved: Tensor = ops.to_device(made, Device.of(device))
+    return moved
+
+
 def _option(value: Any) -> Any:
     return value.torch() if isinstance(value, Device) else value
 
@@ -50,7 +57,7 @@ def tensor(
 ) -> Tensor:
     """A new tensor with a copy of ``data``: a number, nested sequences, or an array."""
     if device is not None and Device.of(device).type in ALLOCATORS:
-        return _leaf(from_torch(torch.tensor(unwrap(data), dtype=dtype)).to(device), requires_grad)
+        return _leaf(_moved(from_torch(torch.tensor(unwrap(data), dtype=dtype)), device), requires_grad)
     return _leaf(from_torch(torch.tensor(unwrap(data), dtype=dtype, device=_option(device))), requires_grad)
 
 
@@ -59,7 +66,7 @@ def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Device | str 
     if isinstance(data, Tensor) and dtype in (None, data.dtype) and (device is None or Device.of(device) == data.device):
         return data
     if device is not None and Device.of(device).type in ALLOCATORS:
-        return as_tensor(data, dtype).to(device)
+        return _moved(as_tensor(data, dtype), device)
     return from_torch(torch.as_tensor(unwrap(data), dtype=dtype, device=_option(device)))
 
 

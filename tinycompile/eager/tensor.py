@@ -211,7 +211,9 @@ class Tensor(CopyMethods, DifferentiableMethods, TensorMethods):
     def pin_memory(self) -> Tensor:
         """A copy in page-locked memory of the host, from which copies to a card run beside everything else; itself where it is
         pinned already, or where there is no card to copy to."""
-        return self if not torch.cuda.is_available() or self.is_pinned() else self._extern(torch.Tensor.pin_memory, (self,), {})
+        if not torch.cuda.is_available() or self.raw().is_pinned():
+            return self
+        return self._extern(torch.Tensor.pin_memory, (self,), {})
 
     # --- torch
 
