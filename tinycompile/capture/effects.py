@@ -19,7 +19,9 @@ from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import DELETED, ObjectValue, is_pythons_own
-from tinycompile.capture.values.sequence import DequeValue, ListValue, SetValue
+from tinycompile.capture.values.queue import DequeValue
+from tinycompile.capture.values.sequence import ListValue
+from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor

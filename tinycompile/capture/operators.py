@@ -20,7 +20,8 @@ from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.opaque import Opaque
 from tinycompile.capture.values.scalar import ScalarValue
-from tinycompile.capture.values.sequence import SET_OPERATORS, ListValue, SequenceValue, SetValue, TupleValue
+from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
+from tinycompile.capture.values.sets import SET_OPERATORS, SetValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 

@@ -32,8 +32,10 @@ from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cel
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.module import ModuleCall, ModuleValue
 from tinycompile.capture.values.object import DELETED, AttributesValue, ClassValue, NewObject, ObjectValue, PyModuleValue
+from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.scalar import ScalarValue
-from tinycompile.capture.values.sequence import DequeValue, ListValue, SequenceValue, SetValue, SliceValue, TupleValue
+from tinycompile.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue
+from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager.autocast import region_state

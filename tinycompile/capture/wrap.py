@@ -21,7 +21,8 @@ from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const, is_constant_object
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.opaque import Opaque
-from tinycompile.capture.values.sequence import ListValue, SetValue, SliceValue, TupleValue
+from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
+from tinycompile.capture.values.sets import SetValue
 from tinycompile.eager.tensor import Tensor as OurTensor
 
 if TYPE_CHECKING:

@@ -15,7 +15,9 @@ from tinycompile.capture.values.constant import NONE, Const, is_constant_object
 from tinycompile.capture.values.container import ContainerObject, base_of
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import class_lookup
-from tinycompile.capture.values.sequence import DequeValue, ListValue, SetValue, SliceValue, TupleValue
+from tinycompile.capture.values.queue import DequeValue
+from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
+from tinycompile.capture.values.sets import SetValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.sequence import ListValue, SetValue, SliceValue, TupleValue
+from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
+from tinycompile.capture.values.sets import SetValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.bytecode import Instruction

@@ -21,7 +21,9 @@ from tinycompile.capture.values.constant import NONE, Const, natively
 from tinycompile.capture.values.function import BoundFunction, FunctionValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import ObjectValue
-from tinycompile.capture.values.sequence import DequeValue, ListValue, SequenceValue, SetValue, TupleValue
+from tinycompile.capture.values.queue import DequeValue
+from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
+from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:

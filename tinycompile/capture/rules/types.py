@@ -21,7 +21,9 @@ from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Fun
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ClassValue, ObjectValue, class_lookup
-from tinycompile.capture.values.sequence import DequeValue, ListValue, SetValue, SliceValue, TupleValue
+from tinycompile.capture.values.queue import DequeValue
+from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
+from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 

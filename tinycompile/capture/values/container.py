@@ -13,7 +13,8 @@ from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue, class_lookup
-from tinycompile.capture.values.sequence import ListValue, SetValue, TupleValue
+from tinycompile.capture.values.sequence import ListValue, TupleValue
+from tinycompile.capture.values.sets import SetValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer

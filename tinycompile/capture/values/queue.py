@@ -1,0 +1,109 @@
+"""``collections.deque``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.sources import Source
+from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
+from tinycompile.capture.values.constant import NONE, Const
+from tinycompile.capture.values.sequence import READING, ListValue, Method
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+class DequeValue(ListValue):
+    """``collections.deque``."""
+
+    __slots__ = ("maxlen",)
+
+    def __init__(self, items: Iterable[Value | Lazy] = (), maxlen: int | None = None, source: Source | None = None) -> None:
+        super().__init__(items, source)
+        self.cls, self.maxlen = deque, maxlen
+        self._trim()
+
+    def _trim(self, left: bool = False) -> None:
+        """What is too much falls off the other end."""
+        if self.maxlen is not None and len(self.items) > self.maxlen:
+            excess = len(self.items) - self.maxlen
+            self.items[:] = self.items[: self.maxlen] if left else self.items[excess:]
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if not hasattr(deque, name):
+            raise no_attribute(self, deque, name)
+        return Const(self.maxlen) if name == "maxlen" else MethodOf(self, name)
+
+    def constant(self, tr: Tracer) -> Any:
+        return deque((v.constant(tr) for v in self.values(tr)), self.maxlen)
+
+    def slice(self, tr: Tracer, at: slice) -> Value:
+        raise TypeError("sequence index must be integer, not 'slice'")
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name not in _METHODS or kwargs:
+            raise GraphBreak("unsupported-value", f"deque method {name!r}")
+        if name not in READING and name != "copy":
+            self.changed(tr)
+        return _METHODS[name](self, tr, args)
+
+    def _append(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.items.append(args[0])
+        self._trim()
+        return NONE
+
+    def _append_left(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.items.insert(0, args[0])
+        self._trim(left=True)
+        return NONE
+
+    def _extend(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        for value in list(args[0].iterate(tr)):
+            self._append(tr, [value])
+        return NONE
+
+    def _extend_left(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        for value in list(args[0].iterate(tr)):
+            self._append_left(tr, [value])
+        return NONE
+
+    def _take(self, tr: Tracer, at: int) -> Value:
+        if not self.items:
+            raise IndexError("pop from an empty deque")
+        value = self.item(tr, at)
+        del self.items[at]
+        return value
+
+    def _rotate(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        by = tr.index(args[0], "deque") if args else 1
+        if self.items:
+            by %= len(self.items)
+            self.items[:] = self.items[-by:] + self.items[:-by] if by else self.items
+        return NONE
+
+    def _copy(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        return DequeValue(self.values(tr), self.maxlen)
+
+    def extend(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.changed(tr)
+        return self._extend(tr, args)
+
+
+_METHODS: dict[str, Method] = {
+    **READING,
+    "append": DequeValue._append,
+    "appendleft": DequeValue._append_left,
+    "extend": DequeValue._extend,
+    "extendleft": DequeValue._extend_left,
+    "pop": lambda self, tr, args: self._take(tr, -1),
+    "popleft": lambda self, tr, args: self._take(tr, 0),
+    "rotate": DequeValue._rotate,
+    "clear": ListValue._clear,
+    "reverse": ListValue._reverse,
+    "remove": ListValue._remove,
+    "copy": DequeValue._copy,
+    "__init__": lambda self, tr, args: self._extend(tr, args[:1]) if args else NONE,
+}
