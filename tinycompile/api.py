@@ -17,6 +17,7 @@ from tinycompile.backends import Backend, lookup_backend
 from tinycompile.base.logs import warn_once
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.bytecode import SUPPORTED, VERSION
+from tinycompile.capture.marks import Switch, is_disabled, mark_of
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.trampoline import drive
 from tinycompile.ir.graph import Graph
@@ -39,6 +40,8 @@ class CompiledFunction(FirstPiece):
         _live.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if Switch.off and is_disabled():
+            return self.original(*args, **kwargs)
         for entry in self._entries:
             if entry.guard(*args, **kwargs):
                 break
@@ -220,7 +223,8 @@ def compile(
     dynamic: bool | None = None,
     options: dict[str, Any] | None = None,
 ) -> Any:
-    """Compile a function, method, ``nn.Module`` or :class:`GraphModule`; without ``fn``, a decorator.
+    """Compile a function, method, ``nn.Module``, :class:`GraphModule`, ``functools.partial`` or an object with ``__call__``;
+    without ``fn``, a decorator.
 
     ``backend``: None (Triton for CUDA tensors, C++ for CPU tensors), ``"triton"``, ``"cpp"``, ``"eager"``, ``"aot_eager"``
     or a callable ``backend(graph_module, example_inputs) -> callable``. ``mode``: ``"default"`` (or None),
@@ -243,7 +247,7 @@ def compile(
 
 
 def _compile(fn: Any, options: Options) -> Any:
-    if isinstance(fn, (CompiledFunction, CompiledModule)) or getattr(fn, "_tinycompile_mark", None) == "disable":
+    if isinstance(fn, (CompiledFunction, CompiledModule)) or mark_of(fn) == "disable":
         return fn
     if VERSION not in SUPPORTED:
         versions = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
@@ -259,4 +263,20 @@ def _compile(fn: Any, options: Options) -> Any:
         return types.MethodType(CompiledFunction(fn.__func__, options), fn.__self__)
     if isinstance(fn, types.FunctionType):
         return CompiledFunction(fn, options)
-    raise TypeError(f"tinycompile takes a Python function, a method or an nn.Module, not {type(fn).__name__}")
+    if isinstance(fn, functools.partial):
+        return functools.partial(_compile(fn.func, options), *fn.args, **fn.keywords)
+    if isinstance(fn, types.BuiltinFunctionType):
+        return CompiledFunction(_in_python(fn), options)
+    if callable(fn) and not isinstance(fn, type) and isinstance(call := type(fn).__call__, types.FunctionType):
+        return types.MethodType(CompiledFunction(call, options), fn)
+    raise TypeError(f"tinycompile takes a Python function, a method, an nn.Module or an object that can be called, not {fn!r}")
+
+
+def _in_python(fn: types.BuiltinFunctionType) -> types.FunctionType:
+    """A Python function that calls one written in C."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    call.__name__, call.__doc__ = fn.__name__, fn.__doc__
+    return call

@@ -101,10 +101,62 @@ def test_a_bound_method_is_compiled():
     assert torch.equal(compiled(X), X * 4)
 
 
-def test_a_class_and_a_callable_object_are_refused_with_the_reason():
-    for thing in (3, Point, Point(1.0), len):
+def test_what_can_be_called():
+    class Scale:
+        def __init__(self, by):
+            self.by = by
+
+        def __call__(self, x):
+            return x * self.by
+
+    scale = Scale(2.0)
+    compiled = eager(scale)
+    assert torch.equal(compiled(X), X * 2.0)
+    scale.by = 3.0
+    assert torch.equal(compiled(X), X * 3.0)
+    part = eager(functools.partial(lambda x, y, k=1: x * y + k, y=2.0, k=3))
+    assert torch.equal(part(X), X * 2.0 + 3) and torch.equal(part(X, k=0), X * 2.0)
+    sine = eager(torch.sin)
+    assert torch.equal(sine(X), torch.sin(X)) and sine.__name__ == "sin"
+    for thing in (3, Scale, "text", [1]):
         with pytest.raises(TypeError, match="takes a Python function"):
             tinycompile.compile(thing)
+
+
+def test_disable_switches_off_what_is_called():
+    seen = []
+
+    @tinycompile.compile(backend="eager")
+    def inner(x):
+        seen.append(tinycompile.is_compiling())
+        return x + 1
+
+    for recursive, inside in ((True, False), (False, True)):
+        seen.clear()
+        around = tinycompile.disable(lambda x: inner(x) * 2, recursive=recursive)
+        assert torch.equal(around(X), (X + 1) * 2) and seen == [inside]
+        outer = eager(lambda x, f=around: f(x) + 1)
+        seen.clear()
+        assert torch.equal(outer(X), (X + 1) * 2 + 1) and seen == [inside]
+    with pytest.raises(ZeroDivisionError):
+        tinycompile.disable(lambda: 1 / 0)()
+    seen.clear()
+    inner(X)
+    assert seen == [True]
+
+
+def test_torchs_own_disable_is_kept():
+    seen = []
+
+    @torch.compiler.disable
+    def inner(x):
+        seen.append(tinycompile.is_compiling())
+        return x + 1
+
+    outer = eager(lambda x: inner(x * 2) * 3)
+    for _ in range(2):
+        assert torch.equal(outer(X), (X * 2 + 1) * 3)
+    assert seen == [False, False] and outer.breaks[0].id == "disabled" and tinycompile.compile(inner) is inner
 
 
 def test_recursion_compiled():

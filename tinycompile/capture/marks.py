@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -44,18 +46,58 @@ def graph_break() -> None:
 graph_break._tinycompile_mark = "break"  # type: ignore[attr-defined]
 
 
+class _Disabled(threading.local):
+    """How many functions are running in this thread that switched compiled code off for all that they call."""
+
+    depth = 0
+
+
+_disabled = _Disabled()
+
+
+class Switch:
+    """``off``: how many calls, of all threads, are inside such functions: so a compiled call asks only then."""
+
+    off = 0
+    lock = threading.Lock()
+
+
+def is_disabled() -> bool:
+    """Whether the caller runs inside a function that is disabled with all that it calls."""
+    return _disabled.depth > 0
+
+
+@contextlib.contextmanager
+def _switched_off() -> Iterator[None]:
+    with Switch.lock:
+        Switch.off += 1
+    _disabled.depth += 1
+    try:
+        yield
+    finally:
+        _disabled.depth -= 1
+        with Switch.lock:
+            Switch.off -= 1
+
+
 def disable(fn: Any = None, *, recursive: bool = True) -> Any:
     """A function that capture does not look into: a call of it is a graph break, and it runs in plain Python.
 
     ``fn``: a function, a method, or a module (its ``forward`` is disabled in place). Without ``fn``, a decorator.
-    ``recursive=False``: functions that it calls and that are compiled on their own stay compiled; they do in any case, so this
-    is accepted for likeness only. Raises TypeError for anything else."""
+    ``recursive``: what it calls runs in plain Python too, also where that is compiled on its own; False leaves that compiled.
+    Raises TypeError for anything else."""
     if fn is None:
         return functools.partial(disable, recursive=recursive)
     if isinstance(fn, torch.nn.Module):
-        fn.forward = disable(fn.forward)
+        fn.forward = disable(fn.forward, recursive=recursive)
         return fn
-    return _marked(fn, "disable")
+    return _marked(fn, "disable", _switched_off if recursive else contextlib.nullcontext)
+
+
+def mark_of(fn: Any) -> str | None:
+    """What a user has said about a function: here, or with ``torch.compiler.disable``."""
+    mark: str | None = getattr(fn, "_tinycompile_mark", None)
+    return "disable" if mark is None and getattr(fn, "_torchdynamo_disable", False) is True else mark
 
 
 def allow_in_graph(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,17 +129,18 @@ def _allow(fn: Callable[..., Any]) -> str:
     return name
 
 
-def _marked(fn: Any, mark: str) -> Any:
+def _marked(fn: Any, mark: str, around: Callable[[], Any] = contextlib.nullcontext) -> Any:
     """A copy of the function that bears the mark; the function itself stays as it is."""
     if isinstance(fn, MethodType):
-        return MethodType(_marked(fn.__func__, mark), fn.__self__)
+        return MethodType(_marked(fn.__func__, mark, around), fn.__self__)
     fn = getattr(fn, "original", fn)  # of a compiled function
     if not isinstance(fn, FunctionType):
         raise TypeError(f"a Python function is needed, not {type(fn).__name__}")
 
     @functools.wraps(fn)
     def marked(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
+        with around():
+            return fn(*args, **kwargs)
 
     marked._tinycompile_mark = mark  # type: ignore[attr-defined]
     return marked

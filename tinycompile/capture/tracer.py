@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins as python_builtins
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
@@ -21,6 +21,7 @@ from tinycompile.capture import calls, indexing, operators, scalars, torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
+from tinycompile.capture.marks import mark_of
 from tinycompile.capture.opcodes.exceptions import raise_error
 from tinycompile.capture.pins import guard_one_object
 from tinycompile.capture.rules import (
@@ -39,15 +40,13 @@ from tinycompile.capture.rules import (
 from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
-from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value
-from tinycompile.capture.values.constant import NONE, Const, natively
-from tinycompile.capture.values.container import BASES, ContainerObject, NewContainer
+from tinycompile.capture.values.base import Kwargs, Lazy, Value
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.module import ModuleValue
-from tinycompile.capture.values.object import ClassValue, NewObject, ObjectValue, class_lookup
+from tinycompile.capture.values.object import NewObject, ObjectValue, class_lookup
 from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.wrap_functions import from_callable
@@ -93,7 +92,6 @@ class Failure:
     depth: int
 
 
-_CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
 # Values that can't be carried over a break, or that can hold one.
 _CARRIERS = (IteratorValue, ExceptionValue, NewObject, PartialValue, FunctionValue, SequenceValue, DictValue)
 
@@ -329,38 +327,6 @@ class Tracer:
             raise_error(self, self.stop_iteration(iterator).error)
         return value
 
-    def printable(self, value: Value) -> Any:
-        """The object as a string conversion sees it."""
-        if isinstance(value, ClassValue):
-            return value.cls
-        if isinstance(value, TensorValue):
-            raise GraphBreak("data-dependent", f"{value.describe()} is made into a string")
-        return value.constant(self)
-
-    def text(self, value: Value, conversion: str = "s") -> str:
-        """``str(value)``; ``repr`` or ``ascii`` for the conversions ``r`` and ``a``."""
-        if isinstance(value, ObjectValue) and not isinstance(value, (ModuleValue, ExceptionValue)):
-            for name in ("__str__", "__repr__") if conversion == "s" else ("__repr__",):
-                found = class_lookup(type(value.obj), name)
-                if found is not None and isinstance(found[1], FunctionType):
-                    method = value.special(self, name)
-                    assert method is not None
-                    made = method.call(self, [], {}).constant(self)
-                    return ascii(made)[1:-1] if conversion == "a" else str(made)
-        return str(natively(_CONVERSIONS[conversion], self.printable(value)))
-
-    def formatted(self, value: Value, spec: str = "") -> str:
-        """``format(value, spec)``."""
-        if isinstance(value, ObjectValue) and not isinstance(value, ModuleValue):
-            found = class_lookup(type(value.obj), "__format__")
-            if found is not None and isinstance(found[1], FunctionType):
-                method = value.special(self, "__format__")
-                assert method is not None
-                return str(method.call(self, [Const(spec)], {}).constant(self))
-            if not spec:
-                return self.text(value)
-        return str(natively(format, self.printable(value), spec))
-
     # --- calls ---
 
     def call_function(self, fn: FunctionValue, args: Sequence[Value], kwargs: Kwargs) -> Value:
@@ -371,7 +337,7 @@ class Tracer:
                 return handler(self, args, kwargs)
             if self._is_torch_op(fn.fn):
                 return torch_calls.call_torch(self, fn.fn, args, kwargs)
-            mark = fn.fn.__dict__.get("_tinycompile_mark")
+            mark = mark_of(fn.fn)
             optimizers.check(fn.fn)
             if mark is not None:
                 return marked.call(self, fn.fn, mark, args, kwargs)
@@ -402,51 +368,6 @@ class Tracer:
         if not hasattr(fn, "__code__"):
             raise GraphBreak("unsupported-value", f"method {name!r} of a {cls.__name__}")
         return self.class_member(cls, name, fn).call(self, [receiver, *args], kwargs)
-
-    def super_arguments(self) -> list[Value]:
-        """What a bare ``super()`` means in the current frame: the class and the first argument."""
-        frame = self.frames[-1]
-        cell = frame.slots.get("__class__")
-        first = frame.slots.get(frame.code.co_varnames[0])
-        if not isinstance(cell, Cell) or first is None:
-            raise RuntimeError("super(): no arguments")
-        receiver = first.get(self, "self") if isinstance(first, Cell) else self.force(first)
-        return [cell.get(self, "__class__"), receiver]
-
-    def super_attribute(self, cls: Value, receiver: Value, name: str) -> Value:
-        """The next definition of ``name`` after ``cls`` in the receiver's class."""
-        if not isinstance(cls, ClassValue) or not isinstance(receiver, (ObjectValue, ClassValue)):
-            raise GraphBreak("unsupported-value", f"super().{name} here")
-        start = receiver.cls if isinstance(receiver, ClassValue) else type(receiver.obj)
-        mro = start.__mro__
-        for owner in mro[mro.index(cls.cls) + 1 :]:
-            if name in owner.__dict__:
-                return self._super_member(owner, name, receiver)
-        if (
-            isinstance(receiver, ObjectValue)
-            and isinstance(receiver.obj, torch.nn.Module)
-            and name not in ("forward", "__call__")
-        ):
-            return receiver.missing(self, name)
-        raise AttributeError(f"'super' object has no attribute '{name}'")
-
-    def _super_member(self, owner: type, name: str, receiver: ObjectValue | ClassValue) -> Value:
-        raw = owner.__dict__[name]
-        if isinstance(raw, classmethod):
-            of = receiver if isinstance(receiver, ClassValue) else self.from_python(type(receiver.obj))
-            return BoundFunction(self.class_member(owner, name, raw.__func__), of)
-        if isinstance(raw, staticmethod) or name == "__new__":
-            return self.class_member(owner, name, raw.__func__ if isinstance(raw, staticmethod) else raw)
-        if isinstance(receiver, ClassValue):
-            return self.class_member(owner, name, raw)
-        if isinstance(raw, property):
-            self.class_member(owner, name, raw)
-            return self.from_callable(raw.fget).call(self, [receiver], {})
-        if isinstance(receiver, (ContainerObject, NewContainer)) and owner in BASES:
-            return receiver.inherited_method(name)
-        if isinstance(receiver, ExceptionValue) and owner.__module__ == "builtins":
-            return MethodOf(receiver, name)
-        return BoundFunction(self.class_member(owner, name, raw), receiver)
 
     # --- tensors ---
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tinycompile.capture.marks import mark_of
 from tinycompile.capture.pins import guard_one_object, guard_type, pin
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Source
 from tinycompile.capture.trust import is_torch_object, is_trusted
@@ -108,7 +109,7 @@ def cell_from(tr: Tracer, cell: CellType, where: Source) -> Cell:
 
 def passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
     """A function that comes with the call: what counts is its code and its variables, for it may be made anew each time."""
-    if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or "_tinycompile_mark" in fn.__dict__:
+    if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or mark_of(fn) is not None:
         return pinned(tr, fn, source)
     found = tr.functions.get(id(fn))
     if found is not None:
