@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tinycompile.capture import strings
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
@@ -59,13 +60,13 @@ def format_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     spec = frame.stack.pop().constant(tr) if has_spec else ""
     value = frame.stack.pop()
     if conversion:
-        value = Const(tr.text(value, conversion))
-    frame.stack.append(Const(tr.formatted(value, spec)))
+        value = Const(strings.text(tr, value, conversion))
+    frame.stack.append(Const(strings.formatted(tr, value, spec)))
 
 
 def convert_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``{value!r}`` before a format (3.13)."""
-    frame.stack.append(Const(tr.text(frame.stack.pop(), ins.arg)))
+    frame.stack.append(Const(strings.text(tr, frame.stack.pop(), ins.arg)))
 
 
 # --- growing, in comprehensions and displays with stars ---

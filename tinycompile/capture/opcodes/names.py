@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tinycompile.capture import inheritance
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.opcodes.stack import NULL, LazyStack, callable_slots
 from tinycompile.capture.values.base import Lazy, MethodOf
@@ -136,7 +137,7 @@ def load_super_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``super().name`` (3.12 on)."""
     name, method, _ = ins.arg
     _, cls, receiver = frame.pop(3)
-    found = tr.super_attribute(cls, receiver, name)
+    found = inheritance.super_attribute(tr, cls, receiver, name)
     frame.stack += callable_slots(found) if method else [found]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tinycompile.capture import inheritance, strings
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values import scalar
@@ -170,17 +171,17 @@ def _not(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(str)
 def _str(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return Const(tr.text(args[0])) if args else Const("")
+    return Const(strings.text(tr, args[0])) if args else Const("")
 
 
 @rule(repr)
 def _repr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return Const(tr.text(args[0], "r"))
+    return Const(strings.text(tr, args[0], "r"))
 
 
 @rule(format)
 def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return Const(tr.formatted(args[0], *(a.constant(tr) for a in args[1:])))
+    return Const(strings.formatted(tr, args[0], *(a.constant(tr) for a in args[1:])))
 
 
 @rule(list)
@@ -306,7 +307,7 @@ def _typing_cast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @rule(super)
 def _super(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not args:
-        args = tr.super_arguments()
+        args = inheritance.super_arguments(tr)
     if len(args) != 2 or not isinstance(args[0], ClassValue) or not isinstance(args[1], (ObjectValue, ClassValue)):
         raise GraphBreak("unsupported-value", "super() of something that is no object")
     return SuperValue(args[0], args[1])
@@ -322,4 +323,4 @@ class SuperValue(Value):
         self.cls, self.receiver = cls, receiver
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        return tr.super_attribute(self.cls, self.receiver, name)
+        return inheritance.super_attribute(tr, self.cls, self.receiver, name)

@@ -1,0 +1,55 @@
+"""Objects as text: ``str``, ``repr``, ``format`` and f-strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.constant import Const, natively
+from tinycompile.capture.values.exception import ExceptionValue
+from tinycompile.capture.values.module import ModuleValue
+from tinycompile.capture.values.object import ClassValue, ObjectValue, class_lookup
+from tinycompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+_CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
+
+
+def printable(tr: Tracer, value: Value) -> Any:
+    """The object as a string conversion sees it."""
+    if isinstance(value, ClassValue):
+        return value.cls
+    if isinstance(value, TensorValue):
+        raise GraphBreak("data-dependent", f"{value.describe()} is made into a string")
+    return value.constant(tr)
+
+
+def text(tr: Tracer, value: Value, conversion: str = "s") -> str:
+    """``str(value)``; ``repr`` or ``ascii`` for the conversions ``r`` and ``a``."""
+    if isinstance(value, ObjectValue) and not isinstance(value, (ModuleValue, ExceptionValue)):
+        for name in ("__str__", "__repr__") if conversion == "s" else ("__repr__",):
+            found = class_lookup(type(value.obj), name)
+            if found is not None and isinstance(found[1], FunctionType):
+                method = value.special(tr, name)
+                assert method is not None
+                made = method.call(tr, [], {}).constant(tr)
+                return str(made.encode("ascii", "backslashreplace").decode() if conversion == "a" else made)
+    return str(natively(_CONVERSIONS[conversion], printable(tr, value)))
+
+
+def formatted(tr: Tracer, value: Value, spec: str = "") -> str:
+    """``format(value, spec)``."""
+    if isinstance(value, ObjectValue) and not isinstance(value, ModuleValue):
+        found = class_lookup(type(value.obj), "__format__")
+        if found is not None and isinstance(found[1], FunctionType):
+            method = value.special(tr, "__format__")
+            assert method is not None
+            return str(method.call(tr, [Const(spec)], {}).constant(tr))
+        if not spec:
+            return text(tr, value)
+    return str(natively(format, printable(tr, value), spec))
