@@ -272,7 +272,7 @@ def _compile(fn: Any, options: Options) -> Any:
     raise TypeError(f"tinycompile takes a Python function, a method, an nn.Module or an object that can be called, not {fn!r}")
 
 
-def _in_python(fn: types.BuiltinFunctionType) -> types.FunctionType:
+def _in_python(fn: types.BuiltinFunctionType) -> Callable[..., Any]:
     """A Python function that calls one written in C."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
