@@ -135,6 +135,21 @@ def long_sums_keep_their_digits() -> Iterator[Program]:
             yield f"{name} of {n} {dtype}", lambda x, name=name: getattr(torch, name)(x), (x,)
 
 
+def scans_beside_reductions() -> Iterator[Program]:
+    """One loop for both: a sum that is added up in parts must not make a scan start anew."""
+    both: dict[str, Callable[[Tensor, int], Any]] = {
+        "cumsum and sum": lambda x, d: (x.cumsum(d), x.sum(d)),
+        "cummax and std": lambda x, d: (torch.cummax(x, d)[0], x.std(d)),
+        "sum of cumsum": lambda x, d: (x.cumsum(d) * 2).sum(d),
+        "cummin and mean": lambda x, d: (torch.cummin(x, d), x.mean(d)),
+        "share of the sum": lambda x, d: x.cumsum(d) - x.sum(d, keepdim=True),
+    }
+    for (name, fn), shape in itertools.product(both.items(), ((700,), (2, 700), (700, 3), (300, 40), (9000,))):
+        x = torch.randint(-9, 10, shape, generator=torch.Generator().manual_seed(0)).float()
+        for d in range(len(shape)):
+            yield f"{name} {shape} {d}", lambda x, f=fn, d=d: f(x, d), (x,)
+
+
 # ------------------------------------------------------------------------------------------------------------ special numbers
 
 
@@ -376,7 +391,8 @@ def scatter_then_gather() -> Iterator[Program]:
 
 FAMILIES: tuple[Family, ...] = (
     half_types_round_where_eager_stores, narrow_integers_wrap_at_every_op, floats_become_integers_as_torchs_do,
-    every_reduction_meets_nan_and_infinity, positions_of_equal_extremes, long_sums_keep_their_digits, zeros_keep_their_sign,
+    every_reduction_meets_nan_and_infinity, positions_of_equal_extremes, long_sums_keep_their_digits, scans_beside_reductions,
+    zeros_keep_their_sign,
     subnormal_numbers_are_numbers, powers, integer_division_of_negatives, shifts_of_any_count, dtypes_promote,
     empty_and_scalar_tensors, every_kind_of_memory, writes_that_read_elsewhere, scatter_then_gather,
 )  # fmt: skip

@@ -163,12 +163,16 @@ class LoopNest:
         return ROW_CHUNK if axis == self.plan.lane else COLUMN_CHUNK
 
     def chunks(self, open_axes: Open, axis: Axis, roots: Sequence[int], begin: str, end: str) -> None:
-        """The loop over ``axis`` from ``begin`` to ``end``, cut into chunks where parts must be added to totals now and
-        then."""
+        """The loop over ``axis`` from ``begin`` to ``end``, cut into chunks where parts must be added to totals now and then.
+        What scans along ``axis`` have come to outlives the chunks."""
+        scans = [s for i in self.deps.closure(roots) if isinstance(s := self.body[i], Scan) and s.axis == axis.name]
         parts = [a for i, a in self.accumulators.items() if i in roots and a.two_levels and self.innermost(a) == axis.name]
         step = self.chunk(axis)
         whole = not parts or (isinstance(axis.extent, int) and axis.extent <= step)
         with contextlib.ExitStack() as stack:
+            if scans:
+                stack.enter_context(self.out.block("{", "}"))
+            self.declare([(scan_state(s)[0], self.scan_variable(s), scan_state(s)[1], self.scan_lanes(s)) for s in scans])
             if not whole:
                 name = self.names.fresh(f"{self.names.value(axis.name)}_chunk")
                 stack.enter_context(self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; {name} += {step}) {{", "}"))
@@ -184,18 +188,13 @@ class LoopNest:
 
     def one_loop(self, open_axes: Open, axis: Axis, roots: Sequence[int], begin: str, end: str) -> None:
         items = self.deps.closure(roots)
-        scans = [s for i in items if isinstance(s := self.body[i], Scan) and s.axis == axis.name]
         saved = dict(self.text.texts)
         name = self.names.value(axis.name)
-        with contextlib.ExitStack() as stack:
-            if scans:
-                stack.enter_context(self.out.block("{", "}"))
-            self.declare([(scan_state(s)[0], self.scan_variable(s), scan_state(s)[1], self.scan_lanes(s)) for s in scans])
-            if axis == self.plan.lane and not self.atomic:
-                self.out.line(self.simd(items, [i for i in roots if isinstance(self.body[i], Reduce)]))
-            with self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"):
-                self.text.forget_comment()
-                self.scope(open_axes | {axis.name}, roots)
+        if axis == self.plan.lane and not self.atomic:
+            self.out.line(self.simd(items, [i for i in roots if isinstance(self.body[i], Reduce)]))
+        with self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"):
+            self.text.forget_comment()
+            self.scope(open_axes | {axis.name}, roots)
         self.text.texts = saved
 
     def simd(self, items: Iterable[int], reductions: Sequence[int] = ()) -> str:
