@@ -98,6 +98,7 @@ from tinycompile.ir.interpreter import Interpreter
 from tinycompile.ir.transformer import Transformer
 from tinycompile.journey.session import Profile, profile
 from tinycompile.journey.storage_trace import trace_storages
+from tinycompile.ops import table as _table
 from tinycompile.report import Report
 
 __version__ = "0.1.0"
@@ -121,6 +122,14 @@ __all__ = [
 def device(spec: Any) -> Device:
     """A :class:`Device` from a string (``"cuda:1"``), an index, or torch's device."""
     return Device.of(spec)
+
+
+def __getattr__(name: str) -> Any:
+    """``tinycompile.softmax``: every function of torch's that has an op record. It is torch's own, which takes our tensors."""
+    found = None if name.startswith("_") else _table.function(name)
+    if found is None:
+        raise AttributeError(f"module 'tinycompile' has no attribute {name!r}")
+    return found
 
 
 class _CallableModule(types.ModuleType):

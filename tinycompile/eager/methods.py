@@ -18,10 +18,10 @@ from tinycompile.ops.record import BoundCall
 
 # Operators by Python name. Python's own names of the in-place ones exist on torch.Tensor too.
 OPERATORS = (
-    "add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "truediv", "rtruediv", "itruediv", "floordiv",
-    "rfloordiv", "ifloordiv", "mod", "rmod", "imod", "pow", "rpow", "ipow", "matmul", "rmatmul", "and", "rand", "iand", "or",
-    "ror", "ior", "xor", "rxor", "ixor", "lshift", "rlshift", "ilshift", "rshift", "rrshift", "irshift", "neg", "pos", "abs",
-    "invert", "eq", "ne", "lt", "le", "gt", "ge",
+    "add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "truediv", "rtruediv", "itruediv", "div", "rdiv",
+    "idiv", "floordiv", "rfloordiv", "ifloordiv", "mod", "rmod", "imod", "pow", "rpow", "ipow", "matmul", "rmatmul", "and",
+    "rand", "iand", "or", "ror", "ior", "xor", "rxor", "ixor", "lshift", "rlshift", "ilshift", "rshift", "rrshift",
+    "irshift", "neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge",
 )  # fmt: skip
 
 

@@ -179,7 +179,7 @@ declare(
     _matmul_meta,
     Extern(),
     torch.matmul,
-    (*spelled("matmul", "tml", "operator.matmul", "torch.Tensor.__matmul__"), *spelled("mv")),
+    spelled("matmul", "tml", "operator.matmul", "torch.Tensor.__matmul__"),
     lambda: [
         call(t(3, 4), t(4, 5)),
         call(t(4), t(4)),

@@ -153,7 +153,16 @@ def _division(inplace: bool = False) -> Callable[[Args, Kwargs], Bound]:
     return binder
 
 
+def _mv(args: Args, kwargs: Kwargs) -> Bound:
+    """A matrix by a vector; torch words what else is given."""
+    bound = call_of("matmul", *args, **{"other" if k == "vec" else k: v for k, v in kwargs.items()})
+    fits = bound is not None and [len(a.shape) for a in bound.args if is_tensor(a)] == [2, 1]
+    return bound if fits else None
+
+
 def _operators() -> None:
+    for dotted in ("torch.mv", "torch.Tensor.mv"):
+        add(dotted, _mv)
     for dunder, name in _REVERSED.items():
         add(f"torch.Tensor.__r{dunder}__", _reversed(name))
     add("torch.rsub", _rsub)

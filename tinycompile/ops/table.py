@@ -72,6 +72,15 @@ def bind_attribute(name: str, x: Any = None) -> Any:
     return binder if x is None or binder is None else binder((x,), {})
 
 
+def function(name: str) -> Any:
+    """torch's public function of that name that has a record (``softmax``, ``gelu``, ``vector_norm``), or None."""
+    for where in (torch, torch.nn.functional, torch.special, torch.linalg):
+        found = getattr(where, name, None)
+        if found is not None and known(found):
+            return found
+    return None
+
+
 def names_one_op(fn: Any) -> bool:
     """Whether every call of ``fn`` that has a record has the same one."""
     return type(_BINDERS.get(fn)) is SchemaBinder
