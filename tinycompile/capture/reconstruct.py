@@ -3,10 +3,8 @@ the variables and the operand stack of a frame that is left at a break."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.expr import symbols
+from tinycompile.capture import rebuilt_objects as objects
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.optimizers import is_step
@@ -21,12 +20,12 @@ from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import Held, Local, Source
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.trust import is_trusted
-from tinycompile.capture.values.autocast import AutocastMode, change_regions, rebuilt_autocast
+from tinycompile.capture.values.autocast import AutocastMode, change_regions
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.callable import Getter
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.container import NewContainer
-from tinycompile.capture.values.context import GradMode, NullContext, UnderGradMode, entered_grad_mode
+from tinycompile.capture.values.context import GradMode, NullContext, UnderGradMode
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue, DictView
@@ -57,7 +56,7 @@ class Rebuilder:
         self.statements: list[str] = []
         self.commits: list[str] = []  # statements that change something outside: when one fails, the call can't be redone
         self.symbols: set[str] = set()
-        self._names: dict[int, str] = {}
+        self.names: dict[int, str] = {}
         self._reached: dict[str, str] = {}
         self._unfilled: list[tuple[str, Value | Lazy]] = []  # cells without their contents yet
         self._depth = 0  # of expressions inside expressions
@@ -73,7 +72,7 @@ class Rebuilder:
 
     def state(self, values: Sequence[Value | Lazy], replaced: Mapping[int, str]) -> str:
         """An expression for a tuple of these. ``replaced``: expressions for some, by id."""
-        self._names.update(replaced)
+        self.names.update(replaced)
         self._count_all(values)
         items = [self.expr(value) for value in values]
         self._finish_statements()
@@ -124,7 +123,7 @@ class Rebuilder:
             return
         self._uses[id(value)] += 1
         self._keep.append(value)
-        if self._uses[id(value)] == 1 and value.source is None and id(value) not in self._names:
+        if self._uses[id(value)] == 1 and value.source is None and id(value) not in self.names:
             for part in self._parts(value):
                 self._count(part)
 
@@ -177,9 +176,9 @@ class Rebuilder:
         if isinstance(value, Lazy):
             return self._from_outside(value.source)
         holder = getattr(value, "holder", None)
-        if holder is not None and id(value) not in self._names:
+        if holder is not None and id(value) not in self.names:
             return self.expr(holder)
-        name = self._names.get(id(value))
+        name = self.names.get(id(value))
         if name is not None:
             return name
         if value.source is None and isinstance(value, Cell):
@@ -189,12 +188,12 @@ class Rebuilder:
         except NotRebuildable as error:
             error.holders.append(value)
             raise
-        name = self._names.get(id(value))
+        name = self.names.get(id(value))
         if name is not None:  # it got one on the way
             return name
         shared = isinstance(value, _OBJECTS) or (isinstance(value, TupleValue) and value.items)
         if self._uses[id(value)] > 1 and shared and value.source is None:
-            name = self._names[id(value)] = self.tr.guards.names.take("shared")
+            name = self.names[id(value)] = self.tr.guards.names.take("shared")
             self.statements.append(f"{name} = {text}")
             return name
         return text
@@ -240,10 +239,10 @@ class Rebuilder:
         if value.is_input:
             assert value.source is not None
             return self._from_outside(value.source)
-        name = self._names.get(id(value))
+        name = self.names.get(id(value))
         if name is None:
             hint = self.tr.builder.wish(value.fake.ref)
-            name = self._names[id(value)] = self.tr.guards.names.take(hint)
+            name = self.names[id(value)] = self.tr.guards.names.take(hint)
             self.outputs.append(value)
         return name
 
@@ -251,33 +250,6 @@ class Rebuilder:
         if type(obj) in _LITERALS or (type(obj) is float and math.isfinite(obj)):
             return repr(obj)
         return self.held(obj, "constant")
-
-    def _container(self, value: NewContainer) -> str:
-        """The object first, then its contents: they may refer to it. Immutable ones are made with them."""
-        cls, base = type(value.obj), value.base
-        kind, made = self.held(base.cls, base.cls.__name__), self.held(cls, cls.__name__)
-        name = self.tr.guards.names.take(identifier(cls.__name__.lower()))
-        if not isinstance(base, DictValue) and base.cls in (tuple, frozenset):
-            items = list(base.items.values()) if isinstance(base, SetValue) else base.values(self.tr)
-            self.statements.append(f"{name} = {kind}.__new__({made}, {self._tuple([self.expr(v) for v in items])})")
-            self._names[id(value)] = name
-        else:
-            self._names[id(value)] = name
-            self.statements.append(f"{name} = {kind}.__new__({made})")
-            if isinstance(base, DictValue):
-                for k, v in base.pairs(self.tr):
-                    self.statements.append(f"{kind}.__setitem__({name}, {self.expr(k)}, {self.expr(v)})")
-            else:
-                items = list(base.items.values()) if isinstance(base, SetValue) else base.values(self.tr)
-                method = "update" if isinstance(base, SetValue) else "extend"
-                self.statements.append(f"{kind}.{method}({name}, {self._tuple([self.expr(v) for v in items])})")
-        for at, v in value.shadow.items():
-            if v is not DELETED:
-                self.statements.append(f"{self.held(object, 'object')}.__setattr__({name}, {at!r}, {self.expr(v)})")
-        return name
-
-    def _deque(self, value: DequeValue) -> str:
-        return f"{self.held(deque, 'deque')}({self._tuple([self.expr(v) for v in value.values(self.tr)])}, {value.maxlen})"
 
     def _sequence(self, value: SequenceValue) -> str:
         items = ", ".join(self.expr(v) for v in value.values(self.tr))
@@ -313,104 +285,19 @@ class Rebuilder:
     def _view(self, value: DictView) -> str:
         return f"{self.expr(value.of)}.{value.what}()"
 
-    # --- functions ---
+    # --- small parts ---
 
     def _cell(self, value: Cell) -> str:
         """A cell gets a name first and its content after: a function in it may refer to it."""
-        name = self._names[id(value)] = self.tr.guards.names.take("cell")
+        name = self.names[id(value)] = self.tr.guards.names.take("cell")
         self.statements.append(f"{name} = {self.held(CellType, 'CellType')}()")
         if value.content is not None:
             self._unfilled.append((name, value.content))
         return name
 
-    def _function(self, value: FunctionValue) -> str:
-        if value.fn is not None:
-            return self.held(value.fn, "constant")
-        name = self._names[id(value)] = self.tr.guards.names.take(identifier(value.code.co_name))
-        closure = self._tuple([self.expr(c) for c in value.closure]) if value.closure else "None"
-        defaults = self._tuple([self.expr(d) for d in value.defaults]) if value.defaults else "None"
-        code, space = self.held(value.code, "code"), self.held(value.globals, "globals")
-        made = f"{self.held(FunctionType, 'FunctionType')}({code}, {space}, {value.code.co_name!r}, {defaults}, {closure})"
-        self.statements.append(f"{name} = {made}")
-        if value.kwdefaults:
-            pairs = ", ".join(f"{k!r}: {self.expr(v)}" for k, v in value.kwdefaults.items())
-            self.statements.append(f"{name}.__kwdefaults__ = {{{pairs}}}")
-        for at, v in value.attributes.items():
-            self.statements.append(f"{name}.{at} = {self.expr(v)}")
-        if value.annotations is not None:
-            self.statements.append(f"{name}.__annotations__ = {self._annotations(value.annotations)}")
-        return name
-
-    def _annotations(self, value: Value) -> str:
-        """A dict, or (as code makes it) a tuple of names and values in turn."""
-        if not isinstance(value, TupleValue):
-            return self.expr(value)
-        flat = [self.expr(v) for v in value.values(self.tr)]
-        return f"{{{', '.join(f'{k}: {v}' for k, v in zip(flat[::2], flat[1::2], strict=True))}}}"
-
-    def _new_object(self, value: NewObject) -> str:
-        cls = type(value.obj)
-        name = self._names[id(value)] = self.tr.guards.names.take(identifier(cls.__name__.lower()))
-        self.statements.append(f"{name} = {self.held(object, 'object')}.__new__({self.held(cls, cls.__name__)})")
-        for at, v in value.shadow.items():
-            if v is not DELETED:
-                self.statements.append(f"{self.held(object, 'object')}.__setattr__({name}, {at!r}, {self.expr(v)})")
-        return name
-
-    def _exception(self, value: ExceptionValue) -> str:
-        """One that was never raised; its class's own ``__init__`` has been followed already."""
-        if value.was_raised:
-            raise NotRebuildable(value, value.describe())
-        cls, error = type(value.error), value.error
-        name = self._names[id(value)] = self.tr.guards.names.take("error")
-        args = self._tuple([self.expr(a) for a in value.arguments(self.tr)])
-        self.statements.append(f"{name} = {self.held(cls, cls.__name__)}.__new__({self.held(cls, cls.__name__)}, *{args})")
-        if not isinstance(error, BaseExceptionGroup):
-            self.statements.append(f"{name}.args = {args}")
-        for at, v in value.shadow.items():
-            if v is not DELETED:
-                self.statements.append(f"{self.held(object, 'object')}.__setattr__({name}, {at!r}, {self.expr(v)})")
-        if value.notes is not None:
-            self.statements.append(f"{name}.__notes__ = {self.expr(value.notes)}")
-        return name
-
-    def _partial(self, value: PartialValue) -> str:
-        args = [self.expr(a) for a in (value.fn, *value.args)] + [f"{k}={self.expr(v)}" for k, v in value.kwargs.items()]
-        return f"{self.held(functools.partial, 'partial')}({', '.join(args)})"
-
-    def _bound(self, value: BoundFunction) -> str:
-        return f"{self.held(MethodType, 'MethodType')}({self.expr(value.fn)}, {self.expr(value.receiver)})"
-
-    def _method(self, value: MethodOf) -> str:
-        return f"({self.expr(value.receiver)}).{value.name}"
-
-    def _super(self, value: SuperValue) -> str:
-        return f"{self.held(super, 'super')}({self.expr(value.cls)}, {self.expr(value.receiver)})"
-
-    def _grad_mode(self, value: GradMode) -> str:
-        return f"{self.held(entered_grad_mode, 'entered_grad_mode')}({value.mode}, {value.now}, {value.before})"
-
-    def _mapped(self, value: MappedFunction) -> str:
-        in_dims, out_dims, randomness = (self._constant(o) for o in value.options)
-        return f"{self.held(value.made_by, 'vmap')}({self.expr(value.fn)}, {in_dims}, {out_dims}, {randomness})"
-
-    def _autocast(self, value: AutocastMode) -> str:
-        settings, before = self.held(value.settings, "settings"), self.held(value.before, "before")
-        return f"{self.held(rebuilt_autocast, 'rebuilt_autocast')}({settings}, {before})"
-
-    def _under_grad_mode(self, value: UnderGradMode) -> str:
-        mode = torch.enable_grad if value.mode.mode else torch.no_grad
-        return f"{self.held(mode, mode.__name__)}()({self.expr(value.fn)})"
-
-    def _getter(self, value: Getter) -> str:
-        args = [self.expr(a) for a in value.args] + [f"{k}={self.expr(v)}" for k, v in value.kwargs.items()]
-        return f"{self.held(value.cls, value.cls.__name__)}({', '.join(args)})"
-
-    def _null_context(self, value: NullContext) -> str:
-        return f"{self.held(contextlib.nullcontext, 'nullcontext')}({self.expr(value.value)})"
-
     @staticmethod
-    def _tuple(items: Sequence[str]) -> str:
+    def tuple_(items: Sequence[str]) -> str:
+        """Source of a tuple."""
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
     # --- the whole function ---
@@ -423,13 +310,13 @@ class Rebuilder:
             self.symbols.update(*(i.names for i in self.tr.inputs))
         lines += [f"    {symbol} = {self._size(graph, symbol)}" for symbol in sorted(self.symbols)]
         if self.outputs or self.tr.effects.writes:
-            names = ", ".join(self._names[id(t)] for t in self.outputs)
+            names = ", ".join(self.names[id(t)] for t in self.outputs)
             inputs = ", ".join(self._input(i.source, i.ours) for i in self.tr.inputs)
             target = f"{names}{',' if len(self.outputs) == 1 else ''} = " if names else ""
             lines.append(f"    {target}{call}({inputs})")
         for t in self.outputs:
             if t.cls is OurTensor:
-                lines.append(f"    {self._names[id(t)]} = {self.held(from_torch, 'from_torch')}({self._names[id(t)]})")
+                lines.append(f"    {self.names[id(t)]} = {self.held(from_torch, 'from_torch')}({self.names[id(t)]})")
         lines += [f"    {s}" for s in self.statements]
         if self.commits:
             error = self.tr.guards.names.take("error")
@@ -464,26 +351,26 @@ _OBJECTS = (
     NullContext,
 )
 _REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
-    DequeValue: Rebuilder._deque,
+    DequeValue: objects.queue,
     SequenceValue: Rebuilder._sequence,
     DictValue: Rebuilder._dict,
     SetValue: Rebuilder._set,
     SliceValue: Rebuilder._slice,
     DictView: Rebuilder._view,
     Cell: Rebuilder._cell,
-    FunctionValue: Rebuilder._function,
-    PartialValue: Rebuilder._partial,
-    BoundFunction: Rebuilder._bound,
-    MethodOf: Rebuilder._method,
-    SuperValue: Rebuilder._super,
-    ExceptionValue: Rebuilder._exception,
-    NewContainer: Rebuilder._container,
-    NewObject: Rebuilder._new_object,
-    GradMode: Rebuilder._grad_mode,
-    AutocastMode: Rebuilder._autocast,
-    MappedFunction: Rebuilder._mapped,
-    NullContext: Rebuilder._null_context,
-    UnderGradMode: Rebuilder._under_grad_mode,
-    Getter: Rebuilder._getter,
+    FunctionValue: objects.function,
+    PartialValue: objects.partial_object,
+    BoundFunction: objects.bound,
+    MethodOf: objects.method_of,
+    SuperValue: objects.super_object,
+    ExceptionValue: objects.exception,
+    NewContainer: objects.container,
+    NewObject: objects.new_object,
+    GradMode: objects.grad_mode,
+    AutocastMode: objects.autocast,
+    MappedFunction: objects.mapped,
+    NullContext: objects.null_context,
+    UnderGradMode: objects.under_grad_mode,
+    Getter: objects.getter,
     CodeConstant: lambda self, value: self.held(value.code, "code"),
 }

@@ -1,0 +1,160 @@
+"""Functions, objects, exceptions and callables as source: what ``reconstruct`` makes of each kind."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import deque
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING
+
+import torch
+
+from tinycompile.capture.breaks import NotRebuildable
+from tinycompile.capture.rules.mapping import MappedFunction
+from tinycompile.capture.rules.types import SuperValue
+from tinycompile.capture.values.autocast import AutocastMode, rebuilt_autocast
+from tinycompile.capture.values.base import MethodOf, Value
+from tinycompile.capture.values.callable import Getter
+from tinycompile.capture.values.container import NewContainer
+from tinycompile.capture.values.context import GradMode, NullContext, UnderGradMode, entered_grad_mode
+from tinycompile.capture.values.exception import ExceptionValue
+from tinycompile.capture.values.function import BoundFunction, FunctionValue, PartialValue
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.object import DELETED, NewObject
+from tinycompile.capture.values.queue import DequeValue
+from tinycompile.capture.values.sequence import TupleValue
+from tinycompile.capture.values.sets import SetValue
+from tinycompile.ir.builder import identifier
+
+if TYPE_CHECKING:
+    from tinycompile.capture.reconstruct import Rebuilder
+
+
+def function(r: Rebuilder, value: FunctionValue) -> str:
+    if value.fn is not None:
+        return r.held(value.fn, "constant")
+    name = r.names[id(value)] = r.tr.guards.names.take(identifier(value.code.co_name))
+    closure = r.tuple_([r.expr(c) for c in value.closure]) if value.closure else "None"
+    defaults = r.tuple_([r.expr(d) for d in value.defaults]) if value.defaults else "None"
+    code, space = r.held(value.code, "code"), r.held(value.globals, "globals")
+    made = f"{r.held(FunctionType, 'FunctionType')}({code}, {space}, {value.code.co_name!r}, {defaults}, {closure})"
+    r.statements.append(f"{name} = {made}")
+    if value.kwdefaults:
+        pairs = ", ".join(f"{k!r}: {r.expr(v)}" for k, v in value.kwdefaults.items())
+        r.statements.append(f"{name}.__kwdefaults__ = {{{pairs}}}")
+    for at, v in value.attributes.items():
+        r.statements.append(f"{name}.{at} = {r.expr(v)}")
+    if value.annotations is not None:
+        r.statements.append(f"{name}.__annotations__ = {annotations_of(r, value.annotations)}")
+    return name
+
+
+def annotations_of(r: Rebuilder, value: Value) -> str:
+    """A dict, or (as code makes it) a tuple of names and values in turn."""
+    if not isinstance(value, TupleValue):
+        return r.expr(value)
+    flat = [r.expr(v) for v in value.values(r.tr)]
+    return f"{{{', '.join(f'{k}: {v}' for k, v in zip(flat[::2], flat[1::2], strict=True))}}}"
+
+
+def new_object(r: Rebuilder, value: NewObject) -> str:
+    cls = type(value.obj)
+    name = r.names[id(value)] = r.tr.guards.names.take(identifier(cls.__name__.lower()))
+    r.statements.append(f"{name} = {r.held(object, 'object')}.__new__({r.held(cls, cls.__name__)})")
+    for at, v in value.shadow.items():
+        if v is not DELETED:
+            r.statements.append(f"{r.held(object, 'object')}.__setattr__({name}, {at!r}, {r.expr(v)})")
+    return name
+
+
+def exception(r: Rebuilder, value: ExceptionValue) -> str:
+    """One that was never raised; its class's own ``__init__`` has been followed already."""
+    if value.was_raised:
+        raise NotRebuildable(value, value.describe())
+    cls, error = type(value.error), value.error
+    name = r.names[id(value)] = r.tr.guards.names.take("error")
+    args = r.tuple_([r.expr(a) for a in value.arguments(r.tr)])
+    r.statements.append(f"{name} = {r.held(cls, cls.__name__)}.__new__({r.held(cls, cls.__name__)}, *{args})")
+    if not isinstance(error, BaseExceptionGroup):
+        r.statements.append(f"{name}.args = {args}")
+    for at, v in value.shadow.items():
+        if v is not DELETED:
+            r.statements.append(f"{r.held(object, 'object')}.__setattr__({name}, {at!r}, {r.expr(v)})")
+    if value.notes is not None:
+        r.statements.append(f"{name}.__notes__ = {r.expr(value.notes)}")
+    return name
+
+
+def partial_object(r: Rebuilder, value: PartialValue) -> str:
+    args = [r.expr(a) for a in (value.fn, *value.args)] + [f"{k}={r.expr(v)}" for k, v in value.kwargs.items()]
+    return f"{r.held(functools.partial, 'partial')}({', '.join(args)})"
+
+
+def bound(r: Rebuilder, value: BoundFunction) -> str:
+    return f"{r.held(MethodType, 'MethodType')}({r.expr(value.fn)}, {r.expr(value.receiver)})"
+
+
+def method_of(r: Rebuilder, value: MethodOf) -> str:
+    return f"({r.expr(value.receiver)}).{value.name}"
+
+
+def super_object(r: Rebuilder, value: SuperValue) -> str:
+    return f"{r.held(super, 'super')}({r.expr(value.cls)}, {r.expr(value.receiver)})"
+
+
+def grad_mode(r: Rebuilder, value: GradMode) -> str:
+    return f"{r.held(entered_grad_mode, 'entered_grad_mode')}({value.mode}, {value.now}, {value.before})"
+
+
+def mapped(r: Rebuilder, value: MappedFunction) -> str:
+    in_dims, out_dims, randomness = (r._constant(o) for o in value.options)
+    return f"{r.held(value.made_by, 'vmap')}({r.expr(value.fn)}, {in_dims}, {out_dims}, {randomness})"
+
+
+def autocast(r: Rebuilder, value: AutocastMode) -> str:
+    settings, before = r.held(value.settings, "settings"), r.held(value.before, "before")
+    return f"{r.held(rebuilt_autocast, 'rebuilt_autocast')}({settings}, {before})"
+
+
+def under_grad_mode(r: Rebuilder, value: UnderGradMode) -> str:
+    mode = torch.enable_grad if value.mode.mode else torch.no_grad
+    return f"{r.held(mode, mode.__name__)}()({r.expr(value.fn)})"
+
+
+def getter(r: Rebuilder, value: Getter) -> str:
+    args = [r.expr(a) for a in value.args] + [f"{k}={r.expr(v)}" for k, v in value.kwargs.items()]
+    return f"{r.held(value.cls, value.cls.__name__)}({', '.join(args)})"
+
+
+def null_context(r: Rebuilder, value: NullContext) -> str:
+    return f"{r.held(contextlib.nullcontext, 'nullcontext')}({r.expr(value.value)})"
+
+
+def container(r: Rebuilder, value: NewContainer) -> str:
+    """The object first, then its contents: they may refer to it. Immutable ones are made with them."""
+    cls, base = type(value.obj), value.base
+    kind, made = r.held(base.cls, base.cls.__name__), r.held(cls, cls.__name__)
+    name = r.tr.guards.names.take(identifier(cls.__name__.lower()))
+    if not isinstance(base, DictValue) and base.cls in (tuple, frozenset):
+        items = list(base.items.values()) if isinstance(base, SetValue) else base.values(r.tr)
+        r.statements.append(f"{name} = {kind}.__new__({made}, {r.tuple_([r.expr(v) for v in items])})")
+        r.names[id(value)] = name
+    else:
+        r.names[id(value)] = name
+        r.statements.append(f"{name} = {kind}.__new__({made})")
+        if isinstance(base, DictValue):
+            for k, v in base.pairs(r.tr):
+                r.statements.append(f"{kind}.__setitem__({name}, {r.expr(k)}, {r.expr(v)})")
+        else:
+            items = list(base.items.values()) if isinstance(base, SetValue) else base.values(r.tr)
+            method = "update" if isinstance(base, SetValue) else "extend"
+            r.statements.append(f"{kind}.{method}({name}, {r.tuple_([r.expr(v) for v in items])})")
+    for at, v in value.shadow.items():
+        if v is not DELETED:
+            r.statements.append(f"{r.held(object, 'object')}.__setattr__({name}, {at!r}, {r.expr(v)})")
+    return name
+
+
+def queue(r: Rebuilder, value: DequeValue) -> str:
+    return f"{r.held(deque, 'deque')}({r.tuple_([r.expr(v) for v in value.values(r.tr)])}, {value.maxlen})"
