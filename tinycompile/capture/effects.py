@@ -15,10 +15,11 @@ import torch
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.sources import Held
 from tinycompile.capture.values.base import Lazy, Value
+from tinycompile.capture.values.classes import is_pythons_own
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
-from tinycompile.capture.values.object import DELETED, ObjectValue, is_pythons_own
+from tinycompile.capture.values.object import DELETED, ObjectValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue
 from tinycompile.capture.values.sets import SetValue

@@ -8,10 +8,11 @@ import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import MethodOf, Value
+from tinycompile.capture.values.classes import ClassValue
 from tinycompile.capture.values.container import BASES, ContainerObject, NewContainer
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, Cell
-from tinycompile.capture.values.object import ClassValue, ObjectValue
+from tinycompile.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer

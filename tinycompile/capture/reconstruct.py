@@ -23,6 +23,7 @@ from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.autocast import AutocastMode, change_regions
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.callable import Getter
+from tinycompile.capture.values.classes import ClassValue, PyModuleValue
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.container import NewContainer
 from tinycompile.capture.values.context import GradMode, NullContext, UnderGradMode
@@ -30,7 +31,7 @@ from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.module import ModuleCall, ModuleValue
-from tinycompile.capture.values.object import DELETED, AttributesValue, ClassValue, NewObject, ObjectValue, PyModuleValue
+from tinycompile.capture.values.object import DELETED, AttributesValue, NewObject, ObjectValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue

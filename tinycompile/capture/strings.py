@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.classes import ClassValue, class_lookup
 from tinycompile.capture.values.constant import Const, natively
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.module import ModuleValue
-from tinycompile.capture.values.object import ClassValue, ObjectValue, class_lookup
+from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:

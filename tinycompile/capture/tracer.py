@@ -41,12 +41,13 @@ from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
+from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import NewObject, ObjectValue, class_lookup
+from tinycompile.capture.values.object import NewObject, ObjectValue
 from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.wrap_functions import from_callable

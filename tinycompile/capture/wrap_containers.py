@@ -11,10 +11,10 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.pins import guard_type, pin
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, KeyItem, Source
 from tinycompile.capture.values.base import Lazy, Value
+from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const, is_constant_object
 from tinycompile.capture.values.container import ContainerObject, base_of
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import class_lookup
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue

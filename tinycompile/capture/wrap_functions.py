@@ -16,11 +16,12 @@ from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Source
 from tinycompile.capture.trust import is_torch_object, is_trusted
 from tinycompile.capture.values.autocast import AutocastMode, settings_of
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
+from tinycompile.capture.values.classes import ClassValue, PyModuleValue
 from tinycompile.capture.values.constant import is_constant_object
 from tinycompile.capture.values.context import GradMode
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.module import ModuleValue
-from tinycompile.capture.values.object import ClassValue, ObjectValue, PyModuleValue
+from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:

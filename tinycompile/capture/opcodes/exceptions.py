@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tinycompile.base.errors import TinycompileError
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import exception_rows
+from tinycompile.capture.values.classes import ClassValue
 from tinycompile.capture.values.constant import NONE, Const, boolean, natively
 from tinycompile.capture.values.exception import ExceptionValue, Traceback, chain
-from tinycompile.capture.values.object import ClassValue
 from tinycompile.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:

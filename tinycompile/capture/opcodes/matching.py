@@ -10,8 +10,8 @@ import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.classes import ClassValue
 from tinycompile.capture.values.constant import NONE, boolean
-from tinycompile.capture.values.object import ClassValue
 from tinycompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:

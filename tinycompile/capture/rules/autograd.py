@@ -10,7 +10,8 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.torch_calls import tensors_in
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.object import ClassValue, NewObject, class_lookup
+from tinycompile.capture.values.classes import ClassValue, class_lookup
+from tinycompile.capture.values.object import NewObject
 from tinycompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:

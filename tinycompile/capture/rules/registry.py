@@ -15,11 +15,12 @@ from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, Value
+from tinycompile.capture.values.classes import ClassValue, class_lookup, is_heap_type, is_plain_class
 from tinycompile.capture.values.constant import NONE, Const, natively
 from tinycompile.capture.values.container import BASES, NewContainer, base_of, empty_contents, fill
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BuiltinValue
-from tinycompile.capture.values.object import ClassValue, NewObject, ObjectValue, class_lookup, is_heap_type, is_plain_class
+from tinycompile.capture.values.object import NewObject, ObjectValue
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.symbolic import SymInt

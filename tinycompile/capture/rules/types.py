@@ -16,12 +16,13 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
+from tinycompile.capture.values.classes import ClassValue, class_lookup
 from tinycompile.capture.values.constant import NONE, Const, boolean, natively
 from tinycompile.capture.values.context import NullContext
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
-from tinycompile.capture.values.object import ClassValue, ObjectValue, class_lookup
+from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue

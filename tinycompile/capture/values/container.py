@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
+from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import NewObject, ObjectValue, class_lookup
+from tinycompile.capture.values.object import NewObject, ObjectValue
 from tinycompile.capture.values.sequence import ListValue, TupleValue
 from tinycompile.capture.values.sets import SetValue
 

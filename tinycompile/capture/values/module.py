@@ -10,10 +10,11 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Held, HeldItem
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
+from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import ObjectValue, class_lookup
+from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 
