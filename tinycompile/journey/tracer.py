@@ -142,8 +142,12 @@ class Tracer:
 @contextmanager
 def _without_chatter() -> Iterator[None]:
     """The tracer of some builds of torch tells stderr that it starts and stops: those lines are dropped, others kept."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # no stderr to chatter to
+        yield
+        return
     sys.stderr.flush()
-    kept = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
         try:
