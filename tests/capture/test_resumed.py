@@ -281,3 +281,30 @@ def test_a_function_that_refers_to_itself_is_made_again(every: int) -> None:
     g = compiled(f, force=lambda c, at: c is code and at % every == 0)
     for _ in range(2):
         same(g(torch.ones(2)), f(torch.ones(2)))
+
+
+class _Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x * 10  # not the true gradient: whose is used shows
+
+
+def test_an_autograd_function_whose_gradient_is_asked_for() -> None:
+    def f(x):
+        return (_Square.apply(x * 2) + 1).sum()
+
+    g = compiled(f)
+    for _ in range(2):
+        x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        g(x).backward()
+        f(y).backward()
+        same(x.grad, y.grad)
+    with torch.no_grad():
+        same(g(torch.ones(3)), f(torch.ones(3)))
+    assert not g._entries[0].captured.breaks
