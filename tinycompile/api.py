@@ -20,10 +20,11 @@ from tinycompile.capture.bytecode import SUPPORTED, VERSION
 from tinycompile.capture.marks import Switch, is_disabled, mark_of
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.trampoline import drive
+from tinycompile.entries import CacheEntry
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
 from tinycompile.optimizer_step import compiled_step
-from tinycompile.pieces import CacheEntry, FirstPiece, Options
+from tinycompile.pieces import FirstPiece, Options
 from tinycompile.report import KernelInfo, Report, kernel_infos, make_report, stage_text
 
 
@@ -42,7 +43,7 @@ class CompiledFunction(FirstPiece):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if Switch.off and is_disabled():
             return self.original(*args, **kwargs)
-        for entry in self._entries:
+        for entry in self._candidates(args) if self._of_first else self._entries:
             if entry.guard(*args, **kwargs):
                 break
         else:

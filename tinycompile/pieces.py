@@ -9,14 +9,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
-from tinycompile import owners
 from tinycompile.backends import Backend, generates_code, graph_device, lookup_backend, takes_halves
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
@@ -33,17 +32,18 @@ from tinycompile.capture.trampoline import Stop
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager import autocast
 from tinycompile.eager.custom_device import is_registered
+from tinycompile.entries import CacheEntry, OwnedEntry, by_first_argument, give, itself
 from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.optimizer_step import compiled_step
-from tinycompile.owners import OwnedEntry
 from tinycompile.passes.draw import draw_in_kernels
 from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.selfcheck.checked import Checked, Policy, check_policy
 from tinycompile.training import compile_training
 
 MODES = ("default", "reduce-overhead", "max-autotune")
+_FEW = 3  # entries that are tried one by one
 _serial = itertools.count()
 
 
@@ -76,21 +76,6 @@ class Options:
         lookup_backend(self.backend)  # an unknown name is an error where it was written, not at the first call
 
 
-@dataclass
-class CacheEntry:
-    """One specialisation of a piece. ``compiled`` is None where it runs eagerly; ``captured.breaks`` says why.
-
-    With a ``stop`` the code ends at a break: ``run`` returns the state there, from which ``drive`` goes on."""
-
-    guard: Callable[..., bool]
-    run: Callable[..., Any]
-    captured: Captured
-    compiled: CompiledGraph | None
-    artifacts: Artifacts
-    times: dict[str, float] = field(default_factory=dict)
-    stop: Stop | None = None
-
-
 class Piece:
     """The specialisations of one piece of a function, found by their guards and compiled when none holds."""
 
@@ -101,7 +86,10 @@ class Piece:
         self.__name__ = name
         self.options = options
         self.recompiles: list[str] = []
-        self._entries: tuple[CacheEntry, ...] = ()
+        self._entries: tuple[CacheEntry, ...] = ()  # newest first
+        self._of_first: dict[
+            int, tuple[CacheEntry, ...]
+        ] = {}  # by id of the first argument, where that is guarded to be one object
         self._warned = False
         self._lock = lock
 
@@ -128,10 +116,19 @@ class Piece:
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         """The entry whose guards hold, compiled if there is none."""
-        for entry in self._entries:
+        for entry in self._candidates(args) if self._of_first else self._entries:
             if entry.guard(*args, **kwargs):
                 return entry
         return self._miss(args, kwargs)
+
+    def _candidates(self, args: tuple[Any, ...]) -> tuple[CacheEntry, ...]:
+        """The entries to try: of many modules' code, that of the first argument. (A miss looks at all again.)"""
+        return self._of_first.get(id(args[0]), self._entries) if args else self._entries
+
+    def _keep(self, entries: tuple[CacheEntry, ...]) -> None:
+        """These are the entries from here on."""
+        self._entries = entries
+        self._of_first = by_first_argument(entries, self.start().parameters) if len(entries) > _FEW else {}
 
     def can_be_redone(self, entry: CacheEntry, error: Exception) -> bool:
         """Whether compiled code failed, before any effect: a kernel that met a bad index, say, or a library function."""
@@ -170,7 +167,7 @@ class Piece:
 
     def _kin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[CacheEntry]:
         """The entries made for the same modules as this call's, newest first."""
-        living = map(_itself, self._entries)
+        living = map(itself, self._entries)
         return [e for e in living if e is not None and e.captured.concerns(args, kwargs)]
 
     def _is_full(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -182,7 +179,7 @@ class Piece:
     def _without_code(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         """An entry that runs eagerly; with a warning the first time."""
         kin = self._kin(args, kwargs)
-        newest = kin[0] if kin else next(e for e in map(_itself, self._entries) if e is not None)
+        newest = kin[0] if kin else next(e for e in map(itself, self._entries) if e is not None)
         if not self._warned:
             self._warned = True
             times, reason = len(kin) or len(self._entries), newest.captured.explain_failure(args, kwargs)
@@ -195,7 +192,7 @@ class Piece:
 
     def _gone(self, owned: Any) -> None:
         """A module has died, and an entry with it. Without a lock, for this comes at any time; what is lost is made again."""
-        self._entries = tuple(e for e in self._entries if e is not owned)
+        self._keep(tuple(e for e in self._entries if e is not owned))
 
     # -- compiling -------------------------------------------------------------------------------------------------------
 
@@ -226,8 +223,8 @@ class Piece:
         log("guards", entry.captured.guard_source)
         if not captured.user_exception:
             owner = entry.captured.owner
-            kept = entry if owner is None else owners.give(entry, owner, self.eagerly, self._gone)
-            self._entries = (kept, *self._entries)
+            kept = entry if owner is None else give(entry, owner, self.eagerly, self._gone)
+            self._keep((kept, *self._entries))
         if config.dump_dir:
             _write_artifacts(entry, Path(config.dump_dir) / f"{next(_serial):03d}_{self.__name__}")
         return entry
@@ -303,10 +300,6 @@ def _write_artifacts(entry: CacheEntry, folder: Path) -> Path | None:
     except OSError as error:
         warn_once(f"artifacts can't be written to {folder.parent}: {error}")
         return None
-
-
-def _itself(entry: CacheEntry) -> CacheEntry | None:
-    return entry.entry if isinstance(entry, OwnedEntry) else entry
 
 
 def _not_yet(*_: Any, **__: Any) -> bool:
@@ -387,7 +380,8 @@ class FirstPiece(Piece):
             for entry in itertools.chain(self._entries, *(p._entries for p in self.resumed.values())):
                 if isinstance(entry, OwnedEntry):
                     entry.drop()
-            self._entries, self._warned = (), False
+            self._keep(())
+            self._warned = False
             self.recompiles.clear()
             for forgotten in (self.resumed, self._stops, self._callees):
                 forgotten.clear()

@@ -26,7 +26,8 @@ from tinycompile.runtime.twins import twin_key
 from tinycompile.terminal import columns, indent
 
 if TYPE_CHECKING:
-    from tinycompile.pieces import CacheEntry, Piece
+    from tinycompile.entries import CacheEntry
+    from tinycompile.pieces import Piece
 
 
 @functools.lru_cache(maxsize=64)

@@ -294,3 +294,20 @@ def test_copies_and_pickles_come_without_compiled_code():
         assert b"tinycompile" not in pickle.dumps(net).replace(b"_tinycompile_owned", b"")
     shallow = copy.copy(net)
     assert torch.equal(f(shallow, X), net(X))
+
+
+def test_many_modules_code_is_found_by_the_first_argument():
+    Decorated.forward.reset()
+    nets = [Decorated() for _ in range(6)]
+    for net in nets:
+        net(X)
+    function = Decorated.forward
+    for net in nets:
+        (entry,) = function._candidates((net, X))
+        assert entry.guard(net, X)
+        assert torch.equal(function(self=net, x=X), net.inner(X) + 1)  # by name too
+    other = nets.pop()
+    assert torch.equal(other(X[:1]), other.inner(X[:1]) + 1) and len(function._candidates((other, X))) == 2
+    del other, net, entry
+    gc.collect()
+    assert len(function._entries) == 5 and len(function._of_first) == 5

@@ -1,21 +1,56 @@
-"""Who owns compiled code. What was compiled for a module holds its parameters, so the module must own it: when the module dies,
-its compiled code goes with it, though the function lives on.
+"""Compiled code for some arguments, and who owns it.
 
-The code hangs on the module's dict of forward hooks, an OrderedDict, which takes attributes and is no part of ``vars(module)``
-or ``state_dict``. Copies and pickles of the module come without it. The function holds only a weak reference."""
+What was compiled for a module holds its parameters, so the module must own it: when the module dies, its compiled code goes
+with it, though the function lives on. The code hangs on the module's dict of forward hooks, an OrderedDict, which takes
+attributes and is no part of ``vars(module)`` or ``state_dict``. Copies and pickles of the module come without it. The function
+holds only a weak reference."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
-    from tinycompile.pieces import CacheEntry
+from tinycompile.base.artifacts import Artifacts
+from tinycompile.capture.captured import Captured
+from tinycompile.capture.trampoline import Stop
+from tinycompile.compiler import CompiledGraph
 
 _ATTRIBUTE = "_tinycompile_owned"
+
+
+@dataclass
+class CacheEntry:
+    """One specialisation of a piece. ``compiled`` is None where it runs eagerly; ``captured.breaks`` says why.
+
+    With a ``stop`` the code ends at a break: ``run`` returns the state there, from which ``drive`` goes on."""
+
+    guard: Callable[..., bool]
+    run: Callable[..., Any]
+    captured: Captured
+    compiled: CompiledGraph | None
+    artifacts: Artifacts
+    times: dict[str, float] = field(default_factory=dict)
+    stop: Stop | None = None
+
+
+def itself(entry: CacheEntry) -> CacheEntry | None:
+    """The entry behind a stand-in; None where it has died."""
+    return entry.entry if isinstance(entry, OwnedEntry) else entry
+
+
+def by_first_argument(entries: Sequence[CacheEntry], parameters: Sequence[str]) -> dict[int, tuple[CacheEntry, ...]]:
+    """Those whose first argument is guarded to be one object, by its id."""
+    found: dict[int, tuple[CacheEntry, ...]] = {}
+    for entry in entries:
+        made = itself(entry)
+        if made is not None and parameters and parameters[0] in made.captured.identities:
+            key = id(made.captured.identities[parameters[0]])
+            found[key] = (*found.get(key, ()), entry)
+    return found
 
 
 class _Belongings:
@@ -88,4 +123,4 @@ def give(entry: CacheEntry, owner: torch.nn.Module, eagerly: Callable[..., Any],
         except AttributeError:  # somebody put a plain dict there
             return entry
     held.entries[id(entry)] = entry
-    return cast("CacheEntry", OwnedEntry(entry, owner, eagerly, gone))  # it has all that an entry has
+    return cast(CacheEntry, OwnedEntry(entry, owner, eagerly, gone))  # it has all that an entry has
