@@ -40,7 +40,7 @@ class CompiledFunction(FirstPiece):
         super().__init__(fn, options)
         _live.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if Switch.off and is_disabled():
             return self.original(*args, **kwargs)
         for entry in self._candidates(args) if self._of_first else self._entries:
@@ -116,7 +116,7 @@ class CompiledFunction(FirstPiece):
         backward. Raises ValueError for a name that is none, RuntimeError before the first call."""
         return stage_text(self._latest(), stage)
 
-    def explain(self, *args: Any, **kwargs: Any) -> Report:
+    def explain(self, /, *args: Any, **kwargs: Any) -> Report:
         """Compile for these arguments and report what happened and why. The function is run only if there is a graph break:
         what follows a break depends on what happened there."""
         entry = self.find(args, kwargs)
@@ -160,7 +160,7 @@ class CompiledModule(torch.nn.Module):
     def __reduce__(self) -> Any:
         return _compile_module, (self.original, self._tinycompile_forward.options)
 
-    def explain(self, *args: Any, **kwargs: Any) -> Report:
+    def explain(self, /, *args: Any, **kwargs: Any) -> Report:
         """As :meth:`CompiledFunction.explain`, for ``forward``."""
         return self._tinycompile_forward.explain(self.original, *args, **kwargs)
 

@@ -79,7 +79,7 @@ class OwnedEntry:
         self._owner = weakref.ref(owner)
         self._eagerly = eagerly
 
-    def guard(self, *args: Any, **kwargs: Any) -> bool:
+    def guard(self, /, *args: Any, **kwargs: Any) -> bool:
         """The entry's guard."""
         entry = self._entry()
         return entry is not None and entry.guard(*args, **kwargs)
