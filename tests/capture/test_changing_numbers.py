@@ -219,3 +219,43 @@ def test_functions_without_tensors(backend):
     for a in range(6):
         assert served_by(a, a * 0.5) == (a + a * 0.5, a * 2.0)
     assert tinycompile.compile(lambda: 5, backend=backend)() == 5
+
+
+class Averaging(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.steps, self.rate = 0, 1.0
+
+    def forward(self, x):
+        self.mean = self.mean * 0.9 + x * 0.1
+        self.rate = self.rate * 0.5 if self.steps % 2 else self.rate
+        self.steps += 1
+        return x + self.mean * self.rate
+
+
+def test_a_buffer_that_is_another_tensor_after_each_call():
+    module, plain = Averaging(), Averaging()
+    compiled = tinycompile.compile(module, backend="eager")
+    for i in range(10):
+        torch.testing.assert_close(compiled(r(4) + i), plain(r(4) + i))
+    torch.testing.assert_close(module.mean, plain.mean)
+    assert (module.steps, module.rate) == (plain.steps, plain.rate)
+    assert compiled.compiled.cache_info()["entries"] <= 4, compiled.compiled.recompiles
+
+
+def test_an_optimizer_step_written_by_hand():
+    def step(p, g, state):
+        state["step"] += 1
+        correction = 1 - 0.9 ** state["step"]
+        p.sub_(g * (state["rate"] / correction))
+        state["rate"] *= 0.99
+        return p.sum()
+
+    compiled = tinycompile.compile(step, backend="eager")
+    ours, theirs = torch.ones(3), torch.ones(3)
+    state, other = {"step": 0, "rate": 0.1}, {"step": 0, "rate": 0.1}
+    for _ in range(10):
+        torch.testing.assert_close(compiled(ours, r(3), state), step(theirs, r(3), other))
+    torch.testing.assert_close(ours, theirs)
+    assert state == other and compiled.cache_info()["entries"] <= 3, compiled.recompiles
