@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from tinycompile.ops import meta_rules as rules
-from tinycompile.ops.calls import meta_of, ops, widen
+from tinycompile.ops.calls import cast, meta_of, ops, widen
 from tinycompile.ops.declare import composite
 from tinycompile.ops.losses import REDUCTIONS, reduced
 from tinycompile.ops.samples import FLOATS, call, t
@@ -31,8 +31,10 @@ def _soft_margin(x: Any, target: Any, reduction: str = "mean") -> Any:
     """log(1 + exp(-y x))."""
     if not _known(reduction, x):
         return NotImplemented
-    loss = ops.log1p(ops.exp(ops.mul(ops.neg(widen(target)), widen(x))))
-    return reduced(loss, reduction, _common(x, target))
+    dtype = _common(x, target)
+    grown = ops.exp(ops.mul(ops.neg(widen(target)), widen(x)))
+    stored = cast(cast(grown, dtype), grown.dtype)  # ATen keeps it in a tensor, in which half types overflow
+    return reduced(ops.log1p(stored), reduction, dtype)
 
 
 def _margin_ranking(x1: Any, x2: Any, target: Any, margin: float = 0.0, reduction: str = "mean") -> Any:

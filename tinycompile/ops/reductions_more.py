@@ -100,9 +100,10 @@ def _cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any
 
 
 def _pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
-    if x1.dtype != x2.dtype or max(len(x1.shape), len(x2.shape)) == 0:
+    if x1.dtype != x2.dtype or max(len(x1.shape), len(x2.shape)) == 0 or x1.dtype == torch.bool:
         return NotImplemented
-    return cast(ops.linalg_vector_norm(ops.add(ops.sub(widen(x1), widen(x2)), eps), p, (-1,), keepdim), x1.dtype)
+    off = ops.add(ops.sub(widen(x1), widen(x2)), eps)  # integers wrap, then eps makes floats of them
+    return cast(ops.linalg_vector_norm(off, p, (-1,), keepdim), rules.float_type(x1.dtype))
 
 
 def _dist(x: Any, other: Any, p: Any = 2) -> Any:
@@ -143,7 +144,7 @@ composite(
     _pairwise_distance,
     torch.pairwise_distance,
     spelled("pairwise_distance", "tf"),
-    _TWO_ROWS,
+    lambda: [*_TWO_ROWS(), *(call(t(4, 5, dtype=d), t(4, 5, dtype=d)) for d in ("int32", "uint8"))],
 )
 composite("dist(Tensor self, Tensor other, Scalar p=2) -> Tensor", _dist, torch.dist, spelled("dist"), _TWO_ROWS)
 composite(
