@@ -9,6 +9,7 @@ import torch
 
 import tinycompile
 from tinycompile.base import holdings
+from tinycompile.ir.builder import GraphBuilder
 
 pytestmark = pytest.mark.pure
 SIZE = 4 * 12345
@@ -91,6 +92,12 @@ def test_without_cuda_its_numbers_are_zero() -> None:
     cuda = tinycompile.cuda
     assert (cuda.memory_allocated(), cuda.memory_reserved(), cuda.max_memory_allocated()) == (0, 0, 0)
     cuda.reset_peak_memory_stats(), cuda.empty_cache()
+
+
+def test_fake_tensors_have_no_storage_to_tell() -> None:
+    builder = GraphBuilder()
+    kept = [builder.placeholder("x", tinycompile.zeros(45677).meta)]
+    assert not of_size(4 * 45677) and kept
 
 
 def test_meta_and_sparse_tensors_have_no_storage_to_tell() -> None:

@@ -177,8 +177,8 @@ def _live_tensors() -> Iterator[Any]:
 
 
 def _storage(tensor: Any) -> Storage | None:
-    """The storage below a tensor; None for meta and sparse tensors, and for wrappers that torch's transforms make."""
-    if tensor.device.type == "meta":
+    """The storage below a tensor; None for meta, fake and sparse tensors, and for wrappers that torch's transforms make."""
+    if tensor.device.type == "meta" or (isinstance(tensor, Tensor) and tensor.keys >> Key.TRACING & 1):
         return None
     try:
         return tensor.storage if isinstance(tensor, Tensor) else Storage.of(tensor.untyped_storage())
