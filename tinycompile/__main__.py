@@ -20,6 +20,8 @@ from tinycompile.base.config import config
 from tinycompile.base.device import Device
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import KeySet, backend_key
+from tinycompile.eager.autocast_policy import POLICIES
+from tinycompile.eager.batching import rule_in_words
 from tinycompile.ops.record import OPS
 from tinycompile.runtime.cache import DiskCache, Entry
 from tinycompile.terminal import columns, size, title
@@ -135,6 +137,10 @@ def run_ops(name: str | None) -> int:
     for device in ("cpu", "cuda"):
         keys = KeySet.of(backend_key(Device.of(device).type))
         print(f"a call on {device} tensors runs {dispatcher.resolve(name, keys)}")
+    print(f"\nvmap runs it {rule_in_words(op)}")
+    for device, policies in POLICIES.items():
+        policy = policies.get(name)
+        print(f"autocast on {device}: {policy.value if policy else 'casts nothing'}")
     return 0
 
 

@@ -12,11 +12,11 @@ from enum import Enum
 class Policy(Enum):
     """How an op's floating-point tensors (float64 apart) are cast before it runs."""
 
-    LOWER = "to the region's lower precision"
-    FP32 = "to float32"
-    FP32_RESULT = "not at all, but the op's dtype argument is float32 unless the caller gave one"
-    PROMOTE = "to the widest among them"
-    BANNED = "refused"
+    LOWER = "casts to the region's lower precision"
+    FP32 = "casts to float32"
+    FP32_RESULT = "casts nothing, and sets the dtype argument to float32 unless the caller did"
+    PROMOTE = "casts to the widest of its tensors"
+    BANNED = "refuses the call"
 
 
 def _table(**names: str) -> dict[str, Policy]:

@@ -161,6 +161,17 @@ def _derived(op: Op) -> Rule:
     return lambda batch, *args: NotImplemented
 
 
+def rule_in_words(op: Op) -> str:
+    """How vmap runs the op."""
+    own = RULES.get(op.name)
+    if own is not None and own not in _DERIVED:
+        return "a rule of its own" if own is not as_it_is else "on all examples as it is"
+    found = own or _derived(op)
+    if isinstance(op.lowering, Decompose) and found not in _DERIVED:
+        return "as the ops that it decomposes into"
+    return _DERIVED.get(found, "once an example")
+
+
 # --- derived rules -----------------------------------------------------------------------------------------------------------
 
 
@@ -256,4 +267,9 @@ def as_it_is(batch: Batch, *args: Any) -> Any:
     return call(batch, *batch.below(args))
 
 
+_DERIVED = {
+    pointwise: "on all examples at once, inputs aligned",
+    reduction: "on all examples at once, over dims moved by one",
+    along_dim: "on all examples at once, along dims moved by one",
+}
 dispatcher.fallback(Key.BATCHED, run_batched)
