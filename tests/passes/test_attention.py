@@ -317,6 +317,11 @@ def mask_adds_a_dim(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return weigh(q[0] @ k[0].mT + torch.zeros(3, 1, T, S).double().float().cumsum(0), v[0])
 
 
+def one_batch_of_values(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    s = torch.bmm(q.reshape(-1, T, D), k.reshape(-1, S, D).mT)
+    return torch.softmax(s, -1).view(B, H, T, S) @ v[:1]
+
+
 def log_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.log_softmax(q @ k.mT, -1) @ v
 
@@ -328,6 +333,7 @@ def dropped_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # on a CPU no fused
 MISSES = (
     returns_weights, returns_scores, capped, other_dim, mild_fill, negative_scale_of_a_mask, scaled_bias, wrong_fill_sign,
     weights_used_twice, weights_left_right, broadcast_heads, mask_adds_a_dim, log_weights, dropped_out,
+    one_batch_of_values,
 )  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +13,14 @@ import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim, Expr
-from tinycompile.codegen.triton.analysis import INT32_MAX, Analysis, Forms, axes_in, reach
+from tinycompile.codegen.triton.analysis import INT32_MAX, Analysis, Forms, axes_in, names_of, reach
 from tinycompile.codegen.triton.bounds import magnitudes
 from tinycompile.codegen.triton.dtypes import is_float, triton_dtype
-from tinycompile.codegen.triton.indexing import at_least_zero, dim_text
+from tinycompile.codegen.triton.indexing import Names, at_least_zero, dim_text
 from tinycompile.codegen.triton.scalars import cast, literal, spell
 from tinycompile.codegen.triton.tiles import Schedule, TileDim
-from tinycompile.ir.loops import Const, Index, Load, Scalar, Statement, Store
+from tinycompile.ir.graph import Location
+from tinycompile.ir.loops import Const, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
 
 BOUNDED_ANGLE = 2.0**18  # below it sine and cosine need no long reduction
 _INFIX = frozenset(["add", "sub", "mul", "and", "or", "xor", "shl", "shr", "eq", "ne", "lt", "le", "gt", "ge"])
@@ -223,3 +226,22 @@ def variable_name(statement: Statement, last_of_origin: bool) -> str:
     if isinstance(statement, (Const, Index, Scalar)):
         return statement.origin if last_of_origin and statement.origin else statement.name
     return statement.origin or "value"
+
+
+def name_values(nest: Nest, names: Names) -> dict[str, str]:
+    """A variable for each value: a load is called as its buffer, the last value of a graph node as the user called it."""
+    last = {s.origin: i for i, s in enumerate(nest.body) if not isinstance(s, (Store, Const, Load))}
+    variables: dict[str, str] = {}
+    for i, s in enumerate(nest.body):
+        if isinstance(s, Const):
+            continue
+        for name in names_of(s):
+            wanted = variable_name(s, last.get(getattr(s, "origin", "")) == i)
+            variables[name] = names.fresh(name if isinstance(s, (Reduce, Scan)) and len(names_of(s)) > 1 else wanted)
+    return variables
+
+
+def location_text(loc: Location) -> str:
+    """``file.py:12: the line's own text`` when the file can be read."""
+    text = linecache.getline(loc.file, loc.line).strip()
+    return f"{os.path.basename(loc.file)}:{loc.line}" + (f": {text}" if text else "")

@@ -7,7 +7,6 @@ values happen in the first pass that has their operands.
 
 from __future__ import annotations
 
-import linecache
 import os
 import textwrap
 from collections.abc import Iterable
@@ -18,17 +17,15 @@ from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
 from tinycompile.codegen.triton import reductions, shared_rows
 from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse, names_of, uses_of
-from tinycompile.codegen.triton.body import Body, variable_name
+from tinycompile.codegen.triton.body import Body, location_text, name_values
 from tinycompile.codegen.triton.bounds import may_approximate
-from tinycompile.codegen.triton.dtypes import short_name, supported, triton_dtype
+from tinycompile.codegen.triton.dtypes import short_name, supported
 from tinycompile.codegen.triton.imports import helper_names, import_lines
 from tinycompile.codegen.triton.indexing import Names
 from tinycompile.codegen.triton.passes import Numbered, Pass, plan_passes
-from tinycompile.codegen.triton.scalars import literal
 from tinycompile.codegen.triton.schedule import schedule
 from tinycompile.codegen.triton.tiles import Schedule, TileDim
 from tinycompile.codegen.writer import Writer
-from tinycompile.ir.graph import Location
 from tinycompile.ir.loops import Const, Index, Load, Reduce, Scan, Statement, Store
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.source import Config, KernelArg, KernelSource
@@ -63,7 +60,7 @@ class _Emitter:
         self.lines = dict(plan.lines)
         fast = may_approximate(kernel.nest, {b: m.dtype for b, m in analysis.metas.items()})
         self.body = Body(analysis, chosen, self.pointers, fast, self.size)
-        self.body.variables = self._name_values()
+        self.body.variables = name_values(kernel.nest, self.names)
         self._declare()
 
     # the module -----------------------------------------------------------------------------------------------------------
@@ -77,14 +74,11 @@ class _Emitter:
                 self.size(s)
         body = self.out.text()
         module = Writer()
-        module.line(f'"""{self.name}: {self.schedule.why}."""')
-        module.line()
-        module.lines("import triton", "import triton.language as tl")
+        module.lines(f'"""{self.name}: {self.schedule.why}."""', "", "import triton", "import triton.language as tl")
         imports, body = import_lines(body, self.name)
         if imports:
             module.lines("", *imports)
-        module.lines("", "")
-        module.line("@triton.jit")
+        module.lines("", "", "@triton.jit")
         scratch = [shared_rows.SCRATCH] if self.schedule.shared else []
         parameters = [*self.pointers.values(), *scratch, *self.sizes, *(f"{c}: tl.constexpr" for c in self.schedule.constants)]
         module.line(f"def {self.name}({', '.join(parameters)}):")
@@ -134,19 +128,6 @@ class _Emitter:
         return tuple(dict.fromkeys(f"{loc.file}:{loc.line}" for loc in found))
 
     # names ----------------------------------------------------------------------------------------------------------------
-
-    def _name_values(self) -> dict[str, str]:
-        """A variable for each value: a load is called as its buffer, the last value of a graph node as the user called it."""
-        body = self.kernel.nest.body
-        last = {s.origin: i for i, s in enumerate(body) if not isinstance(s, (Store, Const, Load))}
-        variables: dict[str, str] = {}
-        for i, s in enumerate(body):
-            if isinstance(s, Const):
-                continue
-            for name in names_of(s):
-                wanted = variable_name(s, last.get(getattr(s, "origin", "")) == i)
-                variables[name] = self.names.fresh(name if isinstance(s, (Reduce, Scan)) and len(names_of(s)) > 1 else wanted)
-        return variables
 
     def _declare(self) -> None:
         """The dtype of each value, and constants as text."""
@@ -339,8 +320,7 @@ class _Emitter:
             axis=1 if two else 0, keep=two, shape=self.reduced_shape(self.analysis.spans[s.args[0]]),
             mask=f"{row.name}_mask" if row.masked else "", index=row.name, index_dtype="tl.int64" if row.wide else "tl.int32",
             count="part_count" if self.schedule.shared else self.extent(row.extent, f"{row.name}_size"),
-            block=row.block, lane=self.arange(row),
-            fold=self.schedule.fold,
+            block=row.block, lane=self.arange(row), fold=self.schedule.fold,
         )  # fmt: skip
 
     # passes ---------------------------------------------------------------------------------------------------------------
@@ -415,14 +395,6 @@ class _Emitter:
 
     def start_carry(self, s: Scan) -> str:
         """A scan's total before the first block."""
-        dtype = s.dtypes[0]
         span = self.analysis.spans[s.args[0]] - {a.name for a in self.schedule.dims[-1].axes}
-        neutral = literal(reductions.identity(s.kind, dtype), dtype)
         shape = self.body.shape(span) if len(self.schedule.dims) == 2 else "[]"
-        return f"{self.body.variables[s.names[0]]}_carry = tl.full({shape}, {neutral}, {triton_dtype(dtype)})"
-
-
-def location_text(loc: Location) -> str:
-    """``file.py:12: the line's own text`` when the file can be read."""
-    text = linecache.getline(loc.file, loc.line).strip()
-    return f"{os.path.basename(loc.file)}:{loc.line}" + (f": {text}" if text else "")
+        return reductions.start_scan(s.kind, self.body.variables[s.names[0]], s.dtypes[0], shape)

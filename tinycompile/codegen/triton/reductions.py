@@ -208,3 +208,8 @@ def scan(kind: str, target: str, value: str, dtype: torch.dtype, at: Site, carry
         *whole(kind, (f"{carry}_block",), value, dtype, (dtype,), at),
         f"{carry} = {combine}({carry}, {carry}_block)",
     ]
+
+
+def start_scan(kind: str, target: str, dtype: torch.dtype, shape: str) -> str:
+    """The line that makes a scan's total before the first block."""
+    return f"{target}_carry = tl.full({shape}, {literal(identity(kind, dtype), dtype)}, {triton_dtype(dtype)})"
