@@ -23,11 +23,11 @@ BLOCK = re.compile(r"```(python|text)\n(.*?)```\n", re.DOTALL)
 
 def pairs(page: str) -> Iterator[tuple[str, str | None]]:
     """(code, what it prints); None where the page does not say."""
-    found = list(BLOCK.finditer((DOCS / page).read_text()))
-    for i, block in enumerate(found):
+    text = (DOCS / page).read_text()
+    found = list(BLOCK.finditer(text))
+    for block, after in zip(found, [*found[1:], None]):
         if block[1] == "python":
-            after = found[i + 1] if i + 1 < len(found) else None
-            adjacent = after is not None and after[1] == "text" and not (DOCS / page).read_text()[block.end() : after.start()].strip()
+            adjacent = after is not None and after[1] == "text" and not text[block.end() : after.start()].strip()
             yield block[2], after[2] if after is not None and adjacent else None
 
 

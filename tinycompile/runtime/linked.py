@@ -14,8 +14,8 @@ from typing import Any
 from tinycompile.ir.source import Source
 
 Function = Callable[..., Any]
-# ``watcher(source, kind, name, function) -> function``; ``kind``: ``kernel`` (a launcher), ``library``, or ``memory`` (what makes
-# buffers).
+# ``watcher(source, kind, name, function) -> function``; ``kind``: ``kernel`` (a launcher), ``library``, or ``memory`` (which
+# makes buffers).
 Watcher = Callable[[Source, str, str, Function], Function]
 
 _WATCHERS: list[Watcher] = []
