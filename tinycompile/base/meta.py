@@ -12,7 +12,7 @@ from tinycompile.base.expr import Dim
 from tinycompile.base.shapes import Shape
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class TensorMeta:
     """Sizes and strides (elements), dtype, device and storage offset (elements). Frozen, hashable."""
 
@@ -21,6 +21,13 @@ class TensorMeta:
     dtype: torch.dtype
     device: Device
     offset: Dim = 0
+
+    def __init__(self, shape: Shape, strides: Shape, dtype: torch.dtype, device: Device, offset: Dim = 0) -> None:
+        _set_shape(self, shape)  # the slots themselves: one is made for every result of every op
+        _set_strides(self, strides)
+        _set_dtype(self, dtype)
+        _set_device(self, device)
+        _set_offset(self, offset)
 
     @classmethod
     def contiguous(cls, shape: Shape, dtype: torch.dtype, device: Device) -> TensorMeta:
@@ -49,3 +56,8 @@ class TensorMeta:
         if self.offset != 0:
             text += f" offset {self.offset}"
         return f"{text} {self.device}"
+
+
+_set_shape, _set_strides, _set_dtype, _set_device, _set_offset = (
+    TensorMeta.__dict__[name].__set__ for name in ("shape", "strides", "dtype", "device", "offset")
+)
