@@ -192,10 +192,11 @@ def test_assert_as_a_function() -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "cpp"])
-def test_one_size_for_all_dims_of_an_adaptive_pool(backend: str) -> None:
+def test_one_size_for_all_dims(backend: str) -> None:
     @tinycompile(fullgraph=True, backend=backend)
     def f(x):
-        return nn.functional.adaptive_avg_pool2d(x, 1), nn.functional.adaptive_max_pool2d(x, 2)
+        pools = nn.functional.adaptive_avg_pool2d(x, 1), nn.functional.adaptive_max_pool2d(x, 2)
+        return *pools, nn.functional.interpolate(x, scale_factor=2), nn.functional.interpolate(x, 5, mode="bilinear")
 
     x = torch.randn(2, 3, 8, 8)
     for a, b in zip(f(x), f.original(x), strict=True):

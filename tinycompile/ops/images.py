@@ -220,6 +220,12 @@ def _interpolate(
     return in_format_of(cast(y, x.dtype), x)
 
 
+def _eager_interpolate(x: torch.Tensor, size: Any = None, factor: Any = None, *more: Any) -> torch.Tensor:
+    """ATen's own, which takes a number a dim."""
+    n = x.dim() - 2
+    return F.interpolate(x, size and _per_dim(size, n), factor and _per_dim(factor, n), *more)
+
+
 def _per_dim(value: Sequence[Any], n: int) -> tuple[Any, ...]:
     return tuple(value) * n if len(value) == 1 else tuple(value)
 
@@ -242,9 +248,7 @@ composite(
     "interpolate(Tensor input, int[]? size=None, float[]? scale_factor=None, str mode='nearest', bool? align_corners=None, "
     "bool? recompute_scale_factor=None, bool antialias=False) -> Tensor",
     _interpolate,
-    lambda x, size=None, factor=None, mode="nearest", corners=None, again=None, anti=False: F.interpolate(
-        x, size, factor, mode, corners, again, anti
-    ),
+    _eager_interpolate,
     spelled("interpolate", "f"),
     lambda: [
         *(call(t(2, 3, 4, 5, dtype=d), (7, 3), None, "bilinear") for d in FLOATS),
