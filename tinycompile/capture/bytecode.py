@@ -19,7 +19,9 @@ Needs nothing but the standard library. Canonical instructions (``arg`` in brack
     with         BEFORE_WITH
     imports      IMPORT_NAME IMPORT_FROM[name]
 
-Whatever else there is (exceptions, async, classes) keeps CPython's name. Below a call's arguments lie two slots; one may be
+    exceptions   STOPITERATION_ERROR PREP_RERAISE_STAR (3.12 on: intrinsics); the rest under CPython's names
+
+Whatever else there is (async, classes, match) keeps CPython's name. Below a call's arguments lie two slots; one may be
 NULL: ``(NULL, callable)`` or ``(callable, NULL)`` for a plain call (the order is the version's), ``(callable, self)`` for a
 method.
 FOR_ITER's target lies behind the clean-up that CPython skips: an exhausted iterator is popped, and that is all.
