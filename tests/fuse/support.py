@@ -218,14 +218,19 @@ def run_plan(plan: Plan, inputs: Sequence[Any]) -> list[Any]:
     sizes = {b.symbol: given[b.input] if b.dim is None else given[b.input].shape[b.dim] for b in plan.sizes}
     buffers = {b.name: b for b in plan.buffers}
     memory: dict[str, torch.Tensor] = {b.name: given[b.name] for b in plan.buffers if b.role == "input"}
+    ending: list[str] = []
     for step in plan.steps:
         if isinstance(step, Alloc):
-            memory[step.buffer] = memory.pop(step.reuses) if step.reuses else _garbage(buffers[step.buffer].meta, sizes)
+            memory[step.buffer] = _memory_of(step, memory, buffers, sizes)
+            ending += [step.reuses] if step.in_place else []
         elif isinstance(step, Free):
             del memory[step.buffer]
         elif isinstance(step, Kernel):
             for nest in step.nests:
                 run_nest(nest, buffers, memory, sizes)
+            for old in ending:
+                del memory[old]
+            ending.clear()
         else:
             held = {b.name: b for b in plan.buffers if b.name in memory or b.name in step.outputs}
             made = tuple(n for n in step.outputs if n is not None)
@@ -233,6 +238,14 @@ def run_plan(plan: Plan, inputs: Sequence[Any]) -> list[Any]:
                          tuple(TensorView(n, buffers[n].meta) for n in made))  # fmt: skip
             memory.update(zip(made, run_loops(_with_sizes(part, plan), [*memory.values(), *sizes.values()]), strict=True))
     return [_resolve(o, buffers, memory, sizes) for o in plan.outputs]
+
+
+def _memory_of(step: Alloc, memory: dict[str, torch.Tensor], buffers: Any, sizes: Any) -> torch.Tensor:
+    meta = buffers[step.buffer].meta
+    if step.reuses is None:
+        return _garbage(meta, sizes)
+    old = memory[step.reuses] if step.in_place else memory.pop(step.reuses)
+    return old.view([ex.evaluate(n, sizes) for n in meta.shape]) if step.in_place else old
 
 
 def _with_sizes(part: Loops, plan: Plan) -> Loops:
