@@ -109,6 +109,26 @@ def test_a_compile_inside_is_told_by_stages_and_its_tracing_is_not_recorded() ->
     assert not named(p, "cos") and [s.kind for s in call.children] == ["kernel"]
 
 
+def test_what_runs_op_by_op_inside_a_compiled_call_is_told() -> None:
+    def f(x):
+        y = torch.sin(x)
+        tinycompile.graph_break()
+        return torch.fft.fft(y).real
+
+    x = torch.randn(8)
+    eager, broken = tinycompile.compile(f, backend="eager"), tinycompile.compile(f)
+    for compiled in (eager, broken):
+        compiled(x)
+        with tinycompile.profile() as p:
+            compiled(x)
+        (call,) = [s for s in p.steps if s.kind == "compiled"]
+        assert "aten::fft_fft" in [s.name for s in call.walk()] or any(
+            k.name == "aten::fft_fft" for s in call.walk() for k in s.kernels
+        )
+        assert all(call.start <= s.start and s.end <= call.end for s in call.children)
+    assert not any(s.name == "aten::sin" for s in p.walk()), "it is in a kernel"
+
+
 def test_a_backward_holds_its_kernels() -> None:
     @tinycompile
     def g(x):

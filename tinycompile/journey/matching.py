@@ -48,6 +48,11 @@ def assign(steps: list[Step], ops: Sequence[TorchOp], launched: Sequence[Launche
         if step is None and not any(n.thread == op.thread and n.start <= op.start <= n.end for n in nodes):
             step = Step("torch", op.name, op.start, op.end, op.thread or 0)
             outside.append(step)
+        if step is not None and step.kind == "compiled" and _is_work(op, step):
+            inside = Step("torch", op.name, op.start, op.end, step.thread)
+            step.children.append(inside)
+            step.children.sort(key=lambda s: s.start)
+            step = inside
         if step is not None and on_cpu and step.kind in _RUNS_TORCH:
             step.kernels.append(KernelRun(op.name, op.start, op.end, "cpu"))
     outside += [_backward(op, ops, steps, on_cpu) for op in nodes if spans.at(op.start, op.thread) is None]
@@ -73,6 +78,19 @@ def _backward(node: TorchOp, ops: Sequence[TorchOp], steps: list[Step], on_cpu: 
     if on_cpu and not made.children:
         made.kernels = [KernelRun(o.name, o.start, o.end, "cpu") for o in outermost(inside)]
     return made
+
+
+# What a wrapper does besides launching.
+_BOOKKEEPING = frozenset(
+    f"aten::{name}" for name in ("empty", "empty_strided", "as_strided", "detach", "view", "view_as", "alias", "resolve_conj")
+)
+
+
+def _is_work(op: TorchOp, call: Step) -> bool:
+    """Whether an op of torch's ran between the pieces of a compiled function, or in a graph that runs op by op: not while the
+    call was compiled, and no bookkeeping of the wrapper's."""
+    compiled_until = max((h.end for h in call.handlers if h.key == "COMPILE"), default=0)
+    return op.start >= compiled_until and op.name not in _BOOKKEEPING
 
 
 def _is_op(name: str) -> bool:
