@@ -69,7 +69,9 @@ def bind_method(name: str, args: Sequence[Any], kwargs: Kwargs | None = None) ->
 def bind_attribute(name: str, x: Any = None) -> Any:
     """The record call that reading ``x.<name>`` means (T, mT, H, mH); without ``x``: whether it is one (its binder or None)."""
     binder = _ATTRIBUTES.get(name)
-    return binder if x is None or binder is None else binder((x,), {})
+    if x is None or binder is None:
+        return binder
+    return binder((x,), {}) if _understood((x,)) else None
 
 
 def function(name: str) -> Any:
