@@ -251,7 +251,7 @@ class Piece:
             entry.run, entry.stop = captured.bind(_no_graph), stop
             return
         if generates_code(self.options.backend) and not config.fallback_random:
-            graph = draw_in_kernels(recognise_attention(graph, training=any(captured.inputs_require_grad)))
+            graph = draw_in_kernels(graph if any(captured.inputs_require_grad) else recognise_attention(graph))
         given = captured.example_inputs, captured.inputs_require_grad
         compiled = self._compile_graph(graph, *given, entry.artifacts, self.options.backend)
         if self.options.verify is not None and compiled.source is not None:

@@ -26,7 +26,7 @@ from tinycompile.base.config import config
 from tinycompile.base.logs import log
 from tinycompile.compiler import CompiledGraph
 from tinycompile.ir.effects import is_random, without_writes, written
-from tinycompile.ir.graph import Graph
+from tinycompile.ir.graph import Graph, Ref
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.interpreter import run_graph
 from tinycompile.ir.verify_graph import verify_graph
@@ -83,14 +83,16 @@ def _compile_halves(
     budget: float,
 ) -> CompiledGraph:
     start = time.perf_counter()
-    joint = differentiate(recognise_attention(graph, training=True), wanted, flags)
+    known = recognise_attention(graph, training=True)
+    joint = differentiate(known, wanted, flags)
     if not joint.gradients:
         raise UntreatableError("no gradient reaches an input")
     if config.verify_ir:
         verify_graph(joint.graph)
     derived, drawn, reread = gradient_graph(joint)  # before the passes, which drop detach
     joint = replace(joint, graph=optimize(joint.graph, joint=True))
-    split = partition(joint, budget, drawn, frozenset(range(joint.primals)) if joint.opaque else reread)
+    plain = known is graph
+    split = partition(joint, budget, drawn, frozenset(range(joint.primals)) if joint.opaque or not plain else reread)
     spent = time.perf_counter() - start
     artifacts["1_graph.py"] = print_graph(graph)
     artifacts.lazy("2_joint.py", lambda: print_graph(joint.graph))
@@ -101,7 +103,8 @@ def _compile_halves(
     _keep(artifacts, early, "")
     _keep(artifacts, late, "_backward")
     aliases = forward.source.aliases if forward.source is not None else ()
-    second = _second(graph, wanted, joint, derived, split, len(drawn), compile_one)
+    by_hand = functools.partial(_by_hand, graph, wanted, flags, drawn)
+    second = _second(graph, wanted, joint, (lambda: derived) if plain else by_hand, split, len(drawn), compile_one)
     seen = [a for a in aliases if a[0] < split.outputs]
     code = backward.source
     given_up, overwritten = (bool(code.donated), code.overwritten) if code is not None else (False, ())
@@ -122,8 +125,22 @@ def _keep(artifacts: Artifacts, half: Artifacts, suffix: str) -> None:
             artifacts.lazy(f"{path.stem}{suffix}{path.suffix}", functools.partial(half.__getitem__, name))
 
 
+def _by_hand(graph: Graph, wanted: Sequence[bool], flags: Sequence[bool], drawn: Sequence[Ref]) -> Graph:
+    """The gradients of a graph in which attention was recognised, with it by hand: torch differentiates its kernels once."""
+    derived, random, _ = gradient_graph(differentiate(graph, wanted, flags))
+    if tuple(random) != tuple(drawn):
+        _refuse(graph.name, ())
+    return derived
+
+
 def _second(
-    graph: Graph, wanted: Sequence[bool], joint: Joint, derived: Graph, split: Split, drawn: int, compile_one: CompileFn
+    graph: Graph,
+    wanted: Sequence[bool],
+    joint: Joint,
+    derived: Callable[[], Graph],
+    split: Split,
+    drawn: int,
+    compile_one: CompileFn,
 ) -> Callable[[tuple[bool, ...]], Fn]:
     """The differentiable backward by which tangents require grad, compiled when it is first asked for."""
     if draws_differentiably(joint) or (joint.opaque and any(is_random(n) for n in graph.nodes)):
@@ -135,7 +152,7 @@ def _second(
     def second(flags: tuple[bool, ...]) -> Fn:
         needs = [w and i in split.reread for i, w in enumerate(wanted)]
         again = (*needs, *(False for _ in range(drawn)), *flags)
-        return compile_training(derived, (), again, compile_one, Artifacts()).call
+        return compile_training(derived(), (), again, compile_one, Artifacts()).call
 
     return second
 
