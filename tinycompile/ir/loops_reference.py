@@ -270,7 +270,7 @@ def _output(value: Any, buffers: Mapping[str, Buffer], memory: Memory, sizes: Ma
     found = _resolve(value, buffers, memory, sizes)
     if not isinstance(value, TensorView) or not value.alias or found is not memory[value.buffer]:
         return found
-    return found.detach() if value.alias == "detach" else found.view_as(found)
+    return found.detach() if value.alias == "detach" else torch.ops.aten.alias(found)  # view_as forgets strides of size 1
 
 
 def _resolve(value: Any, buffers: Mapping[str, Buffer], memory: Memory, sizes: Mapping[str, int]) -> Any:
