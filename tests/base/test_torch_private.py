@@ -132,7 +132,11 @@ def _addresses_equal(tensors, addresses, places):
     return all(tensors[i].data_ptr() == addresses[i] for i in places)
 
 
-@pytest.mark.parametrize("equal", [None, _addresses_equal], ids=["public", "private"])
+def _of_another_signature(tensors):
+    raise AssertionError("is never reached: it takes one argument")
+
+
+@pytest.mark.parametrize("equal", [None, _addresses_equal, _of_another_signature], ids=["public", "private", "other"])
 def test_alignment_in_bulk(equal) -> None:
     tensors = [torch.zeros(8) for _ in range(3)]
     check = private.BulkAlignment(tensors, equal).check
