@@ -467,9 +467,9 @@ class Tracer:
         """Whether a float, or an int that can be no size, was seen to change."""
         return self.options.symbolic_number(text, value)
 
-    def is_rebound(self, text: str, obj: Any) -> bool:
-        """Whether another object was found there before: which one it is then counts no more."""
-        at = f"id({text})"
+    def is_rebound(self, place: str, obj: Any) -> bool:
+        """Whether another object was found at a place before: which one it is then counts no more."""
+        at = f"id({place})"
         self.constants_seen[at] = id(obj)
         return any(e.constants_seen.get(at, id(obj)) != id(obj) for e in self.options.earlier)
 

@@ -84,7 +84,7 @@ class ModuleValue(ObjectValue):
         mapping = held.value
         shown = f"{self.where.label}.{name}" if name.isidentifier() else f"{self.where.label}[{name}]"
         source = HeldItem(held, name, shown, pinned=True)
-        if state == "_buffers" and tr.is_rebound(source.text, mapping[name]):
+        if state == "_buffers" and tr.is_rebound(f"{id(self.obj)} {name}", mapping[name]):
             source = HeldItem(held, name, shown)
         return Lazy(mapping[name], source)
 
