@@ -132,6 +132,15 @@ def test_strides_of_size_one_dims(fn: Callable[..., Any]) -> None:
     assert tinycompile.compile(lambda x: fn(x), dynamic=False)(x).stride() == fn(x).stride()
 
 
+@pytest.mark.parametrize("strides", [(1, 2, 2), (1, 8, 2)])
+def test_a_view_of_a_whole_input_keeps_strides_of_size_one(strides: tuple[int, ...]) -> None:
+    x = torch.randn(16).as_strided((2, 1, 4), strides)
+    for fn in (lambda x: x.narrow(1, 0, 1), lambda x: x[:], lambda x: (x, x.transpose(0, 1).transpose(0, 1))[1]):
+        got, want = tinycompile.compile(fn, dynamic=False)(x), fn(x)
+        assert got.stride() == want.stride()
+        assert got._base is want._base
+
+
 def test_the_square_of_a_bool_is_an_integer() -> None:
     x = torch.tensor([True, False])
     got = tinycompile.compile(lambda x: torch.square(x))(x)

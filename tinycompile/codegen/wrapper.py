@@ -162,7 +162,8 @@ class _Wrapper:
             return shown
         if value.alias == "detach":
             return f"{shown}.detach()"
-        return f"{shown}.view_as({shown})" if value.alias and shown == self.name(value.buffer) else shown
+        # not view_as: it makes up its own strides for sizes of 1
+        return f"{shown}.expand_as({shown})" if value.alias and shown == self.name(value.buffer) else shown
 
 
 _NAMESPACE = frozenset(
