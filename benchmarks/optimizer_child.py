@@ -35,7 +35,7 @@ def measure(device: str, contenders: list[str], seconds: float) -> dict[str, Any
     for who in contenders:
         optimizer = _optimizer(shapes, device, who)
         optimizer.step()
-        call = optimizer.step
+        call: Callable[[], Any] = optimizer.step
         if who == OURS:
             call = tinycompile.compile(optimizer.step)
         elif who == INDUCTOR:
@@ -58,7 +58,8 @@ def _optimizer(shapes: list[torch.Size], device: str, who: str) -> torch.optim.O
     made = [torch.nn.Parameter(torch.randn(s, generator=generator, device=device)) for s in shapes]
     for p in made:
         p.grad = torch.randn(p.shape, generator=generator, device=device)
-    return torch.optim.AdamW(made, lr=1e-3, **{"fused": True} if who == FUSED else {"foreach": True})
+    fused = who == FUSED
+    return torch.optim.AdamW(made, lr=1e-3, fused=fused or None, foreach=None if fused else True)
 
 
 def main() -> int:

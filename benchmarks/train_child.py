@@ -51,7 +51,7 @@ def train(job: str, who: str, device: str, steps: int) -> dict[str, Any]:
     losses += [step().item() for _ in range(3)]
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    found = {"first": first, "step": statistics.median(_seconds(step, device) for _ in range(steps))}
+    found: dict[str, Any] = {"first": first, "step": statistics.median(_seconds(step, device) for _ in range(steps))}
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     found |= {"peak": peak, "losses": losses}
     if who == OURS:

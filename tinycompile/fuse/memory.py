@@ -77,7 +77,9 @@ def written_over(kernel: Kernel, old: str, new: str, buffers: Mapping[str, Buffe
         return False
     stores = [_offset(s.index, b) for s in body if isinstance(s, Store) and s.buffer == new and s.mode == "plain"]
     loads = [None if s.mask else _offset(s.index, a) for s in body if isinstance(s, Load) and s.buffer == old]
-    return len(stores) == 1 and all(place == stores[0] for place in loads)
+    order = [s.buffer for s in body if isinstance(s, Load) or (isinstance(s, Store) and s.buffer == new)]
+    before = new not in order or old not in order[order.index(new) :]
+    return before and len(stores) == 1 and all(place == stores[0] for place in loads)
 
 
 def _offset(index: Sequence[Dim], meta: TensorMeta) -> Dim:
