@@ -231,5 +231,5 @@ composite(
     _masked_scatter,
     torch.masked_scatter,
     spelled("masked_scatter"),
-    lambda: [call(t(4, 5), t(4, 5, dtype="bool"), t(20)), call(t(4, 5), t(5, dtype="bool"), t(5, 4))],
+    lambda: [call(t(4, 5), t(4, 5, dtype="bool"), t(4, 5)), call(t(4, 5), t(5, dtype="bool"), t(5, 4))],
 )
