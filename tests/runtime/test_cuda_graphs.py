@@ -102,6 +102,28 @@ def test_a_parameter_that_gets_new_memory_is_recorded_again(device: Device0) -> 
     assert device.captures == 2
 
 
+def test_inputs_given_up_come_in_a_list_and_are_written_over(device: Device0) -> None:
+    """A backward takes its saved tensors in a list that it empties, and may leave results in their memory: each replay sees the
+    tensors of its own call, and they are let go."""
+
+    def backward(given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        saved, tangent = given
+        given.clear()
+        return saved.mul_(tangent), tangent + 1
+
+    calls = Node("m", "call", "mul", (Ref("s"), Ref("t"))), Node("out", "output", "", ((Ref("m"),),))
+    run = graphed(backward, graph(tensor("s"), tensor("t"), *calls), CUDA, donated=[0])
+    tangent = torch.full((4,), 3.0)
+    results = []
+    for i in range(6):
+        given = [torch.full((4,), float(i)), tangent]
+        results.append(run(given))
+        assert given == []
+    for i, (product, other) in enumerate(results):
+        assert product.tolist() == [3.0 * i] * 4 and other.tolist() == [4.0] * 4
+    assert (device.warm_ups, device.captures, device.replays) == (1, 1, 5)
+
+
 def test_writes_in_place_and_through_a_buffer(device: Device0) -> None:
     def step(x: torch.Tensor, total: torch.Tensor) -> tuple[torch.Tensor]:
         total.add_(x)

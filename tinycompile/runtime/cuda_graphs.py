@@ -11,10 +11,12 @@ function writes to its inputs is written to them: in place, or copied back from 
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -102,15 +104,18 @@ class Recording:
 
 class GraphedCall:
     """Stands for ``call``. ``writes``: which inputs it writes to. ``dynamic``: input sizes may differ from call to call, and
-    each combination has its own recording."""
+    each combination has its own recording. ``donated``: inputs that the caller gives up; they are never read in place, and
+    results may lie in their memory."""
 
-    def __init__(self, call: Call, name: str, device_index: int, writes: Sequence[bool], dynamic: bool) -> None:
+    def __init__(
+        self, call: Call, name: str, device_index: int, writes: Sequence[bool], dynamic: bool, donated: Sequence[int] = ()
+    ) -> None:
         self.call, self.name, self.index = call, name, device_index
-        self.writes, self.dynamic = tuple(writes), dynamic
+        self.writes, self.dynamic, self.donated = tuple(writes), dynamic, frozenset(donated)
         self.recordings: dict[Key, Recording] = {}
         self.refused: str | None = None
         self._warm: dict[Key, dict[int, int]] = {}  # addresses of the inputs at the call before the recording
-        self._moving: set[int] = set()
+        self._moving: set[int] = set(donated)
         self._made = 0
         self._lock = threading.Lock()
         _live.add(self)
@@ -143,7 +148,7 @@ class GraphedCall:
             recording = self._record(inputs, [i for i in now if i not in self._moving])
         except RuntimeError as error:  # nothing has run: a capture only notes what is launched
             return self._refuse(f"recording failed: {str(error).partition(chr(10))[0]}", inputs)
-        problem = shared_memory(recording.outputs, inputs, recording.buffers) or self._torn(inputs, recording)
+        problem = shared_memory(recording.outputs, self._kept(inputs, recording.buffers)) or self._torn(inputs, recording)
         if problem is not None:
             return self._refuse(problem, inputs)
         self.recordings[key] = recording
@@ -153,7 +158,7 @@ class GraphedCall:
     def _warm_up(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The call itself on the stream that will record: library handles and workspaces belong to a stream."""
         results = on_side_stream(self.call, inputs, self.index)
-        problem = shared_memory(results, inputs, {})
+        problem = shared_memory(results, self._kept(inputs))
         if problem is None:
             return copies(results)  # these belong to the current stream
         self.refused = problem
@@ -168,11 +173,15 @@ class GraphedCall:
         back = tuple(i for i in buffers if self.writes[i])
         return Recording(graph, buffers, tuple((i, inputs[i].data_ptr()) for i in in_place), back, outputs)
 
+    def _kept(self, inputs: Sequence[Any], buffers: Mapping[int, Any] = MappingProxyType({})) -> list[Any]:
+        """Inputs, and our buffers for them, in whose memory no result may lie."""
+        return [x for i, x in (*enumerate(inputs), *buffers.items()) if i not in self.donated]
+
     def _torn(self, inputs: Sequence[Any], recording: Recording) -> str | None:
         """An input that is written in a buffer of ours must not share memory with another: the other would not see it."""
         for i in recording.copied_back:
             others = [x for j, x in enumerate(inputs) if j != i]
-            if shared_memory([inputs[i]], others, {}) is not None:
+            if shared_memory([inputs[i]], others) is not None:
                 return f"input {i} is written to, changes its place, and shares memory with another input"
         return None
 
@@ -200,14 +209,30 @@ def _tensors_of(recording: Recording) -> list[torch.Tensor]:
 register_holder("CUDA graphs", _told_holdings)
 
 
-def graphed(call: Call, graph: Graph, device: Device | None) -> Call:
-    """``call`` through CUDA graphs, or ``call`` itself with a logged reason."""
+def graphed(call: Call, graph: Graph, device: Device | None, donated: Sequence[int] = ()) -> Call:
+    """``call`` through CUDA graphs, or ``call`` itself with a logged reason. ``donated``: inputs that the caller gives up; with
+    any, ``call`` takes all in one list, which it empties."""
     reason = why_not(graph, device)
     if reason is not None or device is None:
         log("kernels", f"{graph.name}: no CUDA graph: {reason}")
         return call
     numbers = any(not isinstance(p.meta, TensorMeta) for p in graph.placeholders)
-    return GraphedCall(call, graph.name, max(device.index, 0), written_inputs(graph), numbers or bool(graph.hints))
+    dynamic = numbers or bool(graph.hints)
+    if not donated:
+        return GraphedCall(call, graph.name, max(device.index, 0), written_inputs(graph), dynamic)
+    apart = functools.partial(_in_a_list, call)
+    made = GraphedCall(apart, graph.name, max(device.index, 0), written_inputs(graph), dynamic, donated)
+    return functools.partial(_from_a_list, made)
+
+
+def _in_a_list(call: Call, *inputs: Any) -> tuple[Any, ...]:
+    return call(list(inputs))
+
+
+def _from_a_list(call: Call, given: list[Any]) -> tuple[Any, ...]:
+    inputs = tuple(given)
+    given.clear()
+    return call(*inputs)
 
 
 # -- the device -------------------------------------------------------------------------------------------------------------
@@ -313,9 +338,9 @@ def copies(outputs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(results)
 
 
-def shared_memory(outputs: Sequence[Any], inputs: Sequence[Any], buffers: dict[int, torch.Tensor]) -> str | None:
+def shared_memory(outputs: Sequence[Any], kept: Sequence[Any]) -> str | None:
     """Why results can't be copied: one is (a view of) an input, which the caller must get back as such."""
-    given = [x for x in (*inputs, *buffers.values()) if isinstance(x, torch.Tensor) and x.numel()]
+    given = [x for x in kept if isinstance(x, torch.Tensor) and x.numel()]
     lying = {x.untyped_storage().data_ptr() for x in given}
     for i, x in enumerate(outputs):
         if isinstance(x, torch.Tensor) and x.numel() and x.untyped_storage().data_ptr() in lying:
