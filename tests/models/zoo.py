@@ -59,8 +59,10 @@ def _steps(dtype: torch.dtype) -> tuple[Any, ...]:
 MODELS = [
     Model("gpt", lambda: GPT(GPTConfig()), _gpt_inputs),
     Model("gpt_written_out", lambda: GPT(GPTConfig(flash=False, bias=False)), _gpt_inputs, wide_only=True),
-    Model("llama", lambda: Llama(ModelArgs()), lambda dtype: (_ids(2, 13),)),
-    Model("vit", ViT, _images),
+    Model("llama", lambda: Llama(ModelArgs(n_layers=1)), lambda dtype: (_ids(2, 13),)),
+    Model("llama_deep", lambda: Llama(ModelArgs()), lambda dtype: (_ids(2, 13),), wide_only=True),
+    Model("vit", lambda: ViT(depth=1), _images),
+    Model("vit_deep", ViT, _images, wide_only=True),
     Model("resnet", resnet_tiny, _images),
     Model("resnet_bottleneck", resnet_bottleneck, _images, wide_only=True),
     Model("resnet_training", resnet_tiny, _images, training=True),
