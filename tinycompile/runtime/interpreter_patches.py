@@ -1,9 +1,11 @@
-"""Three faults of Triton's interpreter, mended in the child process that runs it.
+"""Faults of Triton's interpreter, mended in the child process that runs it.
 
 Slow: reductions and scans with a combine function that it doesn't know run element by element in Python. Our combine functions
 work on whole blocks, so a block is halved (for a scan: shifted) and combined in log2(n) steps. The combine functions themselves
 still run, so the interpreter still checks them. Wrong: it truncates float32 to bfloat16, where GPUs round to nearest even; and
-it remembers the result of a comparison under the operands' dtype, so that a scalar one becomes a block of numbers.
+it remembers the result of a comparison under the operands' dtype, so that a scalar one becomes a block of numbers. Up to 3.6 it
+lets minima and maxima propagate NaN where GPUs take the number, and its scalars, arrays of one element, are no indices of a
+``range`` for numpy 2.4 and later.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ def install() -> None:
         (interpreter.ScanOps, "generic_scan", _scan),
         (interpreter, "_convert_float", _rounding(interpreter._convert_float)),
         (interpreter.InterpreterBuilder, "binary_op", _comparing(interpreter.InterpreterBuilder.binary_op)),
+        (interpreter.InterpreterBuilder, "create_minnumf", lambda builder, lhs, rhs: builder.binary_op(lhs, rhs, np.fmin)),
+        (interpreter.InterpreterBuilder, "create_maxnumf", lambda builder, lhs, rhs: builder.binary_op(lhs, rhs, np.fmax)),
+        (interpreter, "_patch_lang_tensor", _counting(getattr(interpreter, "_patch_lang_tensor", None))),
     ):
         if hasattr(owner, name):
             setattr(owner, name, replacement)
@@ -53,6 +58,16 @@ def _comparing(apply: Callable[..., Any]) -> Callable[..., Any]:
         return interpreter.TensorHandle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
 
     return compared
+
+
+def _counting(patch: Any) -> Callable[..., None]:
+    """The interpreter's preparation of ``tl.tensor``, with scalars that count."""
+
+    def prepared(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda scalar: int(scalar.handle.data.item()))
+
+    return prepared
 
 
 def _combine(op: Any, left: list[Any], right: list[Any], like: tuple[Any, ...]) -> list[Any]:

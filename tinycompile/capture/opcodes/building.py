@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture import strings
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.opaque import Opaque
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue
 
@@ -72,47 +74,56 @@ def convert_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 # --- growing, in comprehensions and displays with stars ---
 
 
+def _grown(tr: Tracer, frame: Frame, ins: Instruction) -> Any:
+    """The container that an instruction grows. One that plain Python began and that can't be modelled breaks the graph."""
+    container = frame.stack[-ins.arg]
+    if isinstance(container, Opaque):
+        raise GraphBreak(container.why.kind, container.why.reason)
+    return container
+
+
 def list_append(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Comprehension step."""
     value = frame.stack.pop()
-    frame.stack[-ins.arg].append(tr, [value])
+    _grown(tr, frame, ins).append(tr, [value])
 
 
 def list_extend(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``[*a]``."""
     value = frame.stack.pop()
-    frame.stack[-ins.arg].extend(tr, [value])
+    _grown(tr, frame, ins).extend(tr, [value])
 
 
 def set_add(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Comprehension step."""
     value = frame.stack.pop()
-    frame.stack[-ins.arg].add(tr, value)
+    _grown(tr, frame, ins).add(tr, value)
 
 
 def set_update(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``{*a}``."""
     value = frame.stack.pop()
+    grown = _grown(tr, frame, ins)
     for item in value.iterate(tr):
-        frame.stack[-ins.arg].add(tr, item)
+        grown.add(tr, item)
 
 
 def map_add(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Comprehension step."""
     key, value = frame.pop(2)
-    frame.stack[-ins.arg].set_item(tr, key, value)
+    _grown(tr, frame, ins).set_item(tr, key, value)
 
 
 def dict_update(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``{**a}``."""
     other = frame.stack.pop()
-    frame.stack[-ins.arg].update(tr, other)
+    _grown(tr, frame, ins).update(tr, other)
 
 
 def dict_merge(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``f(**a, **b)``: a repeated key is an error."""
     other = frame.stack.pop()
-    target = frame.stack[-ins.arg]
+    target = _grown(tr, frame, ins)
     for key, value in other.pairs(tr):
         if target.contains(tr, key):
             raise TypeError(f"got multiple values for keyword argument {key.constant(tr)!r}")

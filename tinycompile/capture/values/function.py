@@ -65,6 +65,7 @@ class CodeConstant(Value):
 
 _HAS_DOCSTRING = 0x4000000  # of code objects, from 3.13
 _TEXTS = ("__name__", "__qualname__", "__module__", "__doc__")
+_OUTSIDE_DICT = (*_TEXTS, "__type_params__")  # attributes that functools.wraps copies, and that don't lie in ``__dict__``
 
 
 class FunctionValue(Value):
@@ -113,7 +114,7 @@ class FunctionValue(Value):
         if name in _TEXTS and self.fn is not None:
             return Const(getattr(self.fn, name))
         if self.passed is not None and self.source is not None:
-            if name in _TEXTS:
+            if name in _OUTSIDE_DICT and hasattr(self.passed, name):
                 return tr.wrap(getattr(self.passed, name), Attr(self.source, name))
             if name in self.passed.__dict__:
                 return tr.wrap(self.passed.__dict__[name], Item(Attr(self.source, "__dict__"), name))
@@ -124,6 +125,8 @@ class FunctionValue(Value):
             return CodeConstant(self.code)
         if name == "__annotations__" and known is not None:
             return tr.from_python(dict(known.__annotations__))
+        if name == "__type_params__" and getattr(self.fn, name, None) == ():
+            return TupleValue([])
         if self.fn is not None and self.source is not None and name in self.fn.__dict__:
             return tr.dict_entry(self.fn.__dict__, name, f"{self.source.label}.{name}")
         if known is not None and not hasattr(known, name):
@@ -144,6 +147,8 @@ class FunctionValue(Value):
             return Const(known[name])
         if name == "__defaults__":
             return TupleValue(self.defaults) if self.defaults else Const(None)
+        if name == "__type_params__" and hasattr(FunctionType, name):  # (a generic one is made by an intrinsic that breaks)
+            return TupleValue([])
         if name == "__annotations__":
             if self.annotations is None or isinstance(self.annotations, TupleValue):
                 flat = [] if self.annotations is None else self.annotations.values(tr)
@@ -158,7 +163,7 @@ class FunctionValue(Value):
         known = self.fn or self.passed
         if known is not None:
             return {name: self.get_attr(tr, name) for name in known.__dict__}
-        return {n: v for n, v in self.attributes.items() if n not in _TEXTS}
+        return {n: v for n, v in self.attributes.items() if n not in _OUTSIDE_DICT}
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
         if self.fn is not None or self.source is not None:
