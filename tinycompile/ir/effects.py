@@ -12,7 +12,8 @@ COPY = "torch.Tensor.copy_"  # how a graph writes to its inputs: nodes of this t
 # Records and torch functions whose results differ from call to call. Records with a probability draw only when it is not 0.
 _RANDOM = frozenset((
     "random_seeds", "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli",
-    "multinomial", "normal", "uniform", "exponential", "native_dropout", "rrelu_with_noise", "poisson", "binomial", "rrelu", "gumbel_softmax",
+    "multinomial", "normal", "uniform", "exponential", "native_dropout", "rrelu_with_noise", "poisson", "binomial",
+    "rrelu", "gumbel_softmax",
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout",
     "fractional_max_pool2d", "fractional_max_pool3d", "svd_lowrank", "pca_lowrank",
 ))  # fmt: skip

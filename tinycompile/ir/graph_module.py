@@ -19,8 +19,8 @@ class GraphModule:
     """A callable view of a :class:`~tinycompile.ir.graph.Graph`: runs it op by op on torch tensors.
 
     A backend's takes the graph's inputs and returns a tuple of its outputs. One from :func:`tinycompile.trace` is called
-    like the function that was traced: ``bind`` puts a way to run the graph into the Python that finds its inputs and rebuilds the
-    result.
+    like the function that was traced: ``bind`` puts a way to run the graph into the Python that finds its inputs and rebuilds
+    the result.
     """
 
     def __init__(self, graph: Graph, bind: Bind | None = None) -> None:
