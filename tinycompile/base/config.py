@@ -44,8 +44,8 @@ class Config:
     ``cache_dir``, ``disk_cache``: where compiled code is kept, and whether it is. ``dump_dir``: a folder for the artifacts of
     every compile. ``log``: channels that print to stderr. ``recompile_limit``: entries a function may have before it stays
     eager. ``verify_ir``: run the verifier after every stage; off but in our tests and with ``TINYCOMPILE_VERIFY=1``, for it
-    costs 16 to 37% of the time that our own stages take. ``dynamic``: sizes are static first (None), always symbolic (True), never
-    (False). ``max_autotune``: time candidate configurations of each kernel. ``fallback_random``: random calls are
+    costs 16 to 37% of the time that our own stages take. ``dynamic``: sizes are static first (None), always symbolic (True),
+    never (False). ``max_autotune``: time candidate configurations of each kernel. ``fallback_random``: random calls are
     torch's own, so compiled code draws the numbers that eager draws; else kernels draw them where they use them.
     """
 

@@ -12,7 +12,7 @@ from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.batch_norm import per_channel, reduced_dims
 from tinycompile.ops.calls import cast, ops, widen
 from tinycompile.ops.gradients import Gradients, positions, sum_to, vjp
-from tinycompile.ops.losses import class_dim
+from tinycompile.ops.losses_classes import class_dim
 
 Args = Sequence[Any]
 

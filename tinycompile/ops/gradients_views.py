@@ -8,8 +8,8 @@ from typing import Any
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops
 from tinycompile.ops.gradients import Gradients, positions, sum_to, vjp, zeros
+from tinycompile.ops.permutations import moved
 from tinycompile.ops.view_parts import slice_bounds
-from tinycompile.ops.views import moved
 
 Args = Sequence[Any]
 
