@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tinycompile.base.device import Device
-from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import BACKENDS, Key, KeySet
 
 pytestmark = pytest.mark.pure
@@ -128,38 +128,38 @@ def test_unknown_and_taken_names() -> None:
 def test_include_and_exclude_and_their_order() -> None:
     dispatcher.register(A, Key.PRIVATEUSE1, lambda *args: "backend")
     dispatcher.register(A, Key.TRACING, lambda *args: "traced")
-    with dispatcher.include(Key.TRACING):
+    with local_keys.include(Key.TRACING):
         assert dispatcher.call(A, OTHER) == "traced"
-        with dispatcher.exclude(Key.TRACING):
+        with local_keys.exclude(Key.TRACING):
             assert dispatcher.call(A, OTHER) == "backend"
         assert dispatcher.call(A, OTHER) == "traced"
     assert dispatcher.call(A, OTHER) == "backend"
 
 
 def test_a_guard_is_reentrant_and_undone_by_an_exception() -> None:
-    guard = dispatcher.exclude(KeySet.of(Key.AUTOGRAD, Key.AUTOCAST))
+    guard = local_keys.exclude(KeySet.of(Key.AUTOGRAD, Key.AUTOCAST))
     with pytest.raises(ZeroDivisionError):
         with guard, guard:
-            assert set(dispatcher.excluded()) == {Key.AUTOGRAD, Key.AUTOCAST}
+            assert set(local_keys.excluded()) == {Key.AUTOGRAD, Key.AUTOCAST}
             1 / 0
-    assert not dispatcher.excluded()
+    assert not local_keys.excluded()
 
 
 def test_guards_belong_to_a_thread_and_start_empty_in_any() -> None:
     seen: list[Any] = []
-    guard = dispatcher.include(Key.TRACING)
+    guard = local_keys.include(Key.TRACING)
 
     def other() -> None:
-        seen.append(set(dispatcher.included()))
+        seen.append(set(local_keys.included()))
         with guard:
-            seen.append(set(dispatcher.included()))
-        seen.append(set(dispatcher.included()))
+            seen.append(set(local_keys.included()))
+        seen.append(set(local_keys.included()))
 
     with guard:
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-        assert set(dispatcher.included()) == {Key.TRACING}
+        assert set(local_keys.included()) == {Key.TRACING}
     assert seen == [set(), {Key.TRACING}, set()]
 
 
@@ -243,7 +243,7 @@ def test_a_watcher_sees_each_handler_and_leaves_no_trace() -> None:
             with_keyset=True,
         )
         x = Dummy(KeySet.of(Key.CPU))
-        with dispatcher.include(Key.AUTOGRAD):
+        with local_keys.include(Key.AUTOGRAD):
             dispatcher.call("watched_op", x)
             dispatcher.watch(watcher)
             try:

@@ -14,7 +14,7 @@ from tinycompile.base import shapes
 from tinycompile.base.device import Device
 from tinycompile.base.errors import DataDependentError, InternalError
 from tinycompile.base.meta import TensorMeta
-from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch import local_keys
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager import factories
 from tinycompile.eager.fake import FakeTensor, fake_extern_meta, path_of, tracing
@@ -107,7 +107,7 @@ def test_factories_are_recorded_under_tracing_only() -> None:
         total = made.sum()
     assert isinstance(made, FakeTensor) and made.device == Device("cuda", 0) and total.shape == ()
     assert isinstance(drawn, FakeTensor) and len(notes.lines) == 3
-    assert type(factories.zeros(2)) is not FakeTensor and not dispatcher.included()
+    assert type(factories.zeros(2)) is not FakeTensor and not local_keys.included()
 
 
 def test_tracing_belongs_to_a_thread() -> None:

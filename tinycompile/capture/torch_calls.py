@@ -24,7 +24,7 @@ from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import Memory, TensorValue
-from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.autocast import cast_call, outside
 from tinycompile.eager.batched import BatchedTensor
@@ -194,7 +194,7 @@ def write(tr: Tracer, target: TensorValue, compute: Callable[[], Value]) -> Valu
     if len(target.memory.members) > 1:
         raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and views of it are alive")
     before = target.meta
-    with dispatcher.exclude(Key.AUTOCAST):  # what writes in place has no policy
+    with local_keys.exclude(Key.AUTOCAST):  # what writes in place has no policy
         value = compute()
     assert isinstance(value, TensorValue)
     if value.meta.shape != before.shape and not _same_shape(value.meta.shape, before.shape):

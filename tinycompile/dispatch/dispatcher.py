@@ -24,6 +24,7 @@ import torch
 from tinycompile.base.device import Device
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.dispatch.keys import BACKENDS, Key, KeySet, backend_key
+from tinycompile.dispatch.local_keys import LOCAL
 from tinycompile.dispatch.schema import Schema, parse
 
 Boxed = Callable[[str, KeySet, tuple[Any, ...]], Any]
@@ -63,19 +64,11 @@ class _Entry:
         self.leaves.clear()
 
 
-class _Guards(threading.local):
-    """Included and excluded keys. Class attributes are the values in a thread that never set them."""
-
-    include: int = 0
-    exclude: int = 0
-
-
 _AUTOCAST, _AUTOGRAD, _BATCHED = Key.AUTOCAST.bit, Key.AUTOGRAD.bit, Key.BATCHED.bit
 _ENTRIES: dict[str, _Entry] = {}
 _FALLBACKS: dict[Key, Boxed] = {}
 _WATCHERS: list[Watcher] = []
 _LEAVES: set[Boxed] = set()
-_guards = _Guards()
 _lock = threading.Lock()  # for registration; calls take no lock
 
 
@@ -165,7 +158,7 @@ def never_leaf(op_name: str) -> None:
 
 def quiet() -> bool:
     """Whether this thread includes or excludes no keys and is in no region of autocast."""
-    return not (_guards.include or _guards.exclude or any_autocast())
+    return not (LOCAL.include or LOCAL.exclude or any_autocast())
 
 
 def call(op_name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -176,15 +169,15 @@ def call(op_name: str, /, *args: Any, **kwargs: Any) -> Any:
 def call_bound(op_name: str, args: tuple[Any, ...]) -> Any:
     """``call`` for arguments that are in schema order already, with all defaults."""
     entry = _entry(op_name)
-    mask = _keys_of(entry, args) | _guards.include
+    mask = _keys_of(entry, args) | LOCAL.include
     if any_autocast():
         mask |= _AUTOCAST
-    return _run(entry, mask & ~_guards.exclude, args)
+    return _run(entry, mask & ~LOCAL.exclude, args)
 
 
 def redispatch(op_name: str, keyset: int, args: Sequence[Any]) -> Any:
     """Call with exactly this key set; ``args`` in schema order with all defaults. Excluded keys stay excluded."""
-    return _run(_entry(op_name), keyset & ~_guards.exclude, tuple(args))
+    return _run(_entry(op_name), keyset & ~LOCAL.exclude, tuple(args))
 
 
 def _run(entry: _Entry, mask: int, args: tuple[Any, ...]) -> Any:
@@ -351,51 +344,6 @@ def _check_devices(tensors: Sequence[Any]) -> None:
             )
 
 
-# --- guards ------------------------------------------------------------------------------------------------------------------
-
-
-class _Guard:
-    """Changes this thread's sets for a ``with`` block. One object may be entered again inside itself and in several threads."""
-
-    __slots__ = ("_before", "_mask", "_name")
-
-    def __init__(self, name: str, keys: int | Key) -> None:
-        self._name = name
-        self._mask = keys.bit if isinstance(keys, Key) else int(keys)
-        self._before: dict[int, list[int]] = {}
-
-    def __enter__(self) -> None:
-        before = getattr(_guards, self._name)
-        self._before.setdefault(threading.get_ident(), []).append(before)
-        setattr(_guards, self._name, before | self._mask)
-
-    def __exit__(self, *exc: object) -> None:
-        stack = self._before[threading.get_ident()]
-        setattr(_guards, self._name, stack.pop())
-        if not stack:
-            del self._before[threading.get_ident()]
-
-
-def include(keys: int | Key) -> _Guard:
-    """Add keys to every call of this thread inside a ``with`` block."""
-    return _Guard("include", keys)
-
-
-def exclude(keys: int | Key) -> _Guard:
-    """Take keys away from every call of this thread inside a ``with`` block; exclusion beats inclusion."""
-    return _Guard("exclude", keys)
-
-
-def included() -> KeySet:
-    """This thread's included keys."""
-    return KeySet(_guards.include)
-
-
-def excluded() -> KeySet:
-    """This thread's excluded keys."""
-    return KeySet(_guards.exclude)
-
-
 # --- introspection -----------------------------------------------------------------------------------------------------------
 
 
@@ -407,10 +355,10 @@ def resolve(op_name: str, keyset: int) -> Choice:
 def keyset_of(op_name: str, /, *args: Any, **kwargs: Any) -> KeySet:
     """The key set with which ``call`` would dispatch these arguments now."""
     entry = _entry(op_name)
-    mask = _keys_of(entry, entry.schema.bind(args, kwargs)) | _guards.include
+    mask = _keys_of(entry, entry.schema.bind(args, kwargs)) | LOCAL.include
     if any_autocast():
         mask |= _AUTOCAST
-    return KeySet(mask & ~_guards.exclude)
+    return KeySet(mask & ~LOCAL.exclude)
 
 
 def table(op_name: str) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from tinycompile.base.logs import warn_once
 from tinycompile.base.meta import TensorMeta
-from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import BACKENDS, Key
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.ops.calls import ops
@@ -157,7 +157,7 @@ class BatchedTensor(Tensor):
             and any(map(_followed, dispatcher.tensors_in(given)))
         ):
             given = (given[0].copied(), *given[1:])  # a tape below may save what the write destroys
-        with dispatcher.exclude(Key.AUTOCAST):
+        with local_keys.exclude(Key.AUTOCAST):
             result = dispatcher.call_bound(bound.op.name, given)
         return overwrite(bound.args[0], result, name)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.device import Device
-from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch import local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import active, draw
 from tinycompile.eager.fake import FakeTensor
@@ -31,7 +31,7 @@ _RANDOM = frozenset((torch.rand, torch.randn, torch.randint, torch.randperm))
 
 
 def _made(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Tensor:
-    kind = FakeTensor if Key.TRACING in dispatcher.included() else Tensor
+    kind = FakeTensor if Key.TRACING in local_keys.included() else Tensor
     given = {k: _option(v) for k, v in options.items() if k != "requires_grad"}
     if not torch.cuda.is_available():
         given.pop("pin_memory", None)  # pinned memory is for copies to a card

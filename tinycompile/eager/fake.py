@@ -20,7 +20,7 @@ from tinycompile.base.device import Device
 from tinycompile.base.errors import DataDependentError, InternalError
 from tinycompile.base.expr import Expr
 from tinycompile.base.meta import TensorMeta
-from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key, KeySet, backend_key
 from tinycompile.eager.backends import is_same, meta_of, named_results
 from tinycompile.eager.probe import is_unreliable, probe
@@ -120,7 +120,7 @@ def tracing(recorder: Recorder) -> Iterator[Recorder]:
     before = _active.recorder
     _active.recorder = recorder
     try:
-        with dispatcher.include(Key.TRACING):
+        with local_keys.include(Key.TRACING):
             yield recorder
     finally:
         _active.recorder = before

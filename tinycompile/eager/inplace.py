@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.meta import TensorMeta
-from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor, level_of, overwrite
 from tinycompile.eager.indexing import basic_view, is_basic
@@ -48,7 +48,7 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         raise RuntimeError(f"{name}: our tape can't follow a write into a torch tensor; wrap it by from_torch first")
     check_writable(target)
     if level_of(bound.args):
-        with dispatcher.exclude(Key.AUTOCAST):
+        with local_keys.exclude(Key.AUTOCAST):
             return replace(target, dispatcher.call_bound(op.name, (_copy_of(target), *bound.args[1:])))
     if op.vjp is not None:
         needs, edges = edges_of(bound.args, edge_of)

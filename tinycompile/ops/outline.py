@@ -15,7 +15,7 @@ import torch
 from tinycompile.base.device import Device
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import Shape
-from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.ops.record import OPS, Metas
 
@@ -57,7 +57,7 @@ class Outlined:
 
     def __call__(self, *args: Any) -> Metas:
         """The results' metas. Raises what the parts' rules raise, NotImplementedError where ``fn`` declines."""
-        with dispatcher.include(Key.OUTLINE):
+        with local_keys.include(Key.OUTLINE):
             result = self.fn(*(_outlined(a) for a in args))
         if result is NotImplemented:
             raise NotImplementedError("the decomposition does not cover these arguments")
