@@ -855,3 +855,18 @@ def test_gradients_of_two_leaves_share_no_memory() -> None:
 def test_public_names() -> None:
     assert tinycompile.autograd.grad is autograd.grad and tinycompile.no_grad is torch.no_grad
     assert issubclass(tinycompile.autograd.Function, object) and tinycompile.checkpoint is checkpoint
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_the_first_of_equal_values_takes_a_pools_gradient(rank: int, adaptive: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randint(0, 2, (2, 3, *(6, 5, 4)[:rank])).double()
+    pool = getattr(torch.nn.functional, f"{'adaptive_' * adaptive}max_pool{rank}d")
+    mine, theirs = from_torch(x.clone()).requires_grad_(), x.clone().requires_grad_()
+    found = []
+    for leaf in (mine, theirs):
+        result = pool(leaf, 2)
+        (result * result * 0.5 + result * 3).sum().backward()
+        found.append(leaf.grad)
+    assert torch.equal(found[0].raw(), found[1])

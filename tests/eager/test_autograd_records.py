@@ -89,7 +89,11 @@ def test_first_and_second_derivatives(op: Op, sample: Sample) -> None:
     first = derivatives(torch.autograd.grad, theirs, leaves, seeds, create_graph=True)
     my_first = autograd.grad(mine, my_leaves, my_seeds, create_graph=True, allow_unused=True)
     compare(my_first, first)
-    pairs = [(m, t) for m, t in zip(my_first, first, strict=True) if t is not None and t.requires_grad and t.isfinite().all()]
+    pairs = [
+        (m, t)
+        for m, t in zip(my_first, first, strict=True)
+        if m is not None and t is not None and t.requires_grad and t.isfinite().all()
+    ]
     if pairs and op.name != "binary_cross_entropy":  # the samples' probabilities are 0 and 1: see test_autograd.py
         again = [torch.randn_like(t) for _, t in pairs]
         second = derivatives(torch.autograd.grad, [t for _, t in pairs], [*leaves, *seeds], again)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tinycompile.base import torch_private
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import ceildiv, sym
 from tinycompile.ir.source import Config, KernelArg, KernelSource
@@ -53,6 +54,8 @@ class FakeKernel:
 
 
 def launcher(kernel: FakeKernel, version: str, monkeypatch: pytest.MonkeyPatch, source: KernelSource = SOURCE) -> Any:
+    """Through Triton's launcher, also where torch has one of its own."""
+    monkeypatch.setattr(torch_private, "static_launcher", None)
     monkeypatch.setitem(__import__("sys").modules, "triton", SimpleNamespace(__version__=version))
     return make_launcher(source, source.configs[0], kernel)
 
@@ -69,6 +72,24 @@ def test_direct_launch_of_3_6(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher(kernel, "3.6.0", monkeypatch)(5, x, 100)
     expected = (2, 1, 1, 5, 77, False, False, None, None, ("packed",), None, None, None, x.data_ptr(), 100, 64)
     assert kernel.calls == [("direct", expected)]
+
+
+def test_launch_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, x = FakeKernel(), torch.zeros(100)
+    kernel.metadata = SimpleNamespace(
+        name="kernel_0", shared=16, num_warps=4, num_ctas=1, launch_pdl=False, global_scratch_size=0, profile_scratch_size=0
+    )
+    kernel.metadata_group = {"kernel.ttir": "/k.ttir", "kernel.cubin": "/k.cubin"}
+    loads: list[tuple[Any, ...]] = []
+    torchs = SimpleNamespace(
+        _load_kernel=lambda *args: loads.append(args) or (88, 32, 0),
+        _launch_kernel=lambda *args: kernel.calls.append(("torch", args)),
+    )
+    monkeypatch.setattr(torch_private, "static_launcher", torchs)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    make_launcher(SOURCE, SOURCE.configs[0], kernel)(5, x, 100)
+    assert loads == [("/k.cubin", "kernel_0", 16, 1)]
+    assert kernel.calls == [("torch", (88, 2, 1, 1, 4, 16, "OiOO", (x.data_ptr(), 100, None, None), 5))]
 
 
 def test_an_empty_grid_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:

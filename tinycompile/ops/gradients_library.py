@@ -1,4 +1,4 @@
-"""Derivatives of what library kernels do: convolutions, attention, dropout."""
+"""Derivatives of what library kernels do: convolutions, attention, dropout, maximum pools."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.attention import numbers
 from tinycompile.ops.calls import cast, ops, widen
 from tinycompile.ops.gradients import Gradients, form, positions, vjp
+from tinycompile.ops.pooling import adaptive_maximum, maximum_pool, one_maximum
 
 Args = Sequence[Any]
 
@@ -28,6 +29,15 @@ def _native_dropout(grads: Args, args: Args, results: Args, needs: Args) -> Grad
     if not train:
         return grads[0], None, None
     return ops.mul(ops.mul(grads[0], results[1]), 0.0 if p == 1 else 1 / (1 - p)), None, None
+
+
+# --------------------------------------------------------------------------------------------------------------- pooling
+
+for _n in (1, 2, 3):
+    for _indices in (False, True):
+        _suffix = f"max_pool{_n}d{'_with_indices' * _indices}"
+        form(_suffix)(maximum_pool(_n, _indices, one_maximum))
+        form(f"adaptive_{_suffix}")(adaptive_maximum(_n, _indices, one_maximum))
 
 
 # ----------------------------------------------------------------------------------------------------------- convolution

@@ -42,7 +42,14 @@ unary("sinc", _sinc, "int_to_float", spelled("sinc", "tms"), one((*FLOATS, "int6
 unary("special_entr", _entropy, "int_to_float", ("torch.special.entr",), one((*FLOATS, "int64")), torch.special.entr, ulp=4.0)
 unary("angle", _angle, "int_to_float", spelled("angle"), one((*FLOATS, "int64")))
 unary(
-    "special_ndtr", _normal_cdf, "int_to_float", ("torch.special.ndtr",), one((*FLOATS, "int64")), torch.special.ndtr, ulp=4.0
+    "special_ndtr",
+    _normal_cdf,
+    "int_to_float",
+    ("torch.special.ndtr",),
+    one((*FLOATS, "int64")),
+    torch.special.ndtr,
+    lambda x: rules.like(rules.pointwise_float(x, 1.0)),  # ATen's kernels: times a number first, ``where`` last
+    ulp=4.0,
 )
 
 

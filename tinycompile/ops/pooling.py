@@ -128,7 +128,19 @@ def _average_pool(n: int) -> Callable[..., Any]:
     return pool
 
 
-def _maximum_pool(n: int, with_indices: bool) -> Callable[..., Any]:
+def _maximum(windows: Any, n: int) -> Any:
+    """The largest value of each window."""
+    return ops.amax(windows, tuple(range(-n, 0)))
+
+
+def one_maximum(windows: Any, n: int) -> Any:
+    """The same, differentiated as ATen's pools are: all of the gradient goes to the first of equal values."""
+    return ops.max_dim(ops.reshape(windows, (*windows.shape[:-n], -1)), -1)[0]
+
+
+def maximum_pool(n: int, with_indices: bool, maximum: Callable[[Any, int], Any]) -> Callable[..., Any]:
+    """The formula of a record; ``maximum`` reduces ``n`` dims of windows."""
+
     def pool(
         x: Any,
         kernel_size: Sizes,
@@ -141,7 +153,7 @@ def _maximum_pool(n: int, with_indices: bool) -> Callable[..., Any]:
         if not w.covered or not x.dtype.is_floating_point:
             return NotImplemented
         windows = w.of(x, -math.inf)
-        found = ops.amax(windows, w.dims)
+        found = maximum(windows, n)
         found = row_major(found) if n == 1 else in_format_of(found, x)
         if not with_indices:
             return found
@@ -198,10 +210,11 @@ for _n in (1, 2, 3):
         _average_calls(_n),
     )
     for _indices in (False, True):
+        _name = f"max_pool{_n}d{'_with_indices' * _indices}"
         composite(
-            f"max_pool{_n}d{'_with_indices' * _indices}(Tensor self, int[] kernel_size, int[]? stride=None, int[] padding=[0], "
+            f"{_name}(Tensor self, int[] kernel_size, int[]? stride=None, int[] padding=[0], "
             f"int[] dilation=[1], bool ceil_mode=False) -> {'(Tensor, Tensor)' if _indices else 'Tensor'}",
-            _maximum_pool(_n, _indices),
+            maximum_pool(_n, _indices, _maximum),
             lambda x, k, s=None, p=0, d=1, c=False, n=_n, indices=_indices: getattr(F, f"max_pool{n}d")(
                 x, k, s, p, d, c, return_indices=indices
             ),
@@ -278,13 +291,15 @@ def _adaptive_average(n: int) -> Callable[..., Any]:
     return pool
 
 
-def _adaptive_maximum(n: int, with_indices: bool) -> Callable[..., Any]:
+def adaptive_maximum(n: int, with_indices: bool, maximum: Callable[[Any, int], Any]) -> Callable[..., Any]:
+    """The formula of a record; ``maximum`` reduces ``n`` dims of windows."""
+
     def pool(x: Any, output_size: Sizes) -> Any:
         counts = _counts(x, n, output_size)
         if counts is None:
             return NotImplemented
         windows, _ = _all_windows(x, counts, -math.inf)
-        found = in_format_of(ops.amax(windows, tuple(range(-n, 0))), x)
+        found = in_format_of(maximum(windows, n), x)
         if not with_indices:
             return found
         inner = ops.argmax(ops.reshape(windows, (*windows.shape[:-n], -1)), -1)
@@ -317,10 +332,10 @@ for _n in (1, 2, 3):
         _adaptive_calls(_n),
     )
     for _indices in (False, True):
+        _name = f"adaptive_max_pool{_n}d{'_with_indices' * _indices}"
         composite(
-            f"adaptive_max_pool{_n}d{'_with_indices' * _indices}(Tensor self, int[] output_size) "
-            f"-> {'(Tensor, Tensor)' if _indices else 'Tensor'}",
-            _adaptive_maximum(_n, _indices),
+            f"{_name}(Tensor self, int[] output_size) -> {'(Tensor, Tensor)' if _indices else 'Tensor'}",
+            adaptive_maximum(_n, _indices, _maximum),
             _adaptive_eagerly("adaptive_max_pool", _n, _indices),
             (),
             _adaptive_calls(_n),
