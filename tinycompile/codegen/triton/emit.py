@@ -20,7 +20,7 @@ from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse, names_
 from tinycompile.codegen.triton.body import Body, location_text, name_values
 from tinycompile.codegen.triton.bounds import may_approximate
 from tinycompile.codegen.triton.dtypes import short_name, supported
-from tinycompile.codegen.triton.imports import helper_names, import_lines
+from tinycompile.codegen.triton.imports import helpers, import_lines
 from tinycompile.codegen.triton.indexing import Names
 from tinycompile.codegen.triton.passes import Numbered, Pass, plan_passes
 from tinycompile.codegen.triton.schedule import schedule
@@ -54,7 +54,7 @@ class _Emitter:
             else set()
         )
         blocks = own | set(chosen.constants) | {f"{d.name}_mask" for d in chosen.dims}
-        self.names = Names(frozenset(blocks | set(helper_names()) | {name} | {s.symbol for s in plan.sizes}))
+        self.names = Names(frozenset(blocks | set(helpers()) | {name} | {s.symbol for s in plan.sizes}))
         self.pointers = {b: self.names.fresh(f"{b}_ptr") for b in buffers}
         self.sizes: dict[str, Dim] = {}
         self.lines = dict(plan.lines)

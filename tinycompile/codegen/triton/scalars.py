@@ -1,6 +1,6 @@
 """How Triton spells each scalar op: one table from (op, kind of dtype) to a template.
 
-In a template ``{0}``, ``{1}`` are operands; a name before ``(`` that library.py or libdevice defines is imported by the module.
+In a template ``{0}``, ``{1}`` are operands; a name before ``(`` that our library or libdevice defines is imported.
 """
 
 from __future__ import annotations

@@ -1,0 +1,166 @@
+"""Device functions that generated kernels reduce with: along a tile, with running states, and across programs of one row.
+
+See ``library.py`` for error bounds and what runs in Triton's interpreter.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import os
+
+import triton
+import triton.language as tl
+
+from tinycompile.codegen.triton.library import LOG2E, both, either, exp, maximum, minimum, multiply
+
+# All keep the reduced dimension when the tile has two (``keep``): rows stay (ROWS, 1) and broadcast against the tile.
+
+
+@triton.jit
+def reduce_max(x, axis: tl.constexpr, keep: tl.constexpr):
+    """Maximum; NaN if any is."""
+    return tl.reduce(x, axis, maximum, keep_dims=keep)
+
+
+@triton.jit
+def reduce_min(x, axis: tl.constexpr, keep: tl.constexpr):
+    """Minimum; NaN if any is."""
+    return tl.reduce(x, axis, minimum, keep_dims=keep)
+
+
+@triton.jit
+def reduce_prod(x, axis: tl.constexpr, keep: tl.constexpr):
+    """Product."""
+    return tl.reduce(x, axis, multiply, keep_dims=keep)
+
+
+@triton.jit
+def reduce_any(x, axis: tl.constexpr, keep: tl.constexpr):
+    """Whether any is true."""
+    return tl.reduce(x.to(tl.int32), axis, either, keep_dims=keep) != 0
+
+
+@triton.jit
+def reduce_all(x, axis: tl.constexpr, keep: tl.constexpr):
+    """Whether all are true."""
+    return tl.reduce(x.to(tl.int32), axis, both, keep_dims=keep) != 0
+
+
+@triton.jit
+def larger_first(a, i, b, j):
+    """The larger value with its index; NaN beats numbers, the lower index wins ties. ``a != a`` is false for integers."""
+    a_nan = a != a
+    b_nan = b != b
+    first = tl.where(a_nan == b_nan, (a > b) | (((a == b) | a_nan) & (i < j)), a_nan)
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def smaller_first(a, i, b, j):
+    """The smaller value with its index; NaN beats numbers, the lower index wins ties."""
+    a_nan = a != a
+    b_nan = b != b
+    first = tl.where(a_nan == b_nan, (a < b) | (((a == b) | a_nan) & (i < j)), a_nan)
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def reduce_argmax(x, index, axis: tl.constexpr, keep: tl.constexpr):
+    """Index of the first maximum, or of the first NaN."""
+    _, best = tl.reduce((x, index), axis, larger_first, keep_dims=keep)
+    return best.to(tl.int64)
+
+
+@triton.jit
+def reduce_argmin(x, index, axis: tl.constexpr, keep: tl.constexpr):
+    """Index of the first minimum, or of the first NaN."""
+    _, best = tl.reduce((x, index), axis, smaller_first, keep_dims=keep)
+    return best.to(tl.int64)
+
+
+@triton.jit
+def welford_combine(mean_a, m2_a, n_a, mean_b, m2_b, n_b):
+    """Mean, sum of squared deviations and count of two groups together (Chan, Golub, LeVeque 1979)."""
+    n = n_a + n_b
+    share = tl.where(n == 0.0, 0.0, n_b / n)
+    delta = mean_b - mean_a
+    return mean_a + delta * share, m2_a + m2_b + delta * delta * n_a * share, n
+
+
+@triton.jit
+def welford_reduce(mean, m2, count, axis: tl.constexpr, keep: tl.constexpr):
+    """Combine per-lane (mean, m2, count) into (mean, m2)."""
+    mean, m2, _ = tl.reduce((mean, m2, count), axis, welford_combine, keep_dims=keep)
+    return mean, m2
+
+
+@triton.jit
+def softmax_weight(distance):
+    """e**distance for distances below a maximum; relative error |distance| * 2**-23, where the weight itself is e**distance."""
+    if distance.dtype == tl.float64:
+        return tl.exp(distance)
+    else:
+        return tl.exp2(distance * LOG2E)
+
+
+# The lanes of a running softmax start at (the lowest finite number, 0): unlike that of -inf, its distance to -inf is no NaN. A
+# lane that met only -inf still has the sum 0 at the end; any other lane's sum is at least 1, for its maximum.
+
+
+@triton.jit
+def softmax_step(m, s, x):
+    """One more ``x`` into lanes of (maximum, sum of e**(x - maximum)): one exponential, as one of the two terms is e**0."""
+    weight = softmax_weight(-tl.abs(x - m))
+    s = tl.where(x > m, tl.fma(s, weight, 1.0), s + weight)
+    return maximum(m, x), s
+
+
+@triton.jit
+def softmax_step_folded(m, s, x, fold: tl.constexpr):
+    """A block of ``fold`` elements a lane: one maximum for all of them, and one exponential each besides the lane's own."""
+    x = tl.reshape(x, [fold, m.shape[0]])
+    top = maximum(m, tl.reduce(x, 0, maximum))
+    terms = tl.sum(softmax_weight(x - top[None, :]), 0)
+    return top, tl.fma(s, softmax_weight(m - top), terms)
+
+
+@triton.jit
+def softmax_reduce(m, s, axis: tl.constexpr, keep: tl.constexpr):
+    """Combine lanes of (maximum, sum). All -inf: (-inf, 0). A +inf anywhere: (inf, nan), as inf - inf is."""
+    m = tl.where(s == 0.0, float("-inf"), m)
+    top = tl.reduce(m, axis, maximum, keep_dims=True)
+    scale = tl.where(m == top, 1.0, exp(m - top))
+    highest = tl.reduce(m, axis, maximum, keep_dims=keep)
+    total = tl.sum(s * scale, axis, keep_dims=keep)
+    return highest, tl.where(highest == float("inf"), float("nan"), total)
+
+
+# programs that share a row -------------------------------------------------------------------------------------------------
+
+ONE_BY_ONE = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # the interpreter runs no two programs at once
+
+
+@triton.jit
+def next_ticket(counter):
+    """0, 1, 2 ... in the order in which programs start."""
+    return tl.atomic_add(counter, 1, sem="relaxed")
+
+
+@triton.jit
+def meet(semaphore, arrivals):
+    """Arrive, and wait until there have been ``arrivals``: what others stored before they arrived can be read from here on."""
+    tl.debug_barrier()
+    tl.atomic_add(semaphore, 1, sem="release")
+    if not ONE_BY_ONE:
+        seen = tl.atomic_add(semaphore, 0, sem="acquire")
+        while seen < arrivals:
+            seen = tl.atomic_add(semaphore, 0, sem="acquire")
+        tl.debug_barrier()
+
+
+@triton.jit
+def welford_of_parts(mean, m2, count, total):
+    """Mean and sum of squared deviations of ``total`` elements from those of its parts (Chan, Golub, LeVeque 1983)."""
+    whole = tl.sum(mean * count, 0) / total
+    off = tl.where(count > 0.0, mean - whole, 0.0)
+    return whole, tl.sum(m2, 0) + tl.sum(off * off * count, 0)
