@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import threading
 from typing import Any
@@ -330,3 +331,11 @@ def test_ops_work_in_any_thread() -> None:
     assert len(results) == 8
     for result in results:
         assert_same(result, (tx.t() + 1).sum(0))
+
+
+@pytest.mark.parametrize("bounds", [(math.nan,), (None, math.nan), (math.nan, 1.0), (0.0, math.nan)])
+def test_bounds_that_are_nan_are_what_they_are_to_the_installed_torch(bounds: tuple[float | None, ...]) -> None:
+    x = torch.tensor([1.0, -2.0, 3.0])
+    for name in ("clamp", "clip", "clamp_", "clip_"):
+        got, want = getattr(from_torch(x.clone()), name)(*bounds), getattr(x.clone(), name)(*bounds)
+        torch.testing.assert_close(got.raw(), want, equal_nan=True, rtol=0, atol=0)

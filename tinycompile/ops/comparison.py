@@ -169,6 +169,29 @@ def _clamp(b: Builder, x: Value, min: Value | None = None, max: Value | None = N
     return x if max is None else b("minimum", max, x)
 
 
+LONE_NAN_BOUNDS = bool(torch.zeros(()).clamp(math.nan).isnan())
+"""Whether ``clamp(nan)`` gives NaN. Up to torch 2.11 a number that is NaN and the only bound is no bound."""
+
+
+def _is_nan(bound: Any) -> bool:
+    return isinstance(bound, float) and math.isnan(bound)
+
+
+def bounds_as_torch_takes_them(low: Any, high: Any) -> tuple[Any, Any]:
+    """The bounds for a record's ``clamp``, in which NaN wins, that give what this torch's gives."""
+    if not LONE_NAN_BOUNDS and (low is None or high is None):
+        return -math.inf if _is_nan(low) else low, math.inf if _is_nan(high) else high
+    return low, high
+
+
+def _clamp_eagerly(x: torch.Tensor, min: Any = None, max: Any = None) -> torch.Tensor:
+    if max is None and _is_nan(min):
+        return torch.clamp(x, min, math.inf)
+    if min is None and _is_nan(max):
+        return torch.clamp(x, -math.inf, max)
+    return torch.clamp(x, min, max)
+
+
 def _clamp_min(b: Builder, x: Value, min: Value) -> Value:
     return b("maximum", min, x)
 
@@ -219,7 +242,7 @@ declare(
     "clamp(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor",
     _clamp_meta,
     Pointwise(_clamp),
-    torch.clamp,
+    _clamp_eagerly,
     (*spelled("clamp"), *spelled("clip")),
     lambda: [
         *(call(t(4, 5, dtype=d, fill="integers" if d in INTS else "normal"), 0, 2) for d in (*FLOATS, *INTS)),

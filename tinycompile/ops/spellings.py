@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tinycompile.ops import spellings_parts, spellings_tensors
+from tinycompile.ops.comparison import LONE_NAN_BOUNDS, bounds_as_torch_takes_them
 from tinycompile.ops.record import OPS, BoundCall
 from tinycompile.ops.spellings_tensors import identity
 from tinycompile.ops.table import KEYWORDS, Args, SchemaBinder, add, call_of, is_tensor
@@ -314,6 +316,16 @@ def _max_pool(name: str) -> Callable[[Args, Kwargs], Bound]:
     return binder
 
 
+def _clamp(inplace: bool) -> Callable[[Args, Kwargs], Bound]:
+    bind = SchemaBinder(OPS["clamp"], inplace)
+
+    def binder(args: Args, kwargs: Kwargs) -> Bound:
+        bound = bind(args, kwargs)
+        return bound and replace(bound, args=(bound.args[0], *bounds_as_torch_takes_them(*bound.args[1:])))
+
+    return binder
+
+
 def _upsample(mode: str, align_corners: bool | None) -> Callable[[Args, Kwargs], Bound]:
     def binder(args: Args, kwargs: Kwargs) -> Bound:
         given = dict(zip(("input", "size", "scale_factor"), args, strict=False)) | kwargs
@@ -358,6 +370,10 @@ def _layers() -> None:
         add(f"torch.nn.functional.adaptive_max_pool{rank}d", _max_pool(f"adaptive_max_pool{rank}d"))
     add("torch.nn.functional.upsample_nearest", _upsample("nearest", None))
     add("torch.nn.functional.upsample_bilinear", _upsample("bilinear", True))
+    if not LONE_NAN_BOUNDS:
+        for dotted in ("torch.clamp", "torch.clip", "torch.Tensor.clamp", "torch.Tensor.clip"):
+            add(dotted, _clamp(False))
+            add(f"{dotted}_", _clamp(True))
     for dotted in ("torch.float_power", "torch.Tensor.float_power"):
         add(dotted, _float_power)
     add("torch.where", _where(FORMS["torch.where"][1]))

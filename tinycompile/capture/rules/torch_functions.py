@@ -55,6 +55,8 @@ _answers(
     "compiler.is_exporting",
     "_C._is_torch_function_mode_enabled",
 )
+# Under these modes calls aren't captured.
+_answers(Const(0), "_C._len_torch_dispatch_stack", "_C._len_torch_dispatch_stack_pre_dispatch", "_C._len_torch_function_stack")
 _answers(TRUE, "compiler.is_compiling", "compiler.is_dynamo_compiling", "_utils.is_compiling")
 for _name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
     RULES[getattr(overrides, _name)] = lambda tr, args, kwargs: FALSE
