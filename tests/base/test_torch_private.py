@@ -181,3 +181,9 @@ def test_activated_products(use_gelu: bool, device: str, rows: int) -> None:
     true = torch.addmm(*(x.double() for x in (bias, a, b)))
     true = torch.nn.functional.gelu(true, approximate="tanh") if use_gelu else true.relu()
     torch.testing.assert_close(got.double(), true, atol=0.05, rtol=0.01)
+
+
+def test_kernels_of_torchs_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert private.has_kernel("mm", "AutocastCPU") and not private.has_kernel("relu", "AutocastCPU")
+    monkeypatch.setattr(private, "_has_kernel", None)
+    assert private.has_kernel("mm", "AutocastCPU") is None

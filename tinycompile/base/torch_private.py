@@ -301,6 +301,12 @@ def ops_with_kernel(key: str) -> frozenset[str]:
     return frozenset(n[6:].partition(".")[0] for n in names if _has_kernel(n, key))
 
 
+def has_kernel(name: str, key: str) -> bool | None:
+    """Whether ATen's op (with its overload, if any) has a kernel of its own at one of torch's dispatch keys. There is no public
+    way: then it is not known."""
+    return None if _has_kernel is None else bool(_has_kernel(f"aten::{name}", key))
+
+
 # --- torch's profiler ---------------------------------------------------------------------------------------------------------
 
 _profiler_enabled = _find("_autograd._profiler_enabled")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from tinycompile.base import torch_private
+
 
 class Policy(Enum):
     """How an op's floating-point tensors (float64 apart) are cast before it runs."""
@@ -59,6 +61,9 @@ CUDA = _table(
         addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot""",
     BANNED="binary_cross_entropy",
 )
+for _late in ("rms_norm",):  # not in the lists of each torch from 2.11 on
+    if torch_private.has_kernel(_late, "AutocastCUDA") is False:
+        del CUDA[_late]
 POLICIES = {"cpu": CPU, "cuda": CUDA}
 
 # Functions without a policy of their own that torch composes of ops that have one.
