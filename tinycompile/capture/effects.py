@@ -31,8 +31,9 @@ from tinycompile.ir.graph import Location, Ref
 from tinycompile.ops.record import OPS, View
 
 if TYPE_CHECKING:
+    from tinycompile.capture.inputs import Input
     from tinycompile.capture.reconstruct import Rebuilder
-    from tinycompile.capture.tracer import Input, Tracer
+    from tinycompile.capture.tracer import Tracer
 
 Entry = Value | Lazy
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import builtins as python_builtins
 import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tinycompile.base.expr import Dim
-from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import ShapeEnv
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture import calls, indexing, operators, scalars, torch_calls, wrap
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
+from tinycompile.capture.inputs import Inputs
+from tinycompile.capture.lookups import Lookups
 from tinycompile.capture.marks import mark_of
 from tinycompile.capture.opcodes.exceptions import raise_error
 from tinycompile.capture.pins import guard_one_object
@@ -38,7 +36,7 @@ from tinycompile.capture.rules import (
     types,
 )
 from tinycompile.capture.rules import operators as operator_rules
-from tinycompile.capture.sources import Attr, Held, HeldItem, Source
+from tinycompile.capture.sources import Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.classes import class_lookup
@@ -52,7 +50,7 @@ from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.wrap_functions import from_callable
 from tinycompile.eager.autocast import region_state, set_region_state
-from tinycompile.ir.builder import GraphBuilder, UniqueNames, identifier
+from tinycompile.ir.builder import GraphBuilder, UniqueNames
 from tinycompile.ir.graph import Location
 from tinycompile.ops import table
 
@@ -74,17 +72,6 @@ _RULES_LOADED = (
 
 
 @dataclass(frozen=True)
-class Input:
-    """One input of the graph: how to get it at run time, what it was in this call. ``names``: symbols in the source's text."""
-
-    source: Source
-    value: Any
-    aligned: bool = True
-    ours: bool = False
-    names: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
 class Failure:
     """The error that ended a capture, the user's line, and how many calls deep it came up."""
 
@@ -97,20 +84,18 @@ class Failure:
 _CARRIERS = (IteratorValue, ExceptionValue, NewObject, PartialValue, FunctionValue, SequenceValue, DictValue)
 
 
-class Tracer:
+class Tracer(Inputs, Lookups):
     """One capture in progress."""
 
     def __init__(self, options: CaptureOptions, taken_names: Sequence[str]) -> None:
+        Inputs.__init__(self)
+        Lookups.__init__(self)
         self.options = options
         self.builder = GraphBuilder()
-        self.env = ShapeEnv()
         self.guards = GuardSet(UniqueNames(taken_names))
         self.effects = Effects()
-        self.inputs: list[Input] = []
         self.frames: list[Frame] = []
         self.pinned: dict[int, Value] = {}  # by id of an object that guards hold
-        self.constants_seen: dict[str, Any] = {}  # by source text
-        self.shapes_seen: dict[str, tuple[int, ...]] = {}
         self.grad_enabled = self.root_grad_enabled = torch.is_grad_enabled()
         self.root_regions = region_state() if any_autocast() else None
         self._regions = region_state()
@@ -124,11 +109,8 @@ class Tracer:
         self.functions: dict[int, FunctionValue] = {}  # by id of a function that came with the call
         self._by_source: dict[str, Value] = {}
         self._by_id: dict[int, tuple[Any, Value]] = {}  # objects from outside that may change, kept alive
-        self._globals: dict[tuple[int, str], Value] = {}
         self.cells: dict[int, Cell] = {}  # by id of a closure cell
-        self._class_dicts: dict[type, Held] = {}
         self._named: set[str] = set()
-        self._symbols = 0
         self.scalars: dict[str, Source] = {}  # numbers that change and are no sizes, by the name that guards give them
         self.scalar_inputs: dict[tuple[str, Any], TensorValue] = {}  # by expression and device
 
@@ -184,31 +166,9 @@ class Tracer:
         """A fresh dict."""
         return DictValue(self, pairs)
 
-    # --- attributes and globals ---
-
-    def attribute_of(self, source: Source, obj: Any, name: str) -> Value:
-        """An entry of an object's ``__dict__``."""
-        if isinstance(source, Held):
-            return self.dict_entry(obj.__dict__, name, f"{source.label}.{name}")
-        return self.wrap(obj.__dict__[name], Attr(source, name))
-
-    def dict_entry(self, mapping: dict[str, Any], name: str, label: str) -> Value:
-        """An entry of a dict whose identity is known."""
-        held = self.guards.hold(mapping, identifier(label.rpartition(".")[0] or "names") + "_dict")
-        return self.wrap(mapping[name], HeldItem(held, name, label))
-
-    def class_member(self, owner: type, name: str, obj: Any) -> Value:
-        """What a class holds under a name: ``obj`` is that, or the function inside of a static or class method."""
-        source = HeldItem(self.class_dict(owner), name, f"{owner.__name__}.{name}")
-        raw = owner.__dict__[name]
-        if is_trusted(owner.__module__):
-            if isinstance(raw, FunctionType):  # people do replace methods of torch's classes
-                self.guards.item(source, raw, equal=False)
-            return self.from_python(obj)
-        if obj is raw and not isinstance(raw, property):
-            return self.wrap(obj, source)
-        self.guards.item(source, raw, equal=False)
-        return Const(None) if isinstance(obj, property) else self.from_python(obj)
+    def objects_seen(self) -> Iterator[Value]:
+        """Objects from outside that may change, and that were looked at."""
+        return (value for _, value in self._by_id.values())
 
     def enum_attribute(self, member: Const, name: str) -> Value | None:
         """A method or property that an enumeration defines; None for what Python's own Enum has."""
@@ -222,60 +182,6 @@ class Tracer:
             self.class_member(owner, name, raw)
             return self.from_callable(raw.fget).call(self, [member], {})
         return None
-
-    def inherited(self, cls: type, owner: type, name: str) -> None:
-        """Guard that no class between ``cls`` and ``owner``, where ``name`` was found, comes to define it."""
-        for between in cls.__mro__[: cls.__mro__.index(owner)]:
-            if not is_trusted(between.__module__):
-                self.guards.absent(self.class_dict(between), name, f"{between.__name__} inherits {name!r}")
-
-    def class_dict(self, cls: type) -> Held:
-        """What a class holds, to be guarded."""
-        held = self._class_dicts.get(cls)
-        if held is None:
-            held = self._class_dicts[cls] = self.guards.hold(cls.__dict__, f"{cls.__name__}_class")
-        return held
-
-    def module_attribute(self, module: ModuleType, name: str) -> Value:
-        """``module.name``."""
-        assigned = self.effects.global_value(module.__dict__, name)
-        if assigned is not None:
-            return assigned
-        obj = getattr(module, name)  # AttributeError is the user's
-        if is_trusted(module.__name__) or name not in module.__dict__:
-            return self.from_python(obj)
-        return self._global(module.__dict__, name, f"{module.__name__}.{name}")
-
-    def global_value(self, globals_: dict[str, Any], name: str) -> Value:
-        """A global variable or a builtin."""
-        found = self.effects.global_value(globals_, name) or self._globals.get((id(globals_), name))
-        if found is None:
-            found = self._globals[id(globals_), name] = self._find_global(globals_, name)
-        return found
-
-    def set_global(self, globals_: dict[str, Any], name: str, value: Value) -> None:
-        """Assign a global variable."""
-        self.effects.set_global(self._globals_of(globals_), name, value)
-
-    def objects_seen(self) -> Iterator[Value]:
-        """Objects from outside that may change, and that were looked at."""
-        return (value for _, value in self._by_id.values())
-
-    def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
-        trusted = is_trusted(globals_.get("__name__"))
-        if name in globals_:
-            return self.from_python(globals_[name]) if trusted else self._global(globals_, name, name)
-        if not hasattr(python_builtins, name):
-            raise NameError(f"name '{name}' is not defined")
-        if not trusted:
-            self.guards.absent(self._globals_of(globals_), name, f"no global hides the builtin {name}")
-        return self.from_python(getattr(python_builtins, name))
-
-    def _global(self, globals_: dict[str, Any], name: str, label: str) -> Value:
-        return self.wrap(globals_[name], HeldItem(self._globals_of(globals_), name, label))
-
-    def _globals_of(self, globals_: dict[str, Any]) -> Held:
-        return self.guards.hold(globals_, f"{identifier(str(globals_.get('__name__', '')))}_globals")
 
     # --- operations ---
 
@@ -426,52 +332,6 @@ class Tracer:
                 self.builder.rename(ref, name)
                 if not self.frames or not self.frames[-1].code.co_filename.startswith(_TORCH_ROOT):
                     self._named.add(ref.name)
-
-    # --- inputs ---
-
-    def add_tensor(self, source: Source, obj: Any, meta: TensorMeta, aligned: bool) -> TensorValue:
-        """A new tensor input of the graph."""
-        ours = not isinstance(obj, torch.Tensor)
-        fake = self.builder.placeholder(source.label, meta)
-        self.inputs.append(Input(source, obj, aligned, ours))
-        self.shapes_seen[source.text] = tuple(obj.shape)
-        return TensorValue(fake, type(obj), obj.requires_grad, obj=obj, source=source)
-
-    def add_computed(self, source: Source, obj: torch.Tensor, meta: TensorMeta, names: frozenset[str]) -> TensorValue:
-        """A new input that the rebuilt code makes; ``names`` are what its expression is about."""
-        fake = self.builder.placeholder("scalar", meta)
-        self.inputs.append(Input(source, obj, names=names))
-        return TensorValue(fake, torch.Tensor, False)
-
-    def add_number(self, source: Source, symbol: str, value: int) -> None:
-        """A new numeric input: an integer that is a size symbol."""
-        self.builder.placeholder(symbol, None, "size")
-        self.inputs.append(Input(source, value))
-
-    def new_size(self, hint: int) -> Dim:
-        """A fresh size symbol."""
-        name = self.guards.names.take(f"s{self._symbols}")
-        self._symbols += 1
-        return self.env.new_size(name, hint)
-
-    def dynamic_dims(self, text: str, t: torch.Tensor) -> set[int]:
-        """Which dims of an input are symbolic: marked, asked for, or seen to change. 0 and 1 never are."""
-        chosen = self.options.symbolic_dims(text, t)
-        return {d for d in chosen if t.shape[d] >= 2}
-
-    def is_dynamic_int(self, text: str, value: int) -> bool:
-        """Whether an integer argument is symbolic: it was seen to change."""
-        return value in scalars.SIZES and self.options.symbolic_int(text, value)
-
-    def is_dynamic_number(self, text: str, value: float) -> bool:
-        """Whether a float, or an int that can be no size, was seen to change."""
-        return self.options.symbolic_number(text, value)
-
-    def is_rebound(self, place: str, obj: Any) -> bool:
-        """Whether another object was found at a place before: which one it is then counts no more."""
-        at = f"id({place})"
-        self.constants_seen[at] = id(obj)
-        return any(e.constants_seen.get(at, id(obj)) != id(obj) for e in self.options.earlier)
 
     # --- where we are ---
 

@@ -1,0 +1,90 @@
+"""Inputs of the graph: tensors and numbers, and which of their sizes are symbols."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import ShapeEnv
+from tinycompile.capture import scalars
+from tinycompile.capture.guards import GuardSet
+from tinycompile.capture.sources import Source
+from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.ir.builder import GraphBuilder
+
+if TYPE_CHECKING:
+    from tinycompile.capture.captured import CaptureOptions
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of the graph: how to get it at run time, what it was in this call. ``names``: symbols in the source's text."""
+
+    source: Source
+    value: Any
+    aligned: bool = True
+    ours: bool = False
+    names: frozenset[str] = frozenset()
+
+
+class Inputs:
+    """A part of ``Tracer``."""
+
+    options: CaptureOptions
+    builder: GraphBuilder
+    guards: GuardSet
+
+    def __init__(self) -> None:
+        self.env = ShapeEnv()
+        self.inputs: list[Input] = []
+        self.constants_seen: dict[str, Any] = {}  # by source text
+        self.shapes_seen: dict[str, tuple[int, ...]] = {}
+        self._symbols = 0
+
+    def add_tensor(self, source: Source, obj: Any, meta: TensorMeta, aligned: bool) -> TensorValue:
+        """A new tensor input of the graph."""
+        ours = not isinstance(obj, torch.Tensor)
+        fake = self.builder.placeholder(source.label, meta)
+        self.inputs.append(Input(source, obj, aligned, ours))
+        self.shapes_seen[source.text] = tuple(obj.shape)
+        return TensorValue(fake, type(obj), obj.requires_grad, obj=obj, source=source)
+
+    def add_computed(self, source: Source, obj: torch.Tensor, meta: TensorMeta, names: frozenset[str]) -> TensorValue:
+        """A new input that the rebuilt code makes; ``names`` are what its expression is about."""
+        fake = self.builder.placeholder("scalar", meta)
+        self.inputs.append(Input(source, obj, names=names))
+        return TensorValue(fake, torch.Tensor, False)
+
+    def add_number(self, source: Source, symbol: str, value: int) -> None:
+        """A new numeric input: an integer that is a size symbol."""
+        self.builder.placeholder(symbol, None, "size")
+        self.inputs.append(Input(source, value))
+
+    def new_size(self, hint: int) -> Dim:
+        """A fresh size symbol."""
+        name = self.guards.names.take(f"s{self._symbols}")
+        self._symbols += 1
+        return self.env.new_size(name, hint)
+
+    def dynamic_dims(self, text: str, t: torch.Tensor) -> set[int]:
+        """Which dims of an input are symbolic: marked, asked for, or seen to change. 0 and 1 never are."""
+        chosen = self.options.symbolic_dims(text, t)
+        return {d for d in chosen if t.shape[d] >= 2}
+
+    def is_dynamic_int(self, text: str, value: int) -> bool:
+        """Whether an integer argument is symbolic: it was seen to change."""
+        return value in scalars.SIZES and self.options.symbolic_int(text, value)
+
+    def is_dynamic_number(self, text: str, value: float) -> bool:
+        """Whether a float, or an int that can be no size, was seen to change."""
+        return self.options.symbolic_number(text, value)
+
+    def is_rebound(self, place: str, obj: Any) -> bool:
+        """Whether another object was found at a place before: which one it is then counts no more."""
+        at = f"id({place})"
+        self.constants_seen[at] = id(obj)
+        return any(e.constants_seen.get(at, id(obj)) != id(obj) for e in self.options.earlier)

@@ -1,0 +1,108 @@
+"""Looking names up: attributes, what classes hold, globals and builtins; each look guards what it found, or did not."""
+
+from __future__ import annotations
+
+import builtins as python_builtins
+from types import FunctionType, ModuleType
+from typing import Any
+
+from tinycompile.capture.effects import Effects
+from tinycompile.capture.guards import GuardSet
+from tinycompile.capture.sources import Attr, Held, HeldItem, Source
+from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.constant import Const
+from tinycompile.ir.builder import identifier
+
+
+class Lookups:
+    """A part of ``Tracer``."""
+
+    guards: GuardSet
+    effects: Effects
+
+    def __init__(self) -> None:
+        self._globals: dict[tuple[int, str], Value] = {}
+        self._class_dicts: dict[type, Held] = {}
+
+    def wrap(self, obj: Any, source: Source) -> Value:
+        """The Value of an object from outside; one source has one Value."""
+        raise NotImplementedError
+
+    def from_python(self, obj: Any) -> Value:
+        """The Value of an object that needs no guard."""
+        raise NotImplementedError
+
+    def attribute_of(self, source: Source, obj: Any, name: str) -> Value:
+        """An entry of an object's ``__dict__``."""
+        if isinstance(source, Held):
+            return self.dict_entry(obj.__dict__, name, f"{source.label}.{name}")
+        return self.wrap(obj.__dict__[name], Attr(source, name))
+
+    def dict_entry(self, mapping: dict[str, Any], name: str, label: str) -> Value:
+        """An entry of a dict whose identity is known."""
+        held = self.guards.hold(mapping, identifier(label.rpartition(".")[0] or "names") + "_dict")
+        return self.wrap(mapping[name], HeldItem(held, name, label))
+
+    def class_member(self, owner: type, name: str, obj: Any) -> Value:
+        """What a class holds under a name: ``obj`` is that, or the function inside of a static or class method."""
+        source = HeldItem(self.class_dict(owner), name, f"{owner.__name__}.{name}")
+        raw = owner.__dict__[name]
+        if is_trusted(owner.__module__):
+            if isinstance(raw, FunctionType):  # people do replace methods of torch's classes
+                self.guards.item(source, raw, equal=False)
+            return self.from_python(obj)
+        if obj is raw and not isinstance(raw, property):
+            return self.wrap(obj, source)
+        self.guards.item(source, raw, equal=False)
+        return Const(None) if isinstance(obj, property) else self.from_python(obj)
+
+    def inherited(self, cls: type, owner: type, name: str) -> None:
+        """Guard that no class between ``cls`` and ``owner``, where ``name`` was found, comes to define it."""
+        for between in cls.__mro__[: cls.__mro__.index(owner)]:
+            if not is_trusted(between.__module__):
+                self.guards.absent(self.class_dict(between), name, f"{between.__name__} inherits {name!r}")
+
+    def class_dict(self, cls: type) -> Held:
+        """What a class holds, to be guarded."""
+        held = self._class_dicts.get(cls)
+        if held is None:
+            held = self._class_dicts[cls] = self.guards.hold(cls.__dict__, f"{cls.__name__}_class")
+        return held
+
+    def module_attribute(self, module: ModuleType, name: str) -> Value:
+        """``module.name``."""
+        assigned = self.effects.global_value(module.__dict__, name)
+        if assigned is not None:
+            return assigned
+        obj = getattr(module, name)  # AttributeError is the user's
+        if is_trusted(module.__name__) or name not in module.__dict__:
+            return self.from_python(obj)
+        return self._global(module.__dict__, name, f"{module.__name__}.{name}")
+
+    def global_value(self, globals_: dict[str, Any], name: str) -> Value:
+        """A global variable or a builtin."""
+        found = self.effects.global_value(globals_, name) or self._globals.get((id(globals_), name))
+        if found is None:
+            found = self._globals[id(globals_), name] = self._find_global(globals_, name)
+        return found
+
+    def set_global(self, globals_: dict[str, Any], name: str, value: Value) -> None:
+        """Assign a global variable."""
+        self.effects.set_global(self._globals_of(globals_), name, value)
+
+    def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
+        trusted = is_trusted(globals_.get("__name__"))
+        if name in globals_:
+            return self.from_python(globals_[name]) if trusted else self._global(globals_, name, name)
+        if not hasattr(python_builtins, name):
+            raise NameError(f"name '{name}' is not defined")
+        if not trusted:
+            self.guards.absent(self._globals_of(globals_), name, f"no global hides the builtin {name}")
+        return self.from_python(getattr(python_builtins, name))
+
+    def _global(self, globals_: dict[str, Any], name: str, label: str) -> Value:
+        return self.wrap(globals_[name], HeldItem(self._globals_of(globals_), name, label))
+
+    def _globals_of(self, globals_: dict[str, Any]) -> Held:
+        return self.guards.hold(globals_, f"{identifier(str(globals_.get('__name__', '')))}_globals")
