@@ -11,17 +11,16 @@ from typing import Any, ClassVar
 
 import torch
 
-from tinycompile.base import shapes
 from tinycompile.base.device import Device
 from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import Shape
 from tinycompile.dispatch import dispatcher
-from tinycompile.dispatch.keys import BACKENDS, Key, KeySet, backend_key
+from tinycompile.dispatch.keys import BACKENDS, Key, backend_key
 from tinycompile.eager import copies
 from tinycompile.eager.copies import CopyMethods
 from tinycompile.eager.differentiable import DifferentiableMethods
 from tinycompile.eager.indexing import basic_view, is_basic
+from tinycompile.eager.metadata import MetadataMethods
 from tinycompile.eager.methods import TensorMethods
 from tinycompile.eager.storage import Storage
 from tinycompile.ops.record import BoundCall
@@ -41,7 +40,7 @@ def device_and_keys(device: torch.device) -> tuple[Device, int]:
     return known
 
 
-class Tensor(CopyMethods, DifferentiableMethods, TensorMethods):
+class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, TensorMethods):
     """A strided view of a :class:`Storage`. Make one with a factory, :func:`from_torch` or an op."""
 
     __slots__ = ("__weakref__", "_autograd", "_base", "_handle", "_meta", "_storage", "_view", "_views", "device", "keys")
@@ -80,26 +79,6 @@ class Tensor(CopyMethods, DifferentiableMethods, TensorMethods):
         return self._meta
 
     @property
-    def shape(self) -> Shape:
-        """Sizes."""
-        return torch.Size(self.meta.shape)  # type: ignore[arg-type]
-
-    @property
-    def strides(self) -> Shape:
-        """Strides in elements."""
-        return self.meta.strides
-
-    @property
-    def offset(self) -> Any:
-        """Elements between the storage's start and the first element."""
-        return self.meta.offset
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """torch's dtype object."""
-        return self.meta.dtype
-
-    @property
     def storage(self) -> Storage:
         """The bytes; one object for all tensors that share them."""
         if self._storage is None:
@@ -109,97 +88,10 @@ class Tensor(CopyMethods, DifferentiableMethods, TensorMethods):
         return self._storage
 
     @property
-    def keyset(self) -> KeySet:
-        """``keys`` as a set that prints."""
-        return KeySet(self.keys)
-
-    @property
-    def ndim(self) -> int:
-        """The number of dims."""
-        return len(self.meta.shape)
-
-    @property
-    def layout(self) -> torch.layout:
-        """Always strided."""
-        return torch.strided
-
-    @property
-    def is_cuda(self) -> bool:
-        """Whether it is on a CUDA device."""
-        return self.device.type == "cuda"
-
-    @property
-    def is_cpu(self) -> bool:
-        """Whether it is in the host's memory."""
-        return self.device.type == "cpu"
-
-    @property
-    def is_meta(self) -> bool:
-        """Whether it has no data."""
-        return self.device.type == "meta"
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes in an element."""
-        return self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> Any:
-        """Bytes in all elements."""
-        return self.meta.numel * self.dtype.itemsize
-
-    @property
     def on_torchs_tape(self) -> bool:
         """Whether torch's own autograd follows it: it was made of a torch tensor that requires grad."""
         owner = self._handle if self._handle is not None else self._base
         return owner is not None and owner.requires_grad
-
-    def size(self, dim: int | None = None) -> Any:
-        """All sizes, or one."""
-        return self.shape if dim is None else self.meta.shape[_dim(dim, self.ndim)]
-
-    def stride(self, dim: int | None = None) -> Any:
-        """All strides, or one."""
-        return self.meta.strides if dim is None else self.meta.strides[_dim(dim, self.ndim)]
-
-    def dim(self) -> int:
-        """The number of dims."""
-        return len(self.meta.shape)
-
-    def numel(self) -> Any:
-        """The number of elements."""
-        return self.meta.numel
-
-    nelement = numel
-    ndimension = dim
-
-    def element_size(self) -> int:
-        """Bytes in an element."""
-        return self.dtype.itemsize
-
-    def storage_offset(self) -> Any:
-        """As ``offset``."""
-        return self.meta.offset
-
-    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
-        """Whether the strides are row-major."""
-        if memory_format is torch.contiguous_format:
-            return self.meta.is_contiguous()
-        return self.raw().is_contiguous(memory_format=memory_format)
-
-    def is_floating_point(self) -> bool:
-        """Whether the dtype is real floating point."""
-        return self.dtype.is_floating_point
-
-    def is_complex(self) -> bool:
-        """Whether the dtype is complex."""
-        return self.dtype.is_complex
-
-    def data_ptr(self) -> int:
-        """The address of the first element; 0 on meta."""
-        address = self.storage.data_ptr()
-        offset: Any = self.meta.offset
-        return address + offset * self.dtype.itemsize if address else 0
 
     def record_stream(self, stream: Any) -> None:
         """The memory is in use on ``stream`` (ours or torch's) until what that was given so far is done: it is not given to
@@ -358,12 +250,6 @@ class Tensor(CopyMethods, DifferentiableMethods, TensorMethods):
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if not self.ndim and not self.is_meta else object.__format__(self, spec)
-
-
-def _dim(dim: int, rank: int) -> int:
-    if not rank:
-        raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
-    return shapes.normalize_dim(dim, rank)
 
 
 def extent(meta: TensorMeta) -> Any:
