@@ -3,9 +3,9 @@
 Slow: reductions and scans with a combine function that it doesn't know run element by element in Python. Our combine functions
 work on whole blocks, so a block is halved (for a scan: shifted) and combined in log2(n) steps. The combine functions themselves
 still run, so the interpreter still checks them. Wrong: it truncates float32 to bfloat16, where GPUs round to nearest even; and
-it remembers the result of a comparison under the operands' dtype, so that a scalar one becomes a block of numbers. Up to 3.6 it
-lets minima and maxima propagate NaN where GPUs take the number, and its scalars, arrays of one element, are no indices of a
-``range`` for numpy 2.4 and later.
+it remembers the result of a comparison under the operands' dtype, so that a scalar one becomes a block of numbers. In
+Triton 3.6 minima and maxima propagate NaN where GPUs take the number, a fused multiply-add rounds twice, unsigned integers have
+no ``~``, and scalars, arrays of one element, are no bounds of a ``range`` for numpy 2.4 and later.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def install() -> None:
         (interpreter.InterpreterBuilder, "binary_op", _comparing(interpreter.InterpreterBuilder.binary_op)),
         (interpreter.InterpreterBuilder, "create_minnumf", lambda builder, lhs, rhs: builder.binary_op(lhs, rhs, np.fmin)),
         (interpreter.InterpreterBuilder, "create_maxnumf", lambda builder, lhs, rhs: builder.binary_op(lhs, rhs, np.fmax)),
+        (interpreter.InterpreterBuilder, "get_all_ones_value", _all_ones),
+        (interpreter.InterpreterBuilder, "create_fma", _fused(interpreter.InterpreterBuilder.create_fma)),
         (interpreter, "_patch_lang_tensor", _counting(getattr(interpreter, "_patch_lang_tensor", None))),
     ):
         if hasattr(owner, name):
@@ -58,6 +60,24 @@ def _comparing(apply: Callable[..., Any]) -> Callable[..., Any]:
         return interpreter.TensorHandle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
 
     return compared
+
+
+def _all_ones(builder: Any, type: Any) -> Any:
+    return interpreter.TensorHandle(np.invert(np.zeros(1, interpreter._get_np_dtype(type))), type.scalar)
+
+
+def _fused(multiply_add: Callable[..., Any]) -> Callable[..., Any]:
+    """``x * y + z`` with the product of floats exact, where the interpreter has no C function for it."""
+    if hasattr(getattr(interpreter, "_interpreter", None), "fma_fp32"):
+        return multiply_add
+
+    def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
+        if z.data.dtype != np.float32:
+            return multiply_add(builder, x, y, z)
+        wide = x.data.astype(np.float64) * y.data + z.data
+        return interpreter.TensorHandle(wide.astype(np.float32), z.dtype.scalar)
+
+    return fused
 
 
 def _counting(patch: Any) -> Callable[..., None]:
