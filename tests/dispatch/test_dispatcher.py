@@ -46,9 +46,9 @@ def batched() -> Iterator[list[str]]:
         seen.append(f"{name} {keyset}")
         return dispatcher.redispatch(name, keyset.below(Key.BATCHED), args)
 
-    dispatcher.fallback(Key.BATCHED, note)
+    before = dispatcher.fallback(Key.BATCHED, note)
     yield seen
-    dispatcher.fallback(Key.BATCHED, None)
+    dispatcher.fallback(Key.BATCHED, before)
 
 
 def test_a_registered_kernel_runs_with_defaults_filled_in() -> None:

@@ -288,12 +288,12 @@ def test_a_key_above_the_backends_sees_every_op() -> None:
         return dispatcher.redispatch(name, keyset.below(Key.FUNCTIONALIZE), args)
 
     x, tx = pair(2, 3)
-    dispatcher.fallback(Key.FUNCTIONALIZE, note)
+    before = dispatcher.fallback(Key.FUNCTIONALIZE, note)
     try:
         with dispatcher.include(Key.FUNCTIONALIZE):
             assert_same((x.t() + 1).sum(), (tx.t() + 1).sum())
     finally:
-        dispatcher.fallback(Key.FUNCTIONALIZE, None)
+        dispatcher.fallback(Key.FUNCTIONALIZE, before)
     assert seen == ["t", "add", "sum"]
 
 

@@ -128,19 +128,19 @@ def composite(op_name: str, fn: Callable[..., Any]) -> None:
         entry.forget()
 
 
-def fallback(key: Key, kernel: Boxed | None, *, leaf: bool = False) -> None:
-    """Set what a key does for ops that have no kernel of their own for it; None removes it.
+def fallback(key: Key, kernel: Boxed | None, *, leaf: bool = False) -> Boxed | None:
+    """Set what a key does for ops that have no kernel of their own for it; None removes it. Returns what it did before.
 
     ``leaf``: what it does for most ops can be done without it; see :func:`leaves`."""
     with _lock:
         if leaf and kernel is not None:
             _LEAVES.add(kernel)
-        if kernel is None:
-            _FALLBACKS.pop(key, None)
-        else:
+        before = _FALLBACKS.pop(key, None)
+        if kernel is not None:
             _FALLBACKS[key] = kernel
         for entry in _ENTRIES.values():
             entry.forget()
+    return before
 
 
 def leaves(op_name: str) -> set[int]:
