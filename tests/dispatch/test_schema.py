@@ -81,7 +81,7 @@ def test_parts() -> None:
 # --- binding ---
 
 RELU = parse("relu(Tensor input) -> Tensor")
-SOFTMAX = parse("softmax(Tensor input, int dim, *, ScalarType? dtype=None) -> Tensor")
+UNSQUEEZE = parse("unsqueeze(Tensor input, int dim) -> Tensor")
 ADD = parse("add(Tensor input, Tensor other, *, Scalar alpha=1) -> Tensor")
 X = torch.ones(2)
 
@@ -100,9 +100,9 @@ def test_bind_fills_defaults_and_reads_keywords() -> None:
         (RELU, torch.relu, (X,), {"input": X}),
         (RELU, torch.relu, (X,), {"foo": 1}),
         (RELU, torch.relu, ("x",), {}),
-        (SOFTMAX, torch.softmax, (X,), {}),
-        (SOFTMAX, torch.softmax, (X, "x"), {}),
-        (SOFTMAX, torch.softmax, (X, 1.5), {}),
+        (UNSQUEEZE, torch.unsqueeze, (X,), {}),
+        (UNSQUEEZE, torch.unsqueeze, (X, "x"), {}),
+        (UNSQUEEZE, torch.unsqueeze, (X, 1.5), {}),
         (ADD, torch.add, (X, X, X, X), {}),
         (ADD, torch.add, (X, X), {"foo": 1}),
         (ADD, torch.add, (X, "x"), {}),

@@ -57,8 +57,25 @@ def test_ptx() -> None:
 
 
 def test_sass() -> None:
-    rows = [(text.strip(), line) for text, line in sass_rows(SASS)]
+    rows = [(text.strip(), line) for text, line in sass_rows(SASS, "k")]
     assert rows == [("LDC R1, c[0x0][0x28] ;", 10), ("FADD R2, R2, R3 ;", 16), (".L_x_0:", 0), ("BRA `(.L_x_0);", 16)]
+
+
+def test_what_triton_3_6_writes() -> None:
+    ptx = "\n".join(
+        f"\t.loc\t{loc} // {comment}\n\t{op};"
+        for loc, comment, op in (
+            ("1 11 0", "k.py:11:0", "a"),
+            ("4 263 15", "standard.py:263:15 @[ standard.py:293:36 @[ k.py:19:102 ] ]", "b"),
+            ("1 20 4", "k.py:20:4", "c"),
+        )
+    )
+    assert [(text.strip(), line) for text, line in ptx_rows(ptx)] == [("a;", 11), ("b;", 19), ("c;", 20)]
+    sass = "\n".join(
+        f'\t//## File "{file}", line {line}\n        /*0000*/                   {op} ;'
+        for file, line, op in (("/tmp/k_12.py", 11, "A"), ("/lib/standard.py", 263, "B"), ("/tmp/k_12.py", 20, "C"))
+    )
+    assert [(text.strip(), line) for text, line in sass_rows(sass, "k")] == [("A ;", 11), ("B ;", 0), ("C ;", 20)]
 
 
 def test_source() -> None:

@@ -29,6 +29,7 @@ from tinycompile.eager.tape import (
 )
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory
 from tinycompile.eager.tensor import version_of as _version_of
+from tinycompile.eager.torch_words import unused
 from tinycompile.ops.calls import ops
 from tinycompile.ops.gradients import zeros
 
@@ -116,10 +117,7 @@ def grad(
         return tuple(zeros(t) if g is None else g for t, g in zip(targets, found, strict=True))
     for i, g in enumerate(found):
         if g is None and not allow_unused:
-            raise RuntimeError(
-                f"The differentiated Tensor at index {i} appears to not have been used in the graph. Set allow_unused=True if "
-                "this is the desired behavior."
-            )
+            raise RuntimeError(unused(i))
     return tuple(found)
 
 

@@ -30,6 +30,7 @@ from tinycompile.eager.tape import (
     tape_of,
 )
 from tinycompile.eager.tensor import Tensor, run_on_handles, same_memory
+from tinycompile.eager.torch_words import function_name
 from tinycompile.ops.calls import ops
 from tinycompile.ops.gradients import differentiable_form
 from tinycompile.ops.record import OPS, BoundCall, Decompose, Extern, Op
@@ -141,7 +142,7 @@ def check_writable(target: Tensor) -> None:
     if info.origin == "several":
         made_by = node_name(info.chain[-1][0]) if target.grad_fn is None else target.grad_fn.name()
         raise RuntimeError(
-            f"Output {target.output_nr} of {made_by.removesuffix('Backward0')} is a view and is being modified inplace. This "
+            f"Output {target.output_nr} of {function_name(made_by)} is a view and is being modified inplace. This "
             "view is the output of a function that returns multiple views. Such functions do not allow the output views to be "
             "modified inplace. You should replace the inplace operation by an out-of-place one."
         )

@@ -12,6 +12,7 @@ import torch
 from tinycompile.base.meta import TensorMeta
 from tinycompile.eager.tape import Edge, Node, set_history
 from tinycompile.eager.tensor import Tensor, meta_of_torch, same_memory, version_of
+from tinycompile.eager.torch_words import function_name
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.record import Op
 
@@ -73,7 +74,7 @@ class SavedTensor:
     def _complain(self, node: Node, tensor: Any) -> None:
         source = None if self._source is None else self._source()
         made_by, index = (node, self._index) if self._index is not None else _maker(tensor if source is None else source)
-        origin = "" if made_by is None else f", which is output {index} of {made_by.name().removesuffix('Backward0')},"
+        origin = "" if made_by is None else f", which is output {index} of {function_name(made_by.name())},"
         legacy = f"torch.{'cuda.' if tensor.device.type == 'cuda' else ''}{rules.type_name(tensor.dtype)}Tensor"
         hint = (
             "Hint: the backtrace further above shows the operation that failed to compute its gradient. The variable in "

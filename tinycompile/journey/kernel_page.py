@@ -40,7 +40,7 @@ def _shown(group: Sequence[KernelInfo], card: Card) -> KernelShown:
     try:
         if k.triton:
             facts += _compiled_facts(k, card)
-            listings += [Listing("PTX", ptx_rows(k.ptx)), Listing("SASS", sass_rows(k.listing))]
+            listings += [Listing("PTX", ptx_rows(k.ptx)), Listing("SASS", sass_rows(k.listing, k.name))]
     except BackendError as error:  # no Triton here, say: the page shows what there is
         problem = f"not compiled for a GPU: {str(error).partition(chr(10))[0]}"
     return KernelShown(k.name, tuple(facts), tuple(listings), tuple(t.name for t in group[1:]), problem)

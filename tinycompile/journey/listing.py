@@ -10,7 +10,8 @@ Rows = tuple[tuple[str, int], ...]
 
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
-_FILE = re.compile(r'//## File "[^"]*", line (\d+)( inlined at)?')
+_CALLER = re.compile(r"@\[ \S+?:(\d+):\d+")
+_FILE = re.compile(r'//## File "([^"]*)", line (\d+)')
 _SASS = re.compile(r"\s*/\*[0-9a-f]+\*/\s+(.*)")
 
 
@@ -35,7 +36,7 @@ def plain_rows(text: str) -> Rows:
 
 def ptx_rows(ptx: str) -> Rows:
     """The code without debug sections. ``.loc`` says where the next instructions come from; of what was inlined, the line of
-    the kernel that called it counts."""
+    the kernel that called it counts: the outermost ``inlined_at``, or up to Triton 3.6 the outermost caller in a comment."""
     rows: list[tuple[str, int]] = []
     line = 0
     for text in ptx.splitlines():
@@ -43,24 +44,30 @@ def ptx_rows(ptx: str) -> Rows:
             break
         found = _LOC.match(text)
         if found is not None:
-            inlined = _INLINED.search(text)
+            inlined, callers = _INLINED.search(text), _CALLER.findall(text)
             file, number = (inlined if inlined is not None else found).groups()
+            if file != "1" and callers:
+                file, number = "1", callers[-1]
             line = int(number) if file == "1" else line
         elif text.strip() and not text.lstrip().startswith(("$L__tmp", "$L__func", ".file", "//")):
             rows.append((text.expandtabs(4).partition("//")[0].rstrip(), line if text.startswith(("\t", "    ")) else 0))
     return tuple(rows)
 
 
-def sass_rows(text: str) -> Rows:
-    """Instructions and labels of ``nvdisasm -c -gi``, whose last ``//## File`` before an instruction is the kernel's own."""
+def sass_rows(text: str, kernel: str) -> Rows:
+    """Instructions and labels of ``nvdisasm -c -gi``. Of the ``//## File`` lines before an instruction, from the innermost
+    function out, the last one in the kernel's own file counts; up to Triton 3.6 inlined functions don't name their callers."""
     rows: list[tuple[str, int]] = []
-    line = 0
+    line, fresh = 0, False
     for row in text.splitlines():
         found = _FILE.search(row)
         if found is not None:
-            line = int(found.group(1))
+            own = found.group(1).rsplit("/", 1)[-1].startswith(kernel)
+            line = int(found.group(2)) if own else line if fresh else 0
+            fresh = True
         elif (instruction := _SASS.match(row)) is not None:
             rows.append((f"  {instruction.group(1)}", line))
+            fresh = False
         elif row.startswith(".L_"):
             rows.append((row, 0))
     return tuple(rows)
