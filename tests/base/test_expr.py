@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import numeric_range
 
 pytestmark = pytest.mark.pure
 hypothesis = pytest.importorskip("hypothesis")
@@ -92,7 +93,7 @@ def test_printed_text_is_python_for_the_same_value(term: Term) -> None:
 @check
 @hypothesis.given(terms)
 def test_numeric_range_holds(term: Term) -> None:
-    low, high = ex.numeric_range(term.dim)
+    low, high = numeric_range(term.dim)
     for point in POINTS:
         value = term.at(point)
         assert (low is None or low <= value) and (high is None or value <= high), (str(term.dim), point, low, high)

@@ -2,7 +2,7 @@
 
 A value is a plain ``int`` or an :class:`Expr`; no wrapped integers exist, so ``isinstance(d, int)`` asks "is it static?".
 An ``Expr`` is a canonical polynomial: a sorted tuple of ``(monomial, coefficient)`` where a monomial is a sorted tuple of
-atoms. Atoms are :class:`Sym` (a size or an axis, with its range) or :class:`Call` (``//``, ``%``, ``min``, ``max``).
+atoms (``atoms.py``): symbols, and calls of ``//``, ``%``, ``min`` and ``max``.
 Equal values built in different orders are equal objects, which is what makes index maps comparable.
 
 Everything is frozen and hashable, and ``str()`` of any value is valid Python.
@@ -10,7 +10,6 @@ Everything is frozen and hashable, and ``str()`` of any value is valid Python.
 
 from __future__ import annotations
 
-import ast
 import functools
 import math
 import operator
@@ -18,52 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
+from tinycompile.base.atoms import Atom, Call, Monomial, Sym, atom_range, numeric_range
+
 Dim = Union[int, "Expr"]
-Monomial = tuple["Atom", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sym:
-    """A named integer, ``lo <= value < stop``; ``stop`` None means unbounded. Order is by name alone."""
-
-    name: str
-    lo: int = 0
-    stop: Dim | None = None
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def key(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """``fn`` is one of ``//``, ``%``, ``min``, ``max``; the divisor of ``//`` and ``%`` is positive."""
-
-    fn: str
-    lhs: Dim
-    rhs: Dim
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.fn, self.lhs, self.rhs)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __str__(self) -> str:
-        if self.fn in ("min", "max"):
-            return f"{self.fn}({self.lhs}, {self.rhs})"
-        return f"({_wrap(self.lhs)} {self.fn} {_wrap(self.rhs)})"
-
-    @property
-    def key(self) -> str:
-        return str(self)
-
-
-Atom = Union[Sym, Call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +87,6 @@ class Expr:
         raise TypeError(f"the truth of {self} is not known here; use shapes.known() or shapes.same()")
 
 
-def _wrap(d: Dim) -> str:
-    return str(d) if isinstance(d, int) or (len(d.terms) == 1 and d.terms[0][1] == 1 and len(d.terms[0][0]) == 1) else f"({d})"
-
-
 def _term_str(mono: Monomial, coeff: int) -> str:
     body = "*".join(str(a) for a in mono)
     if not body:
@@ -158,10 +110,8 @@ def from_terms(terms: Mapping[Monomial, int]) -> Dim:
     kept = [(m, c) for m, c in terms.items() if c]
     if not kept:
         return 0
-    if len(kept) == 1 and not kept[0][0]:
-        return kept[0][1]
     if len(kept) == 1:
-        return Expr((kept[0],))
+        return Expr((kept[0],)) if kept[0][0] else kept[0][1]
     whole = _recombined(dict(kept))
     if whole is not None:
         return from_terms(whole)
@@ -360,7 +310,7 @@ def _worst_value(d: Expr) -> dict[str, Dim] | None:
     for mono, coeff in d.terms:
         for atom in mono:
             if isinstance(atom, Sym) and atom.name not in inside:
-                rest_low = [_atom_range(o)[0] for o in mono if o != atom]
+                rest_low = [atom_range(o)[0] for o in mono if o != atom]
                 linear = mono.count(atom) == 1 and all(low is not None and low >= 0 for low in rest_low)
                 signs.setdefault(atom, set()).update({coeff < 0} if linear else {True, False})
     for symbol in sorted(signs, key=lambda s: s.stop is None):
@@ -373,68 +323,6 @@ def _worst_value(d: Expr) -> dict[str, Dim] | None:
 
 def _atom_expr(atom: Atom) -> Expr:
     return Expr((((atom,), 1),))
-
-
-def numeric_range(d: Dim) -> tuple[int | None, int | None]:
-    """Inclusive numeric bounds ``(low, high)``; None where unbounded or unknown."""
-    if isinstance(d, int):
-        return d, d
-    low: int | None = 0
-    high: int | None = 0
-    for mono, coeff in d.terms:
-        lo, hi = _mono_range(mono)
-        lo, hi = (_scale(lo, coeff), _scale(hi, coeff)) if coeff > 0 else (_scale(hi, coeff), _scale(lo, coeff))
-        low = None if low is None or lo is None else low + lo
-        high = None if high is None or hi is None else high + hi
-    return low, high
-
-
-def _scale(v: int | None, by: int) -> int | None:
-    return None if v is None else v * by
-
-
-def _mono_range(mono: Monomial) -> tuple[int | None, int | None]:
-    lo, hi = 1, 1  # type: int, int | None
-    for atom in mono:
-        a, b = _atom_range(atom)
-        if a is None or a < 0:
-            return _mixed(mono)
-        lo, hi = lo * a, None if hi is None or b is None else hi * b
-    return lo, hi
-
-
-def _mixed(mono: Monomial) -> tuple[int | None, int | None]:
-    if len(mono) == 1:
-        return _atom_range(mono[0])
-    bounds = [_atom_range(a) for a in mono]
-    if any(a is None or b is None for a, b in bounds):
-        return None, None
-    corners = [1]
-    for a, b in bounds:
-        corners = [c * v for c in corners for v in (a, b) if v is not None]
-    return min(corners), max(corners)
-
-
-def _atom_range(atom: Atom) -> tuple[int | None, int | None]:
-    if isinstance(atom, Sym):
-        top = None if atom.stop is None else numeric_range(atom.stop)[1]
-        return atom.lo, None if top is None else top - 1
-    (alo, ahi), (blo, bhi) = numeric_range(atom.lhs), numeric_range(atom.rhs)
-    if atom.fn == "%":
-        top = None if bhi is None else max(bhi, 1) - 1
-        if alo is not None and alo >= 0 and ahi is not None:
-            top = ahi if top is None else min(top, ahi)
-        return 0, top
-    if atom.fn == "//":
-        blo, bhi = max(blo or 1, 1), None if bhi is None else max(bhi, 1)  # a divisor is positive, whatever its range shows
-        lo = None if alo is None else (0 if bhi is None else alo // bhi) if alo >= 0 else alo // blo
-        hi = None if ahi is None else ahi // blo if ahi >= 0 else (-1 if bhi is None else ahi // bhi)
-        return lo, hi
-    if atom.fn == "min":
-        known = [v for v in (ahi, bhi) if v is not None]
-        return (None if alo is None or blo is None else min(alo, blo)), (min(known) if known else None)
-    known = [v for v in (alo, blo) if v is not None]
-    return (max(known) if known else None), (None if ahi is None or bhi is None else max(ahi, bhi))
 
 
 def symbols(d: Dim) -> set[Sym]:
@@ -510,31 +398,3 @@ def product(dims: Iterable[Dim]) -> Dim:
     for d in dims:
         total = total * d
     return total
-
-
-def parse(text: str) -> Dim:
-    """The inverse of ``str()``. Symbols come back with ``lo=0`` and no stop. Raises ValueError on anything else."""
-    return _from_ast(ast.parse(text, mode="eval").body)
-
-
-_BINARY: dict[type[ast.operator], Callable[[Dim, Dim], Dim]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: floordiv,
-    ast.Mod: mod,
-}
-
-
-def _from_ast(node: ast.expr) -> Dim:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.Name):
-        return sym(node.id)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_from_ast(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return _BINARY[type(node.op)](_from_ast(node.left), _from_ast(node.right))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
-        return _APPLY[node.func.id](_from_ast(node.args[0]), _from_ast(node.args[1]))
-    raise ValueError(f"not an integer expression: {ast.unparse(node)}")

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import numeric_range
 from tinycompile.base.errors import InternalError
 from tinycompile.base.expr import Dim
 
@@ -99,7 +100,7 @@ def same(a: Dim, b: Dim) -> bool:
     diff = a - b
     if isinstance(diff, int):
         return diff == 0
-    low, high = ex.numeric_range(diff)
+    low, high = numeric_range(diff)
     if (low is not None and low > 0) or (high is not None and high < 0) or ex.at_least(diff, 1) or ex.at_least(-diff, 1):
         return False
     return _decide("eq", diff)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Call
 from tinycompile.base.expr import Dim
 from tinycompile.fuse.cost import Cost
 from tinycompile.fuse.deps import Access, analyse, defined, dims_of, names_in
@@ -61,7 +62,7 @@ def _walks_as_one(d: Dim, outer: Axis, inner: Axis) -> bool:
 
 
 def _calls(d: Dim) -> int:
-    return sum(isinstance(a, ex.Call) for mono, _ in ex.terms_of(d) for a in mono)
+    return sum(isinstance(a, Call) for mono, _ in ex.terms_of(d) for a in mono)
 
 
 def _flat(outer: Axis, inner: Axis) -> dict[str, Dim]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Sym
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim, Expr
 from tinycompile.base.meta import TensorMeta
@@ -103,7 +104,7 @@ class _NestRun:
         for mono, coeff in d.terms:
             product: Any = coeff
             for atom in mono:
-                if isinstance(atom, ex.Sym):
+                if isinstance(atom, Sym):
                     product = product * self.values[atom.name].astype(np.int64)
                 else:
                     product = product * _APPLY[atom.fn](self.evaluate(atom.lhs), self.evaluate(atom.rhs))

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinycompile.base import expr as ex
 from tinycompile.base.device import Device
+from tinycompile.base.expr_text import parse
 from tinycompile.ir.source import Config, KernelArg, KernelSource, Source
 
 
@@ -29,7 +30,7 @@ def _plain(value: Any) -> Any:
 
 
 def _dim(value: Any) -> Any:
-    return ex.parse(value["dim"]) if isinstance(value, dict) else value
+    return parse(value["dim"]) if isinstance(value, dict) else value
 
 
 def load_source(text: str) -> Source:

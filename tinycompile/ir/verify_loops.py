@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Call, numeric_range
 from tinycompile.base.errors import VerifyError
-from tinycompile.base.expr import Call, Dim, Expr
+from tinycompile.base.expr import Dim, Expr
 from tinycompile.ir.loops import (
     Buffer,
     Const,
@@ -219,7 +220,7 @@ class _NestCheck:
     def bounds(self, d: Dim, size: Dim) -> None:
         """An affine index of static extents has a tight range: then it must lie inside the dim."""
         affine = isinstance(d, int) or not any(isinstance(a, Call) or len(m) > 1 for m, _ in d.terms for a in m)
-        low, high = ex.numeric_range(d)
+        low, high = numeric_range(d)
         if (
             affine
             and isinstance(size, int)

@@ -9,7 +9,8 @@ from itertools import product
 from typing import Any
 
 from tinycompile.base import expr as ex
-from tinycompile.base.expr import Call, Dim, Expr, Sym
+from tinycompile.base.atoms import Call, Sym
+from tinycompile.base.expr import Dim, Expr
 from tinycompile.base.meta import TensorMeta
 
 _SAMPLED = 4096  # points at which an address map is compared when algebra can't decide

@@ -14,8 +14,9 @@ import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base import shapes
+from tinycompile.base.atoms import Sym
 from tinycompile.base.device import Device
-from tinycompile.base.expr import Dim, Sym
+from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.record import Decompose, Indexed, Op, Pointwise, Reduction, Scan, View

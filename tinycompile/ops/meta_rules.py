@@ -385,33 +385,3 @@ def like(meta: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
 def fresh(shape: Shape, dtype: torch.dtype, device: Device) -> TensorMeta:
     """A fresh row-major tensor."""
     return TensorMeta(shape, dense_strides(shape), dtype, device)
-
-
-# ------------------------------------------------------------------------------------------------------------ reductions
-
-
-def reduced_shape(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
-    """``shape`` with ``dims`` (normalised) removed, or kept as 1."""
-    if keepdim:
-        return tuple(1 if d in dims else s for d, s in enumerate(shape))
-    return tuple(s for d, s in enumerate(shape) if d not in dims)
-
-
-def reduction(x: TensorMeta, dim: int | Sequence[int] | None, keepdim: bool, dtype: torch.dtype) -> TensorMeta:
-    """The row-major result of a reduction over ``dim`` (None or () means all)."""
-    dims = shapes.normalize_dims(dim, x.rank)
-    return fresh(reduced_shape(x.shape, dims, keepdim), dtype, x.device)
-
-
-def require_nonempty(name: str, x: TensorMeta, dim: int | Sequence[int] | None) -> None:
-    """Raise torch's errors for a reduction without identity over no elements."""
-    if not any(is_zero(s) for s in x.shape):
-        return
-    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
-        raise IndexError(
-            f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
-            "with the 'dim' argument."
-        )
-    for d in shapes.normalize_dims(dim, x.rank):
-        if x.shape and is_zero(x.shape[d]):
-            raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.meta import TensorMeta
+from tinycompile.ops import meta_reductions
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops
 from tinycompile.ops.declare import declare, spelled
@@ -31,7 +32,7 @@ def _moment_meta(name: str) -> Any:
                 if name == "std"
                 else "std and var only support floating point and complex dtypes"
             )
-        return rules.reduction(x, dim, keepdim, x.dtype)
+        return meta_reductions.reduction(x, dim, keepdim, x.dtype)
 
     return meta
 
@@ -125,7 +126,7 @@ for _name, _epilogue in (("var_mean", _variance_and_mean), ("std_mean", _deviati
 
 
 def _logsumexp_meta(x: TensorMeta, dim: Dims, keepdim: bool = False) -> TensorMeta:
-    return rules.reduction(x, dim, keepdim, rules.float_type(x.dtype))
+    return meta_reductions.reduction(x, dim, keepdim, rules.float_type(x.dtype))
 
 
 def _as_float(b: Builder, x: Value, **attrs: Any) -> Value:
@@ -153,7 +154,7 @@ def _vector_norm_meta(x: TensorMeta, ord: Any = 2, dim: Dims = None, keepdim: bo
         raise RuntimeError(
             f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {rules.type_name(x.dtype)}"
         )
-    return rules.reduction(x, dim, keepdim, dtype or x.dtype)
+    return meta_reductions.reduction(x, dim, keepdim, dtype or x.dtype)
 
 
 def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.meta import TensorMeta
+from tinycompile.ops import meta_reductions
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import ops
 from tinycompile.ops.declare import declare, spelled
@@ -54,11 +55,11 @@ def sum_dtype(x: TensorMeta, dtype: torch.dtype | None) -> torch.dtype:
 
 
 def _sum_meta(x: TensorMeta, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> TensorMeta:
-    return rules.reduction(x, dim, keepdim, sum_dtype(x, dtype))
+    return meta_reductions.reduction(x, dim, keepdim, sum_dtype(x, dtype))
 
 
 def _prod_meta(x: TensorMeta, dim: int | None = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> TensorMeta:
-    return rules.reduction(x, dim, keepdim, sum_dtype(x, dtype))
+    return meta_reductions.reduction(x, dim, keepdim, sum_dtype(x, dtype))
 
 
 def _mean_meta(x: TensorMeta, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> TensorMeta:
@@ -73,7 +74,7 @@ def _mean_meta(x: TensorMeta, dim: Dims = None, keepdim: bool = False, dtype: to
             "mean(): could not infer output dtype. Optional dtype must be either a floating point or complex dtype. "
             f"Got: {rules.type_name(chosen)}"
         )
-    return rules.reduction(x, dim, keepdim, chosen)
+    return meta_reductions.reduction(x, dim, keepdim, chosen)
 
 
 def _accumulated(b: Builder, x: Value, dtype: torch.dtype | None = None, **attrs: Any) -> Value:
@@ -139,7 +140,7 @@ declare(
 
 
 def _count_meta(x: TensorMeta, dim: Dims = None) -> TensorMeta:
-    return rules.reduction(x, dim, False, torch.int64)
+    return meta_reductions.reduction(x, dim, False, torch.int64)
 
 
 def _is_nonzero(b: Builder, x: Value, **attrs: Any) -> Value:
@@ -164,7 +165,7 @@ declare(
 
 
 def _any_meta(x: TensorMeta, dim: Dims = None, keepdim: bool = False) -> TensorMeta:
-    return rules.reduction(x, dim, keepdim, torch.uint8 if x.dtype == torch.uint8 else torch.bool)
+    return meta_reductions.reduction(x, dim, keepdim, torch.uint8 if x.dtype == torch.uint8 else torch.bool)
 
 
 def _eager_over(fn: Any) -> Any:
@@ -195,8 +196,8 @@ for _name in ("any", "all"):
 
 def _extreme_meta(name: str) -> Any:
     def meta(x: TensorMeta, dim: Dims = (), keepdim: bool = False) -> TensorMeta:
-        rules.require_nonempty(name, x, dim)
-        return rules.reduction(x, dim, keepdim, x.dtype)
+        meta_reductions.require_nonempty(name, x, dim)
+        return meta_reductions.reduction(x, dim, keepdim, x.dtype)
 
     return meta
 
@@ -208,7 +209,7 @@ def _whole_meta(name: str) -> Any:
                 f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with "
                 "the 'dim' argument."
             )
-        return rules.reduction(x, None, False, x.dtype)
+        return meta_reductions.reduction(x, None, False, x.dtype)
 
     return meta
 
@@ -222,16 +223,16 @@ def _position_meta(name: str) -> Any:
     def meta(x: TensorMeta, dim: int | None = None, keepdim: bool = False) -> TensorMeta:
         if x.dtype == torch.bool:
             raise NotImplementedError(f"\"{name}_cpu\" not implemented for 'Bool'")
-        rules.require_nonempty(name, x, dim)
-        return rules.reduction(x, dim, keepdim, torch.int64)
+        meta_reductions.require_nonempty(name, x, dim)
+        return meta_reductions.reduction(x, dim, keepdim, torch.int64)
 
     return meta
 
 
 def _along_meta(name: str) -> Any:
     def meta(x: TensorMeta, dim: int, keepdim: bool = False) -> Metas:
-        rules.require_nonempty(name, x, dim)
-        values = rules.reduction(x, dim, keepdim, x.dtype)
+        meta_reductions.require_nonempty(name, x, dim)
+        values = meta_reductions.reduction(x, dim, keepdim, x.dtype)
         return values, rules.fresh(values.shape, torch.int64, x.device)
 
     return meta

@@ -12,6 +12,7 @@ import torch
 
 from tinycompile.base import shapes
 from tinycompile.base.meta import TensorMeta
+from tinycompile.ops import meta_reductions
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops, row_major, widen
 from tinycompile.ops.declare import declare, spelled
@@ -21,7 +22,7 @@ from tinycompile.ops.scalar import Builder, Value
 
 
 def _stats_meta(x: TensorMeta, dim: int) -> Metas:
-    found = rules.reduction(x, dim, True, x.dtype)
+    found = meta_reductions.reduction(x, dim, True, x.dtype)
     return found, found
 
 

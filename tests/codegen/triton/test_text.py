@@ -10,6 +10,7 @@ import torch
 from tests.codegen.triton.harness import emitted
 from tests.codegen.triton.nests import F32, Build
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Sym
 from tinycompile.base.expr import sym
 from tinycompile.codegen.triton.imports import helpers, import_lines
 from tinycompile.codegen.triton.indexing import Names, at_least_zero, dim_text
@@ -18,7 +19,7 @@ from tinycompile.ir.graph import Location
 pytestmark = pytest.mark.pure
 
 
-def name(s: ex.Sym) -> str:
+def name(s: Sym) -> str:
     return s.name
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Call
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim, Expr
 from tinycompile.ir.loops import Axis, Buffer, Const, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
@@ -310,10 +311,10 @@ def _divisors(flat: FlatNest, axis: Axis) -> Iterator[int]:
                     yield k
 
 
-def _calls(d: Dim) -> Iterator[ex.Call]:
+def _calls(d: Dim) -> Iterator[Call]:
     if isinstance(d, Expr):
         for atom in (a for mono, _ in d.terms for a in mono):
-            if isinstance(atom, ex.Call):
+            if isinstance(atom, Call):
                 yield atom
                 yield from _calls(atom.lhs)
                 yield from _calls(atom.rhs)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinycompile.base import expr as ex
-from tinycompile.base.expr import Call, Dim
+from tinycompile.base.atoms import Atom, Call, Sym
+from tinycompile.base.expr import Dim
 
 Namer = Callable[[str], str]
 
@@ -44,8 +45,8 @@ def _term(factors: list[str], coeff: int) -> str:
     return "*".join(factors if coeff == 1 else [*factors, c_int(coeff)])
 
 
-def _atom(atom: ex.Atom, name: Namer) -> str:
-    if isinstance(atom, ex.Sym):
+def _atom(atom: Atom, name: Namer) -> str:
+    if isinstance(atom, Sym):
         return name(atom.name)
     return _call(atom, name)
 

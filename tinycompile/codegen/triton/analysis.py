@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Atom, Sym
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
@@ -225,8 +226,8 @@ def reach(offset: Dim, analysis: Analysis) -> int:
     return total
 
 
-def _atom_reach(atom: ex.Atom, axes: Mapping[str, int], analysis: Analysis) -> int:
-    if isinstance(atom, ex.Sym):
+def _atom_reach(atom: Atom, axes: Mapping[str, int], analysis: Analysis) -> int:
+    if isinstance(atom, Sym):
         if atom.name in axes:
             return max(axes[atom.name] - 1, 0)
         if atom.name in analysis.hints:

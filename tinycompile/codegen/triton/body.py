@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Sym
 from tinycompile.base.expr import Dim, Expr
 from tinycompile.codegen.triton.analysis import INT32_MAX, Analysis, Forms, axes_in, names_of, reach
 from tinycompile.codegen.triton.bounds import magnitudes
@@ -34,7 +35,7 @@ class Body:
     schedule: Schedule
     pointers: Mapping[str, str]
     fast: bool
-    size: Callable[[ex.Sym], str]
+    size: Callable[[Sym], str]
     axes: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     inline: dict[str, str] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class Body:
 
     # expressions ---------------------------------------------------------------------------------------------------------
 
-    def symbol(self, s: ex.Sym) -> str:
+    def symbol(self, s: Sym) -> str:
         """An axis, an indirect index or a size."""
         if s.name in self.axes:
             return self.axes[s.name]

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterable
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Sym
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
@@ -48,11 +49,7 @@ class _Emitter:
         self.kernel, self.plan, self.analysis, self.schedule, self.name = kernel, plan, analysis, chosen, name
         self.out = Writer()
         buffers = tuple(dict.fromkeys((*kernel.reads, *kernel.writes)))
-        own = (
-            {"part", "part_count", "published", "lane", "row_size", "values_start", shared_rows.SCRATCH}
-            if chosen.shared
-            else set()
-        )
+        own = shared_rows.NAMES if chosen.shared else frozenset()
         blocks = own | set(chosen.constants) | {f"{d.name}_mask" for d in chosen.dims}
         self.names = Names(frozenset(blocks | set(helpers()) | {name} | {s.symbol for s in plan.sizes}))
         self.pointers = {b: self.names.fresh(f"{b}_ptr") for b in buffers}
@@ -108,7 +105,7 @@ class _Emitter:
         big = self.analysis.hint(value) > 2**31 - 1
         return KernelArg(name, "size", "int64" if big else "int32", value, ex.divisible_by(value, 16))
 
-    def size(self, s: ex.Sym) -> str:
+    def size(self, s: Sym) -> str:
         """A size symbol becomes an argument of the kernel."""
         if s.name not in self.analysis.hints:
             raise BackendError(f"{self.name}: {s.name} is neither an axis, a value nor a size")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Atom, Sym
 from tinycompile.base.expr import Dim
 
 _TAKEN = frozenset({"tl", "triton", "libdevice", "range", "float", "int", "i", "row", "col", "outer", "program", "min", "max"})
@@ -31,7 +32,7 @@ class Names:
         return name
 
 
-def dim_text(d: Dim, symbol: Callable[[ex.Sym], str]) -> str:
+def dim_text(d: Dim, symbol: Callable[[Sym], str]) -> str:
     """``d`` as source; ``symbol`` spells each symbol. Numerators known non-negative use ``//`` and ``%``."""
     if isinstance(d, int):
         return str(d)
@@ -44,8 +45,8 @@ def dim_text(d: Dim, symbol: Callable[[ex.Sym], str]) -> str:
     return text
 
 
-def _atom_text(atom: ex.Atom, symbol: Callable[[ex.Sym], str]) -> str:
-    if isinstance(atom, ex.Sym):
+def _atom_text(atom: Atom, symbol: Callable[[Sym], str]) -> str:
+    if isinstance(atom, Sym):
         return symbol(atom)
     left, right = dim_text(atom.lhs, symbol), dim_text(atom.rhs, symbol)
     if atom.fn in ("min", "max"):
@@ -60,7 +61,7 @@ def wrap(text: str) -> str:
     return text if re.fullmatch(r"[\w.]+", text) else f"({text})"
 
 
-def at_least_zero(d: Dim, symbol: Callable[[ex.Sym], str]) -> str:
+def at_least_zero(d: Dim, symbol: Callable[[Sym], str]) -> str:
     """``d >= 0`` as ``a >= c`` or ``a < c``: only strict bounds keep Triton's knowledge of runs of equal mask bits."""
     terms = dict(ex.terms_of(d))
     constant = terms.pop((), 0)

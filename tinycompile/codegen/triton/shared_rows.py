@@ -37,6 +37,7 @@ from tinycompile.ir.sharing import MOST_ELEMENTS, MOST_PARTS, shareable
 from tinycompile.ir.source import Config
 
 SCRATCH = "scratch_ptr"
+NAMES = frozenset({"part", "part_count", "published", "lane", "row_size", "values_start", SCRATCH})  # taken in a kernel
 BLOCK_BYTES = 16 << 10  # of a row that a program takes at once
 PART_BYTES = 32 << 10  # of a row: some hundred parts are in flight, and all of them fit in the L2
 THREAD_BYTES = 64  # of a block that a thread takes
