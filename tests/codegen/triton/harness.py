@@ -12,7 +12,7 @@ from tinycompile.base import expr as ex
 from tinycompile.base.target import H100, Target
 from tinycompile.codegen.triton.emit import emit_kernel
 from tinycompile.ir.loops_reference import run_loops
-from tinycompile.ir.source import KernelSource
+from tinycompile.ir.source import Config, KernelArg, KernelSource
 from tinycompile.runtime.interpreter_worker import worker
 
 RTOL = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 2e-6, torch.float64: 1e-14}
@@ -77,12 +77,37 @@ def compare(name: str, got: torch.Tensor, want: torch.Tensor, rtol: float | None
         raise AssertionError(f"{name}: {error}\n{text}") from None
 
 
+_CALLS_LIBDEVICE = """
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def bare(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, libdevice.FUNCTION(tl.load(x_ptr + i)))
+"""
+
+
+@functools.cache
+def library_frame(function: str, dtype: torch.dtype, arch: int) -> int:
+    """The bytes that libdevice's function keeps on the stack (a table, no spill), by the installed Triton: those of a kernel
+    that does nothing but call it."""
+    from tinycompile.runtime.triton_build import compile_offline
+
+    args = tuple(KernelArg(name, "pointer", str(dtype)[6:]) for name in ("x", "out"))
+    text = _CALLS_LIBDEVICE.replace("FUNCTION", function)
+    return compile_offline(KernelSource("bare", "triton", text, args, (1,), (Config((("BLOCK", 128),)),)), arch).spills
+
+
 def offline_ok(source: KernelSource, arch: int, vectors: bool = False) -> None:
     """Compiles without spills, with 16-byte loads where the case is aligned and contiguous."""
     from tinycompile.runtime.triton_build import compile_offline
 
     built = compile_offline(source, arch)
-    assert built.spills == 0, f"{source.name} spills {built.spills} bytes on sm_{arch}\n{source.text}"
+    frame = library_frame("tan", torch.float32, arch) if "libdevice.tan(" in source.text else 0
+    assert built.spills == frame, f"{source.name} spills {built.spills} bytes on sm_{arch}\n{source.text}"
     if vectors:
         assert "ld.global" in built.ptx
         wide = [

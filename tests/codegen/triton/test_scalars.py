@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.codegen.triton.harness import check, emitted, interpret, offline_ok
+from tests.codegen.triton.harness import check, emitted, interpret, library_frame, offline_ok
 from tests.codegen.triton.nests import Build, Case
 from tinycompile.ops.scalar import SCALAR_OPS
 from tinycompile.runtime.triton_build import compile_offline
@@ -259,4 +259,4 @@ def test_every_op_compiles(dtype: torch.dtype, arch: int) -> None:
 
 @pytest.mark.parametrize("op", FRAMED)
 def test_float64_circular_functions_keep_a_table(op: str) -> None:
-    assert compile_offline(emitted(op_case(op, torch.float64)), 90).spills == 40
+    assert compile_offline(emitted(op_case(op, torch.float64)), 90).spills == library_frame(op, torch.float64, 90) > 0
