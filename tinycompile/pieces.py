@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from tinycompile.backends import Backend, generates_code, graph_device, lookup_backend, takes_halves
+from tinycompile.base import torch_private
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, RecompileLimitWarning
@@ -133,7 +134,7 @@ class Piece:
     def can_be_redone(self, entry: CacheEntry, error: Exception) -> bool:
         """Whether compiled code failed, before any effect: a kernel that met a bad index, say, or a library function."""
         tell_holdings(error)
-        if getattr(error, COMMITTED, False):
+        if getattr(error, COMMITTED, False) or torch_private.is_end_of_recomputation(error):
             return False
         if entry.compiled is None or callable(self.options.backend):
             return isinstance(error, KernelError)
@@ -217,6 +218,9 @@ class Piece:
                 self._internal_error(entry, error)
         elif self.options.fullgraph and not captured.user_exception:
             raise GraphBreakError("\n".join(str(b) for b in captured.breaks))
+        for b in captured.breaks:
+            if b.id == "internal-error":
+                self._tell_of_error(entry, b.reason, f"what failed, at {b.location}, runs eagerly")
         entry.captured = captured.guarded_for(entry.compiled.aligned_inputs if entry.compiled else ()).released()
         entry.guard = entry.captured.guard
         entry.artifacts["1_guards.py"] = entry.captured.guard_source
@@ -282,9 +286,13 @@ class Piece:
     def _internal_error(self, entry: CacheEntry, error: Exception) -> None:
         if config.on_error == "raise":
             raise error
+        self._tell_of_error(entry, f"{type(error).__name__}: {error}", "it runs eagerly")
+
+    def _tell_of_error(self, entry: CacheEntry, what: str, then: str) -> None:
+        """One warning, with the folder of what was made until then."""
         folder = _write_artifacts(entry, Path(tempfile.gettempdir()) / f"tinycompile-error-{os.getpid()}-{next(_serial)}")
         where = f"Artifacts: {folder}" if folder else "Its artifacts could not be written"
-        warn(f"tinycompile failed on {self.__name__} ({type(error).__name__}: {error}); it runs eagerly. {where}")
+        warn(f"tinycompile failed on {self.__name__} ({what}); {then}. {where}")
 
     def _log_capture(self, captured: Captured) -> None:
         for b in captured.breaks:

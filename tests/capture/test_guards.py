@@ -476,3 +476,36 @@ def test_what_broke_for_one_kind_does_not_break_for_another(odd, resume):
     assert torch.equal(compiled(X), X + 1)
     first = compiled._entries[0]
     assert first.compiled is not None and not first.captured.breaks and first.guard(X)
+
+
+class WithHook:
+    def __getattr__(self, name: str) -> int:
+        if name == "absent":
+            raise AttributeError(name)
+        return len(name)
+
+
+def reads_through_a_hook(x, obj):
+    return x * obj.number, hasattr(obj, "absent"), getattr(obj, "absent", 9)
+
+
+def test_an_attribute_that_getattr_answered_for_comes_to_exist() -> None:
+    x, obj = torch.ones(3), WithHook()
+    f = CompiledFunction(reads_through_a_hook, Options(backend="eager"))
+
+    def answer() -> list[float | bool]:
+        product, there, absent = f(x, obj)
+        return [product[0].item(), there, absent]
+
+    assert answer() == [6, False, 9]
+    obj.number = 100
+    assert answer() == [100, False, 9]
+    obj.absent = 1
+    assert answer() == [100, True, 1]
+    del obj.number
+    WithHook.number = 7
+    try:
+        assert answer() == [7, True, 1]
+    finally:
+        del WithHook.number
+    assert answer() == [6, True, 1]

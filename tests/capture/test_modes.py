@@ -167,3 +167,19 @@ def test_a_module_under_inference_mode_is_one_graph():
         for x in (X, net(X)):
             torch.testing.assert_close(compiled(x), net(x))
     torch.testing.assert_close(compiled(X), net(X))
+
+
+def test_gradients_switched_on_within_inference_mode() -> None:
+    def fn(x):
+        with torch.enable_grad():
+            y = x * 2
+        return y, y.requires_grad
+
+    f = tinycompile.compile(fn, backend="eager")
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        with torch.inference_mode():
+            y, required = f(x)
+        assert y.is_inference() and not y.requires_grad and not required
+    y, required = f(x)
+    assert y.requires_grad and required

@@ -6,14 +6,18 @@ import os
 import subprocess
 import sys
 import traceback
+from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import tinycompile
+from tinycompile.base.errors import InternalError
+from tinycompile.capture.execute import HANDLERS
 
 pytestmark = pytest.mark.cpu
 
@@ -205,3 +209,64 @@ def test_remainders_by_a_number(divisor: float) -> None:
     x = torch.tensor([-1.0, 2.0, 7.25])
     for fn in (lambda x: x % divisor, lambda x: x // divisor, lambda x: torch.remainder(x, divisor)):
         assert torch.equal(tinycompile.compile(fn, backend="triton")(x), fn(x))
+
+
+class _Mapping:
+    def keys(self) -> list[str]:
+        return ["a", "b"]
+
+    def __getitem__(self, key: str) -> str:
+        return key * 2
+
+
+def _takes_keywords(x: torch.Tensor, **kw: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+    return x + len(kw), kw
+
+
+@pytest.mark.parametrize("given", [({}, {"s": 2}, {"z": 1, "s": 4}), (UserDict(a=1), _Mapping(), {"a": 1})])
+def test_keywords_of_any_mapping(given: tuple[Any, ...]) -> None:
+    f = tinycompile.compile(lambda x, kw: _takes_keywords(x, **kw), backend="eager")
+    for kw in given:
+        made, got = f(torch.zeros(1), kw)
+        assert (made.item(), list(got.items())) == (len(kw.keys()), [(k, kw[k]) for k in kw.keys()])
+
+
+def test_keywords_of_what_is_no_mapping() -> None:
+    f = tinycompile.compile(lambda x, kw: _takes_keywords(x, **kw), backend="eager")
+    with pytest.raises(TypeError, match=r"argument after \*\* must be a mapping, not int"):
+        f(torch.zeros(1), 3)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_compiled_code_in_a_checkpoint(reentrant: bool) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (torch.tanh(x * w) ** 2).sum(1)
+
+    f = tinycompile.compile(fn)
+    for _ in range(3):
+        grads = []
+        x, w = torch.randn(4, 3), torch.randn(3)
+        for g in (fn, f):
+            leaves = [t.clone().requires_grad_() for t in (x, w)]
+            checkpoint(g, *leaves, use_reentrant=reentrant).sum().backward()
+            grads.append([t.grad for t in leaves])
+        torch.testing.assert_close(*grads)
+
+
+def test_a_fault_of_capture_gives_eagers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*_: Any) -> None:
+        raise InternalError("a fault of capture's")
+
+    def fn(x: torch.Tensor) -> list[torch.Tensor]:
+        y = x + 1
+        return [y * 2, x[0:1]]
+
+    monkeypatch.setitem(HANDLERS, "BUILD_LIST", faulty)
+    f = tinycompile.compile(fn)
+    x = torch.ones(3)
+    with tinycompile.config.patch(on_error="eager"), pytest.warns(tinycompile.FallbackWarning, match="a fault of capture's"):
+        torch.testing.assert_close(f(x), fn(x))
+    assert f.breaks[0].id == "internal-error"
+    torch.testing.assert_close(f(x), fn(x))
+    with tinycompile.config.patch(on_error="raise"), pytest.raises(InternalError, match="a fault of capture's"):
+        tinycompile.compile(fn)(x)

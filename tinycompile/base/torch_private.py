@@ -335,6 +335,11 @@ def addmm_activation(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, use_g
     return _addmm_activation(bias, a, b, use_gelu=use_gelu)
 
 
+def is_end_of_recomputation(error: BaseException) -> bool:
+    """Whether this is how ``torch.utils.checkpoint`` leaves a function that it runs again, once all it needs was saved."""
+    return type(error).__module__ == "torch.utils.checkpoint" and type(error).__name__ == "_StopRecomputationError"
+
+
 def in_use() -> dict[str, bool]:
     """Which private ways this build of torch offers."""
     return {

@@ -117,6 +117,12 @@ _ALL = (
         "the frame runs in eager Python so that the error is Python's own",
         "If the exception is expected, raise it outside the compiled function.",
     ),
+    BreakKind(
+        "internal-error",
+        "Capture itself failed",
+        "this is a fault of tinycompile's; what it can't follow runs in eager Python",
+        "Report it, with the folder that the warning names. TINYCOMPILE_ON_ERROR=raise shows where it failed.",
+    ),
     BreakKind("generator", "The function is a generator or a coroutine", "its frame outlives the call", _UNSUPPORTED),
     BreakKind(
         "iterator",

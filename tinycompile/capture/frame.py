@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.config import config
 from tinycompile.base.errors import InternalError
 from tinycompile.capture.breaks import Break, GraphBreak, NotRebuildable
 from tinycompile.capture.captured import Captured, CaptureOptions
@@ -102,7 +103,10 @@ class _Attempt:
                 self._broke(error, "recursion", "Python's recursion limit was reached")
             except Exception as error:
                 if _is_ours(error):
-                    raise
+                    if config.on_error == "raise":
+                        raise
+                    self._broke(error, "internal-error", f"{type(error).__name__}: {error}")
+                    return
                 self._broke(error, "user-exception", f"{type(error).__name__}: {error}")
 
     def _broke(self, error: Exception, kind: str, reason: str) -> None:

@@ -39,3 +39,5 @@ def guard_modes(tr: Tracer) -> None:
             check(f"{now.name}() == {state.name}", f"autocast: {state.value}")
     dtype = tr.guards.hold(torch.get_default_dtype(), str(torch.get_default_dtype()).removeprefix("torch."))
     tr.guards.state_check(f"_default_dtype() is {dtype.name}", f"the default dtype is {dtype.value}")
+    if inference and tr.grad_enabled:
+        raise GraphBreak("grad-mode", "gradients are switched on within inference mode, which takes none")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.capture import strings
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.constant import NONE, Const
-from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.mapping import DictValue, pairs_of_mapping
 from tinycompile.capture.values.opaque import Opaque
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue
@@ -124,7 +124,9 @@ def dict_merge(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``f(**a, **b)``: a repeated key is an error."""
     other = frame.stack.pop()
     target = _grown(tr, frame, ins)
-    for key, value in other.pairs(tr):
+    if not other.has_attr(tr, "keys"):
+        raise TypeError(f"argument after ** must be a mapping, not {other.python_type(tr).__name__}")
+    for key, value in pairs_of_mapping(tr, other):
         if target.contains(tr, key):
             raise TypeError(f"got multiple values for keyword argument {key.constant(tr)!r}")
         target.set_item(tr, key, value)

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 
+def pairs_of_mapping(tr: Tracer, mapping: Value) -> Iterator[tuple[Value, Value]]:
+    """Keys and values of a dict, or of anything with ``keys()`` and ``[key]``."""
+    if isinstance(mapping, DictValue):
+        yield from mapping.pairs(tr)
+    else:
+        for key in list(mapping.call_method(tr, "keys", [], {}).iterate(tr)):
+            yield key, mapping.get_item(tr, key)
+
+
 class DictValue(Value):
     """A dict. ``items`` maps ``key.key()`` to the key and the value, which may be Lazy."""
 
@@ -108,12 +117,11 @@ class DictValue(Value):
 
     def update(self, tr: Tracer, other: Value) -> None:
         """``dict.update`` from a mapping or pairs."""
-        if isinstance(other, DictValue):
-            for key, value in other.pairs(tr):
+        if isinstance(other, DictValue) or (
+            not isinstance(other, (IteratorValue, SequenceValue)) and other.has_attr(tr, "keys")
+        ):
+            for key, value in pairs_of_mapping(tr, other):
                 self.set_item(tr, key, value)
-        elif not isinstance(other, (IteratorValue, SequenceValue)) and other.has_attr(tr, "keys"):
-            for key in list(other.call_method(tr, "keys", [], {}).iterate(tr)):
-                self.set_item(tr, key, other.get_item(tr, key))
         else:
             for pair in other.iterate(tr):
                 key, value = pair.iterate(tr)

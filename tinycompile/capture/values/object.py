@@ -160,9 +160,10 @@ class ObjectValue(Value):
     def missing(self, tr: Tracer, name: str) -> Value:
         """Neither the instance nor its class has the attribute."""
         hook = class_lookup(type(self.obj), "__getattr__")
-        if hook is None:
-            self._not_shadowed(tr, name)
+        self._not_shadowed(tr, name)
+        if class_lookup(type(self.obj), name) is None:  # else what it has raised an AttributeError
             tr.inherited(type(self.obj), object, name)  # nor does any class come to have it
+        if hook is None:
             raise no_attribute(self, type(self.obj), name)
         return tr.class_member(*hook[:1], "__getattr__", hook[1]).call(tr, [self, Const(name)], {})
 
