@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import deque
+from collections.abc import Mapping
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -58,13 +59,18 @@ def annotations_of(r: Rebuilder, value: Value) -> str:
     return f"{{{', '.join(f'{k}: {v}' for k, v in zip(flat[::2], flat[1::2], strict=True))}}}"
 
 
+def _set_attributes(r: Rebuilder, name: str, shadow: Mapping[str, Any]) -> None:
+    """Past the class's own ``__setattr__``, which has been followed already."""
+    for at, v in shadow.items():
+        if v is not DELETED:
+            r.statements.append(f"{r.held(object, 'object')}.__setattr__({name}, {at!r}, {r.expr(v)})")
+
+
 def new_object(r: Rebuilder, value: NewObject) -> str:
     cls = type(value.obj)
     name = r.names[id(value)] = r.tr.guards.names.take(identifier(cls.__name__.lower()))
     r.statements.append(f"{name} = {r.held(object, 'object')}.__new__({r.held(cls, cls.__name__)})")
-    for at, v in value.shadow.items():
-        if v is not DELETED:
-            r.statements.append(f"{r.held(object, 'object')}.__setattr__({name}, {at!r}, {r.expr(v)})")
+    _set_attributes(r, name, value.shadow)
     return name
 
 
@@ -78,9 +84,7 @@ def exception(r: Rebuilder, value: ExceptionValue) -> str:
     r.statements.append(f"{name} = {r.held(cls, cls.__name__)}.__new__({r.held(cls, cls.__name__)}, *{args})")
     if not isinstance(error, BaseExceptionGroup):
         r.statements.append(f"{name}.args = {args}")
-    for at, v in value.shadow.items():
-        if v is not DELETED:
-            r.statements.append(f"{r.held(object, 'object')}.__setattr__({name}, {at!r}, {r.expr(v)})")
+    _set_attributes(r, name, value.shadow)
     if value.notes is not None:
         r.statements.append(f"{name}.__notes__ = {r.expr(value.notes)}")
     return name
@@ -150,9 +154,7 @@ def container(r: Rebuilder, value: NewContainer) -> str:
             items = list(base.items.values()) if isinstance(base, SetValue) else base.values(r.tr)
             method = "update" if isinstance(base, SetValue) else "extend"
             r.statements.append(f"{kind}.{method}({name}, {r.tuple_([r.expr(v) for v in items])})")
-    for at, v in value.shadow.items():
-        if v is not DELETED:
-            r.statements.append(f"{r.held(object, 'object')}.__setattr__({name}, {at!r}, {r.expr(v)})")
+    _set_attributes(r, name, value.shadow)
     return name
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import tinycompile.codegen.cpp.emit as cpp
 import tinycompile.codegen.cpp.horizontal as cpp_horizontal
@@ -13,7 +12,7 @@ import tinycompile.codegen.triton.horizontal as triton_horizontal
 from tinycompile.base import expr as ex
 from tinycompile.base.target import Target
 from tinycompile.codegen.wrapper import emit_wrapper, extern_name
-from tinycompile.ir.loops import ExternCall, TensorView
+from tinycompile.ir.loops import ExternCall, TensorView, views_in
 from tinycompile.ir.plan import Alloc, Kernel, Plan
 from tinycompile.ir.source import KernelArg, KernelSource, Source
 
@@ -66,13 +65,5 @@ def _aligned(plan: Plan, kernels: Iterable[KernelSource]) -> tuple[int, ...]:
     read = {a.name for k in kernels for a in k.args if a.kind == "pointer"}
     for step in plan.steps:
         if isinstance(step, ExternCall) and step.kind == "extern":
-            read |= {v.buffer for v in _views((step.args, tuple(v for _, v in step.kwargs)))}
+            read |= {v.buffer for v in views_in((step.args, tuple(v for _, v in step.kwargs)))}
     return tuple(i for i, name in enumerate(plan.inputs) if name in read)
-
-
-def _views(value: Any) -> Iterator[TensorView]:
-    if isinstance(value, TensorView):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for v in value:
-            yield from _views(v)

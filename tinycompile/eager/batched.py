@@ -252,6 +252,11 @@ def write_item(target: Any, index: Any, value: Any) -> None:
     view = target[index]
     if any(isinstance(p, (Tensor, torch.Tensor, list)) for p in (index if isinstance(index, tuple) else (index,))):
         raise NotImplementedError("vmap: writing at index tensors has no batching rule; use index_put or torch.where")
+    write_view(view, value)
+
+
+def write_view(view: Any, value: Any) -> None:
+    """Copy a tensor into a view, but for dims of size 1 that it has in front; or fill the view with a number."""
     if isinstance(value, (Tensor, torch.Tensor)):
         while len(value.shape) > len(view.shape) and value.shape[0] == 1:
             value = value[0]

@@ -15,7 +15,7 @@ import torch
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
-from tinycompile.eager.batched import BatchedTensor, level_of, overwrite
+from tinycompile.eager.batched import BatchedTensor, level_of, overwrite, write_view
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.recording import call_torch, edge_of
 from tinycompile.eager.saved import OpNode, node_name
@@ -102,13 +102,7 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
 def write_item(target: Tensor, index: Any, value: Any) -> None:
     """``target[index] = value``."""
     if is_basic(index):
-        view = basic_view(target, index)
-        if isinstance(value, (Tensor, torch.Tensor)):
-            while len(value.shape) > len(view.shape) and value.shape[0] == 1:
-                value = value[0]
-            view.copy_(value)
-        else:
-            view.fill_(value)
+        write_view(basic_view(target, index), value)
         return
     check_writable(target)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tinycompile.fuse.cost import Cost
 from tinycompile.fuse.deps import Facts, Reach, Step, predecessors, reads_of, writes_of
 from tinycompile.fuse.legality import Group, Refusal, group_of, merge, shared_reads
+from tinycompile.fuse.order import dependence_order
 from tinycompile.fuse.weave import Weaver
 from tinycompile.ir.loops import ExternCall, Nest
 from tinycompile.ir.plan import Decision
@@ -171,24 +172,9 @@ class _Grouping:
         """The nodes in dependence order, otherwise in program order."""
         needs: dict[int, set[int]] = {i: set() for i in self.nodes}
         for i, before in enumerate(self.before):
-            needs[self.owner[i]] |= {self.owner[j] for j in before}
-        feeds: dict[int, list[int]] = {i: [] for i in self.nodes}
-        for i, before in needs.items():
-            before.discard(i)
-            for j in before:
-                feeds[j].append(i)
-        ready = [i for i, before in needs.items() if not before]
-        heapq.heapify(ready)
-        done: list[Group | ExternCall] = []
-        while ready:
-            i = heapq.heappop(ready)
-            done.append(self.nodes[i])
-            for j in feeds[i]:
-                needs[j].discard(i)
-                if not needs[j]:
-                    heapq.heappush(ready, j)
-        assert len(done) == len(self.nodes), "fusion made a cycle"
-        return done
+            owner = self.owner[i]
+            needs[owner] |= {self.owner[j] for j in before} - {owner}
+        return [self.nodes[i] for i in dependence_order(needs)]
 
 
 def _known(facts: Facts | None) -> Facts:

@@ -7,7 +7,6 @@ buffers and in the number of elements alone: each access walks its buffer elemen
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
 from tinycompile.fuse.cost import Cost
 from tinycompile.fuse.deps import Reach, Step, analyse, defined, may_fail, predecessors
+from tinycompile.fuse.order import dependence_order
 from tinycompile.ir.loops import Const, Load, Nest, Reduce, Scalar, Scan, Statement, Store
 from tinycompile.ir.plan import Decision
 
@@ -74,22 +74,10 @@ def _ordered(steps: Sequence[Step], before: Sequence[set[int]], members: dict[in
     needs: dict[int, set[int]] = {h: set() for h in dict.fromkeys(home)}
     for i, earlier in enumerate(before):
         needs[home[i]] |= {home[j] for j in earlier} - {home[i]}
-    feeds: dict[int, list[int]] = {h: [] for h in needs}
-    for h, earlier in needs.items():
-        for j in earlier:
-            feeds[j].append(h)
-    ready = [h for h, earlier in needs.items() if not earlier]
-    heapq.heapify(ready)
     done: list[Step | Together] = []
-    while ready:
-        h = heapq.heappop(ready)
+    for h in dependence_order(needs):
         nests = tuple(s for s in (steps[i] for i in members.get(h, ())) if isinstance(s, Nest))
         done.append(Together(nests) if len(nests) > 1 else steps[h])
-        for j in feeds[h]:
-            needs[j].discard(h)
-            if not needs[j]:
-                heapq.heappush(ready, j)
-    assert len(done) == len(needs), "horizontal fusion made a cycle"
     return done
 
 

@@ -11,6 +11,7 @@ may reorder freely within the data dependences. Loads and stores of one buffer i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -145,6 +146,15 @@ class TensorView:
     buffer: str
     meta: TensorMeta
     alias: str = ""
+
+
+def views_in(value: Any) -> Iterator[TensorView]:
+    """The views among arguments or outputs, also in tuples and lists."""
+    if isinstance(value, TensorView):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from views_in(item)
 
 
 @dataclass(frozen=True, slots=True)

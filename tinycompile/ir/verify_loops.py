@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -25,6 +24,7 @@ from tinycompile.ir.loops import (
     Statement,
     Store,
     TensorView,
+    views_in,
 )
 from tinycompile.ir.loops_text import print_statement
 from tinycompile.ops.scalar import REDUCTIONS, SCALAR_OPS, SCANS
@@ -61,7 +61,7 @@ def verify_loops(loops: Loops) -> None:
             if isinstance(step, Nest)
             else _verify_extern(step, buffers, sizes, written)
         )
-    for view in _views(loops.outputs):
+    for view in views_in(loops.outputs):
         _verify_view(view, buffers, sizes, written, "an output")
 
 
@@ -100,14 +100,6 @@ def _known_symbols(dims: tuple[Any, ...], sizes: set[str], where: str) -> None:
                 raise VerifyError(f"{where}: the size {s.name} is bound nowhere")
 
 
-def _views(value: Any) -> Iterator[TensorView]:
-    if isinstance(value, TensorView):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for v in value:
-            yield from _views(v)
-
-
 def _verify_view(view: TensorView, buffers: dict[str, Buffer], sizes: set[str], written: set[str], what: str) -> None:
     if view.buffer not in buffers:
         raise VerifyError(f"{what} is a view of the unknown buffer {view.buffer}")
@@ -122,7 +114,7 @@ def _verify_view(view: TensorView, buffers: dict[str, Buffer], sizes: set[str], 
 def _verify_extern(call: ExternCall, buffers: dict[str, Buffer], sizes: set[str], written: set[str]) -> set[str]:
     if call.kind not in ("call", "extern"):
         raise VerifyError(f"{call.name}: unknown kind of call {call.kind!r}")
-    for view in _views((call.args, tuple(v for _, v in call.kwargs))):
+    for view in views_in((call.args, tuple(v for _, v in call.kwargs))):
         _verify_view(view, buffers, sizes, written, f"an argument of {call.name}")
     made = {o for o in call.outputs if o is not None}
     for name in made:

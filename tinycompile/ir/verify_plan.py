@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from tinycompile.base.errors import VerifyError
-from tinycompile.ir.loops import Buffer, ExternCall, Load, Store, TensorView
+from tinycompile.ir.loops import Buffer, ExternCall, Load, Store, views_in
 from tinycompile.ir.plan import Alloc, Free, Kernel, Plan
 from tinycompile.ir.verify_loops import verify_nest
 
@@ -120,7 +117,7 @@ class _PlanCheck:
 
     def extern(self, call: ExternCall) -> None:
         self.unique(call.name, buffers_too=False)
-        for view in _views((call.args, tuple(v for _, v in call.kwargs))):
+        for view in views_in((call.args, tuple(v for _, v in call.kwargs))):
             self.buffer(view.buffer, call.name)
             self.readable(view.buffer, call.name)
             self.from_calls.add(view.buffer)
@@ -147,18 +144,10 @@ class _PlanCheck:
         return any(isinstance(n, int) and n == 0 for n in self.buffers[name].meta.shape)
 
     def outputs(self) -> None:
-        for view in _views(self.plan.outputs):
+        for view in views_in(self.plan.outputs):
             self.buffer(view.buffer, "return")
             self.readable(view.buffer, "return")
 
 
 def _returned(plan: Plan) -> set[str]:
-    return {v.buffer for v in _views(plan.outputs)}
-
-
-def _views(value: Any) -> Iterator[TensorView]:
-    if isinstance(value, TensorView):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _views(item)
+    return {v.buffer for v in views_in(plan.outputs)}
