@@ -7,7 +7,7 @@ import subprocess
 import sys
 import traceback
 from collections import UserDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +270,37 @@ def test_a_fault_of_capture_gives_eagers_answer(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(f(x), fn(x))
     with tinycompile.config.patch(on_error="raise"), pytest.raises(InternalError, match="a fault of capture's"):
         tinycompile.compile(fn)(x)
+
+
+@pytest.mark.parametrize("block", ["try", "with"])
+def test_a_generator_that_is_dropped_in_a_block_is_closed(block: str) -> None:
+    ended: list[str] = []
+
+    class Noting:
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None:
+            ended.append("with")
+
+    def tries(x: torch.Tensor) -> Iterator[torch.Tensor]:
+        try:
+            yield x
+            yield x + 1
+        finally:
+            ended.append("try")
+
+    def enters(x: torch.Tensor) -> Iterator[torch.Tensor]:
+        with Noting():
+            yield x
+            yield x + 1
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        for y in tries(x) if block == "try" else enters(x):
+            if y is not x:
+                break
+        return y * 2
+
+    f = tinycompile.compile(fn, backend="eager")
+    for calls in (1, 2):
+        assert f(torch.ones(2)).tolist() == [4.0, 4.0]
+        assert ended == [block] * calls

@@ -123,7 +123,7 @@ _ALL = (
         "this is a fault of tinycompile's; what it can't follow runs in eager Python",
         "Report it, with the folder that the warning names. TINYCOMPILE_ON_ERROR=raise shows where it failed.",
     ),
-    BreakKind("generator", "The function is a generator or a coroutine", "its frame outlives the call", _UNSUPPORTED),
+    BreakKind("generator", "A generator or a coroutine", "its frame outlives the call", _UNSUPPORTED),
     BreakKind(
         "iterator",
         "A loop over an iterator that exists outside the graph",

@@ -140,6 +140,11 @@ class _Attempt:
         if self.tr.changes_regions() and not self.options.resume:
             raise GraphBreak("mode", "autocast is another at the end of the function")
         self._finish_graph(self.rebuilder.result(frame.result))
+        self._all_closed()
+
+    def _all_closed(self) -> None:
+        if any(g.must_be_closed for g in self.tr.asleep):
+            raise GraphBreak("generator", "one is dropped asleep in a try or with block, whose end Python runs then")
 
     def _stopped(self, frame: Frame) -> None:
         """Carry the frame's variables and operand stack over the break."""
@@ -163,6 +168,7 @@ class _Attempt:
                 raise GraphBreak("unsupported-instruction", str(error)) from error
         state = self.rebuilder.state(values, self._compiled_callee(frame) if self.callee_broke else {})
         self._finish_graph(state)
+        self._all_closed()
         self.place = place
 
     def _compiled_callee(self, frame: Frame) -> dict[int, str]:

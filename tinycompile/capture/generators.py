@@ -69,6 +69,8 @@ class GeneratorValue(IteratorValue):
         finally:
             self.running, self.tr.handled = False, handled
         if frame.suspended:
+            if self.must_be_closed:
+                self.tr.asleep.append(self)
             return value
         self.frame, self.returned = None, value
         return None
@@ -118,6 +120,14 @@ class GeneratorValue(IteratorValue):
         frame.stack.append(NONE)  # as if the delegate had returned on being sent a value
         frame.at -= 2  # SEND asks it once more: it is over, and says again what it returned
         return self._run(frame)
+
+    @property
+    def must_be_closed(self) -> bool:
+        """Whether code of its own runs when Python drops it: it sleeps in a ``try`` or a ``with``."""
+        frame = self.frame
+        if frame is None or frame.current.handler is None:
+            return False
+        return frame.in_try_block or frame.instructions[frame.current.handler].op == "PUSH_EXC_INFO"
 
     def close(self) -> None:
         """End it: GeneratorExit where it sleeps."""

@@ -57,6 +57,7 @@ from tinycompile.ops import table
 if TYPE_CHECKING:
     from tinycompile.capture.captured import CaptureOptions
     from tinycompile.capture.execute import Frame
+    from tinycompile.capture.generators import GeneratorValue
 
 _TORCH_ROOT = os.path.dirname(torch.__file__) + os.sep
 _RULES_LOADED = (
@@ -102,6 +103,7 @@ class Tracer(Inputs, Lookups):
         self.autocast_depth = 0  # regions entered and not left; negative where those from outside were left
         self.failure: Failure | None = None
         self.handled: ExceptionValue | None = None  # the exception whose handler runs
+        self.asleep: list[GeneratorValue] = []  # those that went to sleep in a try or with block
         self._exceptions: dict[int, ExceptionValue] = {}
         self.op_in_try = False  # whether a tensor op was recorded inside a try block of the user's
         self.resumed = False  # whether this capture begins behind a break
@@ -117,6 +119,7 @@ class Tracer(Inputs, Lookups):
     def forget(self) -> None:
         """Let go of the objects of the call, when guards and code are made."""
         self.inputs.clear()
+        self.asleep.clear()
         self.failure = self.handled = None
         for table_ in (self._by_source, self._by_id, self._globals, self._exceptions, self.births, self.cells, self.functions):
             table_.clear()
