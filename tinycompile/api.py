@@ -140,7 +140,8 @@ class CompiledModule(torch.nn.Module):
 
     It shares the original's ``__dict__``: parameters, buffers, submodules, hooks, ``training`` and ``state_dict`` are the
     original's own, and its class derives from the original's class. ``copy.deepcopy`` and pickling copy the original and
-    compile again.
+    compile again. What inspects a compiled function (``kernels``, ``source``, ``breaks``, ...) is found on :attr:`compiled`, and
+    on the module too where it has no attribute of that name itself.
     """
 
     __slots__ = ("_tinycompile_forward", "_tinycompile_source", "original")
@@ -168,6 +169,17 @@ class CompiledModule(torch.nn.Module):
     def compiled(self) -> CompiledFunction:
         """The compiled forward: graphs, kernels, source, guards."""
         return self._tinycompile_forward
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name not in _INSPECTION:
+                raise
+        return getattr(self._tinycompile_forward, name)
+
+
+_INSPECTION = frozenset(("breaks", "cache_info", "graphs", "guards", "kernels", "recompiles", "source", "stage_times"))
 
 
 def _compile_module(module: torch.nn.Module, options: Options) -> CompiledModule:

@@ -326,6 +326,24 @@ def test_a_compiled_module_is_its_original():
     assert not hasattr(net, "new_child")
 
 
+def test_a_compiled_module_shows_what_its_forward_came_to():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.guards = torch.nn.Linear(3, 3), "the program's own"
+
+        def forward(self, x):
+            return torch.relu(self.linear(x))
+
+    m = tinycompile.compile(Model())
+    m(torch.ones(2, 3))
+    assert len(m.kernels) == len(m.compiled.kernels) and m.cache_info()["entries"] == 1
+    assert "linear" in m.source("graph") and m.breaks == [] and m.recompiles == []
+    assert m.guards == "the program's own"
+    with pytest.raises(AttributeError, match="nothing"):
+        m.nothing  # noqa: B018
+
+
 def test_hooks_of_a_compiled_module_run_once():
     net, calls = Net().eval(), []
     compiled = eager(net)
