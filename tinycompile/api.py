@@ -140,8 +140,8 @@ class CompiledModule(torch.nn.Module):
 
     It shares the original's ``__dict__``: parameters, buffers, submodules, hooks, ``training`` and ``state_dict`` are the
     original's own, and its class derives from the original's class. ``copy.deepcopy`` and pickling copy the original and
-    compile again. What inspects a compiled function (``kernels``, ``source``, ``breaks``, ...) is found on :attr:`compiled`, and
-    on the module too where it has no attribute of that name itself.
+    compile again. What inspects a compiled function (``kernels``, ``source``, ``breaks``, ...) is on :attr:`compiled`, and on
+    the module too where it has no attribute of that name itself.
     """
 
     __slots__ = ("_tinycompile_forward", "_tinycompile_source", "original")
