@@ -192,7 +192,10 @@ class ObjectValue(Value):
         if raw is not None and _is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was set")
         if not isinstance(raw, MemberDescriptorType) and not hasattr(self.obj, "__dict__"):
-            raise no_attribute(self, type(self.obj), name)
+            try:
+                object.__setattr__(self.obj, name, None)  # fails: asked for its words, which differ by version
+            except AttributeError as error:
+                raise AttributeError(str(error), name=name) from None
         tr.effects.touch(self)
         if self.shadow.get(name) is DELETED:
             del self.shadow[name]  # it comes last now
