@@ -29,7 +29,7 @@ _ALL = (
     BreakKind(
         "input-mutation",
         "A tensor that came from outside, or that others view, was written in place",
-        "a graph writes to what it made and nothing views, and to plain inputs without gradients that share memory with nothing",
+        "a graph writes to what it made and nothing views, and to plain inputs without gradients that share no memory",
         "Write `x = x + y` instead of `x += y`, or clone first.",
     ),
     BreakKind(
