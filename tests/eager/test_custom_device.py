@@ -54,6 +54,23 @@ def test_its_name_is_torchs_too_and_packs() -> None:
     assert Device(NAME).torch().type == NAME
 
 
+def test_torchs_random_and_checkpoint_work_beside_it() -> None:
+    """They ask the renamed backend for generators; so do our own checkpoint and the self-check."""
+    torch.manual_seed(3)
+    with torch.random.fork_rng():
+        first = torch.rand(2)
+    assert torch.equal(torch.rand(2), first)
+    x = torch.randn(4, requires_grad=True)
+    for run in (torch.utils.checkpoint.checkpoint, tinycompile.checkpoint):
+        options = {"use_reentrant": False} if run is not tinycompile.checkpoint else {}
+        given = x if options else tinycompile.from_torch(x.detach()).requires_grad_()
+        out = run(lambda t: torch.sin(t) * 2, given, **options)
+        out.sum().backward()
+        torch.testing.assert_close(torch.as_tensor(given.grad if options else given.grad.torch()), 2 * torch.cos(x).detach())
+    checked = tinycompile.compile(lambda t: torch.sin(t) * 2, options={"verify": "first"})
+    torch.testing.assert_close(checked(x.detach()), 2 * torch.sin(x.detach()))
+
+
 def test_there_is_one_slot() -> None:
     with pytest.raises(RuntimeError, match=f"taken by '{NAME}'"):
         tinycompile.register_device("other", None, None, {})

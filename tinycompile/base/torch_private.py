@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -357,3 +358,25 @@ def in_use() -> dict[str, bool]:
         "_addmm_activation": _addmm_activation is not None,
         "modes": None not in (_any_autocast, _function_modes, _dispatch_modes),
     }
+
+
+# --- a device of one's own ---------------------------------------------------------------------------------------------------
+
+
+def give_device_module(name: str) -> None:
+    """Make ``torch.<name>`` of a renamed PrivateUse1 backend: torch's random and checkpoint functions ask it for generators, of
+    which it has none. A module that is there already stays."""
+    register = getattr(torch, "_register_device_module", None)
+    if register is None or hasattr(torch, name):
+        return
+    module = types.ModuleType(f"torch.{name}")
+    module.__dict__.update(
+        is_available=lambda: False,
+        device_count=lambda: 0,
+        current_device=lambda: 0,
+        manual_seed_all=lambda seed: None,
+        get_rng_state=lambda device=0: torch.empty(0, dtype=torch.uint8),
+        set_rng_state=lambda state, device=0: None,
+        _is_in_bad_fork=lambda: False,
+    )
+    register(name, module)

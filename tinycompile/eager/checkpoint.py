@@ -44,7 +44,7 @@ class _Frame:
     def _run_again(self) -> None:
         found: list[Any] = []
         with (
-            torch.random.fork_rng(self.devices, enabled=self.rng is not None),
+            torch.random.fork_rng(self.devices, enabled=self.rng is not None, device_type="cuda"),
             torch.enable_grad(),
             saved_tensors_hooks(lambda t: _append(found, t), lambda t: t),
         ):

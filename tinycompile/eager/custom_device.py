@@ -16,7 +16,7 @@ import torch
 from tinycompile.base.device import Device, rename_privateuse1
 from tinycompile.base.logs import warn_once
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.torch_private import storage_id
+from tinycompile.base.torch_private import give_device_module, storage_id
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import MAY_COPY, is_same, is_view, make_view, meta_of, named_results, run_torch
@@ -69,6 +69,7 @@ def register_device(
     if name in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{name!r} is a device already")
     torch.utils.rename_privateuse1_backend(name)
+    give_device_module(name)
     rename_privateuse1(name)
     forget_device()
     _registered = RegisteredDevice(name, allocator, copy, dict(kernels), codegen)

@@ -29,7 +29,7 @@ class Trial:
     @contextmanager
     def same_random(self) -> Iterator[None]:
         """Leaves torch's generators as they were."""
-        with torch.random.fork_rng(self._devices):
+        with torch.random.fork_rng(self._devices, device_type="cuda"):
             yield
 
     def run(self, fn: Fn, exact: bool = False) -> list[Any]:
