@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from tinycompile.base import expr as ex
 from tinycompile.base import shapes
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
@@ -206,10 +205,7 @@ def _specialise(args: Any) -> None:
     """A shape rule in torch is worked out for the sizes at hand: guard that they stay."""
     flat = [m for a in args for m in (a if isinstance(a, (tuple, list)) else (a,))]
     for meta in (m for m in flat if isinstance(m, TensorMeta)):
-        for d in (*meta.shape, *meta.strides):
-            for symbol in sorted(ex.symbols(d), key=lambda s: s.name):
-                size = ex.sym(symbol.name, symbol.lo, symbol.stop)
-                shapes.same(size, shapes.hint(size))
+        shapes.pin_symbols((*meta.shape, *meta.strides))
 
 
 def _text(fn: Fn) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tinycompile.base import expr as ex
@@ -124,6 +124,13 @@ def pinned(d: Dim) -> int:
     if not same(d, value):
         raise InternalError(f"{d} is not its own hint {value}")
     return value
+
+
+def pin_symbols(dims: Iterable[Dim]) -> None:
+    """Make the value of every symbol in ``dims`` a condition of the capture: what follows is worked out for these alone."""
+    for d in dims:
+        for symbol in sorted(ex.symbols(d), key=lambda s: s.name):
+            pinned(ex.sym(symbol.name, symbol.lo, symbol.stop))
 
 
 def numel(shape: Sequence[Dim]) -> Dim:

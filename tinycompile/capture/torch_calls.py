@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tinycompile.base import expr as ex
 from tinycompile.base import shapes
 from tinycompile.base.errors import DataDependentError
 from tinycompile.base.expr import Dim
@@ -356,10 +355,7 @@ def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str, d
 def _specialise(inputs: Iterable[TensorValue]) -> None:
     """An extern's sizes are worked out for this call's sizes: guard that they stay."""
     for t in inputs:
-        for d in (*t.meta.shape, *t.meta.strides):
-            for symbol in sorted(ex.symbols(d), key=lambda s: s.name):
-                size = ex.sym(symbol.name, symbol.lo, symbol.stop)
-                shapes.same(size, shapes.hint(size))
+        shapes.pin_symbols((*t.meta.shape, *t.meta.strides))
 
 
 def _all_tensors(metas: Any) -> bool:

@@ -30,11 +30,13 @@ def device_of(device: Any) -> Device:
     return Device(chosen.type) if chosen.type in ("cpu", "meta") else chosen
 
 
-def _torch_device(device: Any) -> torch.device | None:
+def torch_device(device: Any) -> torch.device | None:
+    """Our device as torch's; what torch takes as it is."""
     return device.torch() if isinstance(device, Device) else device
 
 
-def _fresh(size: Sequence[Dim], dtype: torch.dtype, device: Any) -> TensorMeta:
+def fresh(size: Sequence[Dim], dtype: torch.dtype, device: Any) -> TensorMeta:
+    """A new contiguous tensor on ``device`` (None: the default one). Raises torch's error for a negative size."""
     for s in size:
         if isinstance(s, int) and s < 0:
             raise RuntimeError(f"Trying to create tensor with negative dimension {s}: {list(size)}")
@@ -54,7 +56,7 @@ def constant(b: Builder, value: Any, dtype: torch.dtype) -> Value:
 
 
 def _full_meta(size: Sequence[Dim], fill_value: Any, dtype: Any = None, device: Any = None) -> TensorMeta:
-    return _fresh(size, dtype or rules.number_dtype(fill_value), device)
+    return fresh(size, dtype or rules.number_dtype(fill_value), device)
 
 
 def _full(b: Builder, coords: Coords, meta_out: TensorMeta, size: Any, fill_value: Any, *rest: Any) -> Value:
@@ -62,7 +64,7 @@ def _full(b: Builder, coords: Coords, meta_out: TensorMeta, size: Any, fill_valu
 
 
 def _eager_full(size: Any, fill_value: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
-    return torch.full(size, fill_value, dtype=dtype, device=_torch_device(device))
+    return torch.full(size, fill_value, dtype=dtype, device=torch_device(device))
 
 
 def _like_meta(x: TensorMeta, dtype: Any = None, device: Any = None, memory_format: Any = None) -> TensorMeta:
@@ -82,11 +84,11 @@ def _full_like(b: Builder, coords: Coords, meta_out: TensorMeta, x: Operand, fil
 
 def _eager_full_like(x: Any, fill_value: Any, dtype: Any = None, device: Any = None, memory_format: Any = None) -> torch.Tensor:
     chosen = memory_format or torch.preserve_format
-    return torch.full_like(x, fill_value, dtype=dtype, device=_torch_device(device), memory_format=chosen)
+    return torch.full_like(x, fill_value, dtype=dtype, device=torch_device(device), memory_format=chosen)
 
 
 def _scalar_tensor_meta(s: Any, dtype: Any = None, device: Any = None) -> TensorMeta:
-    return _fresh((), dtype or torch.get_default_dtype(), device)
+    return fresh((), dtype or torch.get_default_dtype(), device)
 
 
 def _scalar_tensor(b: Builder, coords: Coords, meta_out: TensorMeta, s: Any, *rest: Any) -> Value:
@@ -129,7 +131,7 @@ declare(
     f"scalar_tensor(Scalar s, {_OPTIONS}) -> Tensor",
     _scalar_tensor_meta,
     Indexed(_scalar_tensor),
-    lambda s, dtype=None, device=None: torch.scalar_tensor(s, dtype=dtype, device=_torch_device(device)),
+    lambda s, dtype=None, device=None: torch.scalar_tensor(s, dtype=dtype, device=torch_device(device)),
     spelled("scalar_tensor", "t"),
     lambda: [call(2.5), call(3, dtype=torch.int64), call(0.1, dtype=torch.bfloat16)],
 )
@@ -139,15 +141,15 @@ declare(
 
 
 def _empty_meta(size: Sequence[Dim], dtype: Any = None, device: Any = None) -> TensorMeta:
-    return _fresh(size, dtype or torch.get_default_dtype(), device)
+    return fresh(size, dtype or torch.get_default_dtype(), device)
 
 
 def _eager_empty(size: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
-    return torch.empty(size, dtype=dtype, device=_torch_device(device))
+    return torch.empty(size, dtype=dtype, device=torch_device(device))
 
 
 def _eager_empty_like(x: Any, dtype: Any = None, device: Any = None, memory_format: Any = None) -> torch.Tensor:
-    return torch.empty_like(x, dtype=dtype, device=_torch_device(device), memory_format=memory_format or torch.preserve_format)
+    return torch.empty_like(x, dtype=dtype, device=torch_device(device), memory_format=memory_format or torch.preserve_format)
 
 
 declare(
@@ -175,7 +177,7 @@ def _arange_meta(start: Any, end: Any, step: Any = 1, dtype: Any = None, device:
     if dtype is None:
         whole = all(isinstance(v, (int, Expr)) for v in (start, end, step))
         dtype = torch.int64 if whole else torch.get_default_dtype()
-    return _fresh((_arange_length(start, end, step, dtype),), dtype, device)
+    return fresh((_arange_length(start, end, step, dtype),), dtype, device)
 
 
 def _arange_length(start: Any, end: Any, step: Any, dtype: torch.dtype) -> Dim:
@@ -207,7 +209,7 @@ def _arange(b: Builder, coords: Coords, meta_out: TensorMeta, start: Any, end: A
 def _linspace_meta(start: Any, end: Any, steps: Dim, dtype: Any = None, device: Any = None) -> TensorMeta:
     if not shapes.at_least(steps, 0):
         raise RuntimeError("number of steps must be non-negative")
-    return _fresh((steps,), dtype or torch.get_default_dtype(), device)
+    return fresh((steps,), dtype or torch.get_default_dtype(), device)
 
 
 def _linspace(b: Builder, coords: Coords, meta_out: TensorMeta, start: Any, end: Any, steps: Dim, *rest: Any) -> Value:
@@ -224,7 +226,7 @@ def _linspace(b: Builder, coords: Coords, meta_out: TensorMeta, start: Any, end:
 
 
 def _eye_meta(n: Dim, m: Dim | None = None, dtype: Any = None, device: Any = None) -> TensorMeta:
-    return _fresh((n, n if m is None else m), dtype or torch.get_default_dtype(), device)
+    return fresh((n, n if m is None else m), dtype or torch.get_default_dtype(), device)
 
 
 def _eye(b: Builder, coords: Coords, meta_out: TensorMeta, *rest: Any) -> Value:
@@ -232,7 +234,7 @@ def _eye(b: Builder, coords: Coords, meta_out: TensorMeta, *rest: Any) -> Value:
 
 
 def _eager_eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> torch.Tensor:
-    return torch.eye(n, n if m is None else m, dtype=dtype, device=_torch_device(device))
+    return torch.eye(n, n if m is None else m, dtype=dtype, device=torch_device(device))
 
 
 declare(
@@ -240,7 +242,7 @@ declare(
     _arange_meta,
     Indexed(_arange),
     lambda start, end, step=1, dtype=None, device=None: torch.arange(
-        start, end, step, dtype=dtype, device=_torch_device(device)
+        start, end, step, dtype=dtype, device=torch_device(device)
     ),
     (),
     lambda: [
@@ -261,7 +263,7 @@ declare(
     _linspace_meta,
     Indexed(_linspace),
     lambda start, end, steps, dtype=None, device=None: torch.linspace(
-        start, end, steps, dtype=dtype, device=_torch_device(device)
+        start, end, steps, dtype=dtype, device=torch_device(device)
     ),
     spelled("linspace", "t"),
     lambda: [

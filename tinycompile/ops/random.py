@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops
-from tinycompile.ops.creation import device_of
+from tinycompile.ops.creation import fresh, torch_device
 from tinycompile.ops.declare import declare, spelled
 from tinycompile.ops.record import Extern, Indexed
 from tinycompile.ops.samples import call, t
@@ -47,18 +46,11 @@ def _eager_like(fn: Any) -> Any:
 
 
 def _size_meta(size: Size, dtype: Any = None, device: Any = None) -> TensorMeta:
-    for n in size:
-        if isinstance(n, int) and n < 0:
-            raise RuntimeError(f"Trying to create tensor with negative dimension {n}: {list(size)}")
-    return rules.fresh(tuple(size), dtype or torch.get_default_dtype(), device_of(device))
+    return fresh(size, dtype or torch.get_default_dtype(), device)
 
 
 def _eager_size(fn: Any) -> Any:
-    return lambda size, dtype=None, device=None: fn(size, dtype=dtype, device=_torch_device(device))
-
-
-def _torch_device(device: Any) -> torch.device | None:
-    return device.torch() if isinstance(device, Device) else device
+    return lambda size, dtype=None, device=None: fn(size, dtype=dtype, device=torch_device(device))
 
 
 def _bernoulli_meta(self: TensorMeta) -> TensorMeta:
@@ -108,11 +100,11 @@ declare(
 
 
 def _seeds_meta(count: int, device: Any) -> TensorMeta:
-    return rules.fresh((count,), torch.int64, device_of(device))
+    return fresh((count,), torch.int64, device)
 
 
 def _eager_seeds(count: int, device: Any) -> torch.Tensor:
-    return torch.randint(-(2**63), 2**63 - 1, (count,), dtype=torch.int64, device=_torch_device(device))
+    return torch.randint(-(2**63), 2**63 - 1, (count,), dtype=torch.int64, device=torch_device(device))
 
 
 declare(

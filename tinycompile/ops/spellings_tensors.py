@@ -216,15 +216,21 @@ def _no_effect(kwargs: Kwargs) -> bool:
     return plain and not kwargs.pop("requires_grad", False)
 
 
+def _size(args: Args, kwargs: Kwargs) -> Any:
+    """Sizes as torch takes them: by name, as a list, or one by one."""
+    size = kwargs.pop("size", None)
+    if size is not None:
+        return size
+    return args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+
+
 def _filled(value: Any, record: str = "full") -> Callable[[Args, Kwargs], Bound]:
     """zeros, ones, empty: sizes as a list or as separate numbers."""
 
     def binder(args: Args, kwargs: Kwargs) -> Bound:
         if not _no_effect(kwargs) or kwargs.pop("memory_format", torch.contiguous_format) != torch.contiguous_format:
             return None
-        size = kwargs.pop("size", None)
-        if size is None:
-            size = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+        size = _size(args, kwargs)
         if record == "empty":
             return call_of("empty", size, **kwargs)
         kwargs["dtype"] = kwargs.get("dtype") or torch.get_default_dtype()
@@ -239,9 +245,7 @@ def _drawn(record: str) -> Callable[[Args, Kwargs], Bound]:
     def binder(args: Args, kwargs: Kwargs) -> Bound:
         if not _no_effect(kwargs) or kwargs.pop("generator", None) is not None:
             return None
-        size = kwargs.pop("size", None)
-        if size is None:
-            size = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+        size = _size(args, kwargs)
         kwargs["dtype"] = kwargs.get("dtype") or torch.get_default_dtype()
         return call_of(record, size, **kwargs)
 

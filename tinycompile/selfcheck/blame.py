@@ -20,11 +20,9 @@ from tinycompile.ir.source import Source
 from tinycompile.lower.lowering import lower
 from tinycompile.passes.pipeline import PASSES, optimize
 from tinycompile.runtime.linked import unwatch, watch
-from tinycompile.selfcheck.judge import Difference, difference
+from tinycompile.selfcheck.judge import Difference, Judge, difference
 from tinycompile.selfcheck.trial import Fn, Trial
 from tinycompile.training import compile_training
-
-Judge = Callable[[Sequence[Any]], Difference | None]
 
 
 def blame(graph: Graph, compiled: CompiledGraph, trial: Trial, judge: Judge) -> str:

@@ -14,11 +14,9 @@ from tinycompile.base.errors import KernelError
 from tinycompile.base.logs import log, warn
 from tinycompile.compiler import CompiledGraph
 from tinycompile.ir.graph import Graph
-from tinycompile.ir.interpreter import run_graph
 from tinycompile.selfcheck.blame import blame
-from tinycompile.selfcheck.judge import difference, in_float64, units
 from tinycompile.selfcheck.repro import write_repro
-from tinycompile.selfcheck.trial import Fn, Trial
+from tinycompile.selfcheck.trial import Fn, Trial, compare
 
 Policy = str | float | None
 
@@ -63,18 +61,13 @@ class Checked:
         self.checks += 1
         trial = Trial(inputs, torch.is_grad_enabled())
         try:
-            got = trial.run(self.compiled.call)
+            found, judge = compare(trial, self.graph, self.compiled.call)
         except KernelError:
             return  # the call itself will meet it, and be redone eagerly
-        eager = trial.run(lambda *given: run_graph(self.graph, given))
-        wide = in_float64(self.graph)
-        exact = None if wide is None else trial.run(lambda *given: run_graph(wide, given), exact=True)
-        ulp = units(self.graph)
-        found = difference(got, eager, exact, ulp)
         log("verify", f"{self.graph.name}: {found or 'as eager'}")
         if found is None:
             return
-        where = blame(self.graph, self.compiled, trial, lambda results: difference(results, eager, exact, ulp))
+        where = blame(self.graph, self.compiled, trial, judge)
         self.refuted = f"{found}; at fault: {where}"
         folder = write_repro(
             Path(tempfile.mkdtemp(prefix="tinycompile-verify-")), self.graph, trial, self.compiled, self.refuted

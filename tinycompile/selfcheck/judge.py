@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,9 @@ class Difference:
 
     def __str__(self) -> str:
         return f"result {self.result}: {self.what}"
+
+
+Judge = Callable[[Sequence[Any]], Difference | None]  # of results: what is wrong with them
 
 
 def in_float64(graph: Graph) -> Graph | None:

@@ -17,9 +17,7 @@ from tinycompile.eager.tensor import meta_of_torch
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
-from tinycompile.ir.interpreter import run_graph
-from tinycompile.selfcheck.judge import difference, in_float64, units
-from tinycompile.selfcheck.trial import Trial
+from tinycompile.selfcheck.trial import Trial, compare
 from tinycompile.training import compile_training
 
 _SCRIPT = '''"""Written by tinycompile: {why}"""
@@ -59,11 +57,7 @@ def run_again(fn: Callable[..., Any], inputs: Path, backend: str | None) -> bool
         compiled = compile_training(graph, given, needs, compile_one, Artifacts())
     else:
         compiled = compile_one(graph, given, Artifacts())
-    trial = Trial(given, any(needs))
-    got, eager = trial.run(compiled.call), trial.run(lambda *x: run_graph(graph, x))
-    wide = in_float64(graph)
-    exact = None if wide is None else trial.run(lambda *x: run_graph(wide, x), exact=True)
-    found = difference(got, eager, exact, units(graph))
+    found, _ = compare(Trial(given, any(needs)), graph, compiled.call)
     print(found or "compiled and eager agree")
     return found is not None
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from tinycompile.selfcheck.judge import wide
+from tinycompile.ir.graph import Graph
+from tinycompile.ir.interpreter import run_graph
+from tinycompile.selfcheck.judge import Difference, Judge, difference, in_float64, units, wide
 
 Fn = Callable[..., tuple[Any, ...]]
 
@@ -52,6 +54,20 @@ class Trial:
             if self.gradients:
                 found += _gradients(outputs, [x.tensor for x in leaves if x.needs])
         return found
+
+
+def compare(trial: Trial, graph: Graph, call: Fn) -> tuple[Difference | None, Judge]:
+    """What is wrong with ``call`` beside the graph run by torch, with float64 to judge; and the judge, for other results."""
+    got = trial.run(call)
+    eager = trial.run(lambda *given: run_graph(graph, given))
+    exact_graph = in_float64(graph)
+    exact = None if exact_graph is None else trial.run(lambda *given: run_graph(exact_graph, given), exact=True)
+    ulp = units(graph)
+
+    def judge(results: Sequence[Any]) -> Difference | None:
+        return difference(results, eager, exact, ulp)
+
+    return judge(got), judge
 
 
 class _Input:
