@@ -128,8 +128,7 @@ def _recorded(compile_one: CompileFn, graph: Graph, inputs: Sequence[Any], artif
     if compiled.source is None:
         log("kernels", f"{graph.name}: no CUDA graph: it runs op by op, and torch's own tape can't be replayed")
         return compiled
-    donated = compiled.source.donated if compiled.source is not None else ()
-    return replace(compiled, call=graphed(compiled.call, graph, compiled.device, donated))
+    return replace(compiled, call=graphed(compiled.call, graph, compiled.device, compiled.source.donated))
 
 
 def _cpp(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from tinycompile.base.shapes import reach
+
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -100,12 +102,8 @@ def covered(tensors: Sequence[torch.Tensor]) -> bool:
 
 def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether two tensors share memory, to be on the safe side."""
-    spans = sorted((t.data_ptr(), t.data_ptr() + t.dtype.itemsize * _reach(t)) for t in tensors if t.numel())
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.dtype.itemsize * reach(t.shape, t.stride())) for t in tensors if t.numel())
     return any(end > start for (_, end), (start, _) in itertools.pairwise(spans))
-
-
-def _reach(t: torch.Tensor) -> int:
-    return 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
 
 
 def alignment(tensors: Sequence[torch.Tensor]) -> tuple[bool, ...] | None:

@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 from tinycompile.base import expr as ex
 from tinycompile.base.atoms import numeric_range
@@ -136,6 +137,17 @@ def pin_symbols(dims: Iterable[Dim]) -> None:
 def numel(shape: Sequence[Dim]) -> Dim:
     """The number of elements."""
     return ex.product(shape)
+
+
+@overload
+def reach(shape: Sequence[int], strides: Sequence[int]) -> int: ...
+@overload
+def reach(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim: ...
+def reach(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim:
+    """Elements of memory from a tensor's first to its last, those between included; none for an empty tensor."""
+    if any(n == 0 for n in shape):
+        return 0
+    return sum(((n - 1) * s for n, s in zip(shape, strides, strict=True)), start=1)
 
 
 def contiguous_strides(shape: Sequence[Dim]) -> Shape:

@@ -14,6 +14,7 @@ import torch
 from tinycompile.base.device import Device
 from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import reach
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import BACKENDS, Key, backend_key
 from tinycompile.eager import copies
@@ -256,7 +257,7 @@ def extent(meta: TensorMeta) -> Any:
     """Elements of storage that it reaches into."""
     if any(size == 0 for size in meta.shape):
         return 0
-    return meta.offset + 1 + sum((n - 1) * s for n, s in zip(meta.shape, meta.strides, strict=True))
+    return meta.offset + reach(meta.shape, meta.strides)
 
 
 def _raw(storage: Storage, meta: TensorMeta) -> torch.Tensor:

@@ -26,6 +26,7 @@ from tinycompile.base.device import Device
 from tinycompile.base.holdings import register_holder
 from tinycompile.base.logs import log
 from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import reach
 from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS
@@ -305,8 +306,7 @@ def memory(x: torch.Tensor) -> torch.Tensor:
             dense, expected = dense and stride == expected, expected * size
     if dense:
         return x
-    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
-    return x.as_strided((span,), (1,), x.storage_offset())
+    return x.as_strided((reach(x.shape, x.stride()),), (1,), x.storage_offset())
 
 
 def spread(x: torch.Tensor) -> torch.Tensor:

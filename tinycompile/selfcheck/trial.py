@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.shapes import reach
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.interpreter import run_graph
 from tinycompile.selfcheck.judge import Difference, Judge, difference, in_float64, units, wide
@@ -97,8 +98,7 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         if x.layout != torch.strided:
             return x.detach().clone()
-        span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
-        flat = x.detach().as_strided((span,), (1,)).clone()
+        flat = x.detach().as_strided((reach(x.shape, x.stride()),), (1,)).clone()
         return flat.as_strided(x.shape, x.stride())
 
 
