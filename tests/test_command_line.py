@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tinycompile
 from tinycompile import doctor, terminal
 from tinycompile.__main__ import main
 from tinycompile.base.config import config
@@ -57,6 +58,16 @@ def test_doctor_on_an_unknown_python(capsys: pytest.CaptureFixture[str], folder:
     monkeypatch.setattr(doctor, "SUPPORTED", ((2, 7),))
     assert main(["doctor"]) == 1
     assert "Functions run eagerly" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("version", [(3, 8), (3, 10)])
+def test_an_older_python_is_refused_before_anything_is_imported(
+    version: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = Path(tinycompile.__path__[0], "__init__.py").read_text()
+    monkeypatch.setattr(sys, "version_info", version)
+    with pytest.raises(ImportError, match="tinycompile needs Python 3.11, 3.12 or 3.13; this is "):
+        exec(compile(text, "__init__.py", "exec"), {})
 
 
 def test_doctor_when_the_cache_can_not_be_written(capsys: pytest.CaptureFixture[str]) -> None:

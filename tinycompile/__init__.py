@@ -10,6 +10,9 @@ import sys
 import types
 from typing import Any
 
+if sys.version_info < (3, 11):  # noqa: UP036  # in a checkout no installer has looked
+    raise ImportError(f"tinycompile needs Python 3.11, 3.12 or 3.13; this is {sys.version.split()[0]}")
+
 from tinycompile import cuda, library
 from tinycompile.api import CompiledFunction, CompiledModule, compile, explain, reset
 from tinycompile.backends import list_backends, lookup_backend, register_backend

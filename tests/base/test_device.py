@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +37,17 @@ def test_from_an_int_a_string_or_itself() -> None:
     device = Device("cpu")
     assert Device.of(device) is device
     assert hash(Device("cuda", 1)) == hash(Device.of("cuda:1"))
+
+
+@pytest.mark.parametrize("given", [("cuda:1",), ("cpu",), ("cuda:1", 0), ("cuda:x",), ("nope:1",), ("cuda:",), ("cuda:1:2",)])
+def test_a_text_with_an_index_is_read_as_torch_reads_it(given: tuple[Any, ...]) -> None:
+    try:
+        want = torch.device(*given)
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError, match=re.escape(str(error)[:40])):
+            Device(*given)
+    else:
+        assert Device(*given) == want
 
 
 @pytest.mark.parametrize(("name", "index"), [("gpu", 0), ("cuda", 128), ("cuda", -2)])

@@ -33,7 +33,12 @@ class Device(str):
     index: int  # type: ignore[assignment]  # in place of str.index
 
     def __new__(cls, type: str, index: int = -1) -> Device:
-        """Raises RuntimeError for an unknown type or an index out of range."""
+        """As torch's: ``Device("cuda")``, ``Device("cuda", 1)``, ``Device("cuda:1")``. Raises RuntimeError for an unknown type or
+        an index out of range, or given twice."""
+        if ":" in type:
+            if index >= 0:
+                raise RuntimeError(f"type (string) must not include an index because index was passed explicitly: {type}")
+            return cls.of(type)
         if __debug__:
             if type not in _CODE:
                 raise RuntimeError(
