@@ -1,6 +1,6 @@
 """``CompiledStep``: the step of torch's SGD, Adam and AdamW over all parameters in a few kernels.
 
-The step is not captured from bytecode: its meaning is known, so its graph is built from ``optimizer_formulas.py`` and takes
+The step is not captured from bytecode: its meaning is known, so its graph is built from ``ops/optimizer_formulas.py`` and takes
 the same pipeline as every other. Horizontal fusion makes few launches of it, each of which reads and writes each tensor once.
 
 torch itself runs the first step, which makes the state, and whatever is not covered: other optimizers and classes derived from
@@ -31,12 +31,12 @@ from tinycompile.base.logs import log, warn_once
 from tinycompile.base.meta import TensorMeta
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager.fake import FakeTensor, tracing
+from tinycompile.eager.optimizer_tensors import Counter, Tensors, alignment, covered, gather
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.effects import COPY
 from tinycompile.ir.graph import Graph
 from tinycompile.ops.calls import ops
-from tinycompile.optimizer_formulas import NUMBERS, Choice, choice_of, numbers_of, updated
-from tinycompile.optimizer_tensors import Counter, Tensors, alignment, covered, gather
+from tinycompile.ops.optimizer_formulas import NUMBERS, Choice, choice_of, numbers_of, updated
 
 KINDS: Mapping[type[Optimizer], str] = {SGD: "sgd", Adam: "adam", AdamW: "adam"}
 MOST_PLANS = 16  # of one step: beyond it torch's own runs

@@ -19,7 +19,6 @@ from tinycompile.aot.attach import attach
 from tinycompile.aot.joint import Joint, UntreatableError, differentiate
 from tinycompile.aot.partition import Split, partition
 from tinycompile.aot.replay import attach_replay, pull_back
-from tinycompile.aot.requires_grad import outputs_require_grad
 from tinycompile.aot.second import draws_differentiably, gradient_graph
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
@@ -29,6 +28,7 @@ from tinycompile.ir.effects import is_random, without_writes, written
 from tinycompile.ir.graph import Graph, Ref
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.interpreter import run_graph
+from tinycompile.ir.requires_grad import outputs_require_grad
 from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.passes.pipeline import optimize

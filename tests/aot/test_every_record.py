@@ -16,10 +16,10 @@ from tests.lower.support import bind_sample, graph_of_call, run_eager, run_lower
 from tests.ops.test_gradients import JUDGES
 from tinycompile.aot.joint import differentiate
 from tinycompile.aot.partition import Split, partition
-from tinycompile.aot.requires_grad import outputs_require_grad
 from tinycompile.ir.effects import is_random, written
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.interpreter import run_graph
+from tinycompile.ir.requires_grad import outputs_require_grad
 from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.ops.record import OPS, Op, Sample
 from tinycompile.passes.pipeline import optimize

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from tinycompile.aot.cut import INFINITE, FlowNetwork
 from tinycompile.aot.joint import Joint, UntreatableError, differentiate
 from tinycompile.aot.partition import Split, partition, verify_split
-from tinycompile.aot.requires_grad import outputs_require_grad
 from tinycompile.base.device import Device
 from tinycompile.base.errors import VerifyError
 from tinycompile.base.meta import TensorMeta
 from tinycompile.capture.frame import capture
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ir.interpreter import run_graph
+from tinycompile.ir.requires_grad import outputs_require_grad
 from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.passes.pipeline import optimize
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinycompile.aot.joint import Joint
-from tinycompile.aot.requires_grad import CUT
 from tinycompile.ir.builder import inputs_of, refs_in, size_sources
 from tinycompile.ir.effects import is_random
 from tinycompile.ir.graph import Graph, Node, Ref
+from tinycompile.ir.requires_grad import CUT
 from tinycompile.ops.record import OPS
 
 

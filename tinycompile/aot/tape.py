@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from tinycompile.aot import opaque
-from tinycompile.aot.requires_grad import CUT, has_gradient
 from tinycompile.base import shapes
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim
@@ -21,6 +20,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.graph import Location, Ref
+from tinycompile.ir.requires_grad import CUT, has_gradient
 from tinycompile.ops.gradients import differentiable_form
 from tinycompile.ops.record import Metas, Op, Vjp
 
