@@ -19,6 +19,7 @@ from tinycompile.compiler import CompiledGraph, generate, stage_order
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.plan import Decision, Plan
+from tinycompile.ir.plan_text import bytes_text, moved_text
 from tinycompile.ir.source import KernelSource, Source
 from tinycompile.journey import report_page
 from tinycompile.runtime import triton_build
@@ -191,6 +192,7 @@ class Report:
     externs: tuple[str, ...]
     decisions: tuple[Decision, ...]
     bytes_moved: int
+    bytes_library: int
     bytes_minimum: int
     times: tuple[tuple[str, float], ...]
     from_disk: bool
@@ -240,15 +242,11 @@ class Report:
             return []
         lines = ["", f"kernels: {len(self.kernels)} generated, {len(self.externs)} from libraries"]
         for k in self.kernels:
-            lines.append(f"  {k.name}  {_bytes(k.bytes_moved)}  [{k.why}]" if k.why else f"  {k.name}  {_bytes(k.bytes_moved)}")
+            lines.append(f"  {k.name}  {bytes_text(k.bytes_moved)}" + (f"  [{k.why}]" if k.why else ""))
             lines += [f"    covers {line}" for line in dict.fromkeys(k.lines)]
         lines += [f"  {e}  (library)" for e in self.externs]
         if self.bytes_minimum:
-            times = self.bytes_moved / self.bytes_minimum
-            lines.append(
-                f"  bytes moved by generated kernels {_bytes(self.bytes_moved)}; inputs once + outputs once is "
-                f"{_bytes(self.bytes_minimum)} ({times:.2f}x)"
-            )
+            lines.append(f"  {moved_text(self.bytes_moved, self.bytes_library, self.bytes_minimum)}")
         return lines
 
     def _fusion_lines(self) -> list[str]:
@@ -288,14 +286,6 @@ def library_calls(source: Source) -> tuple[str, ...]:
     return tuple(targets[name] for name in called if name in targets)
 
 
-def _bytes(n: int) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if n < 10240:
-            return f"{n} {unit}"
-        n //= 1024
-    return f"{n} GiB"
-
-
 def make_report(function: Piece, entry: CacheEntry, seen: set[int] | None = None) -> Report:
     """The report of one specialisation, with the newest ones of the pieces behind its break."""
     seen = set() if seen is None else seen
@@ -316,6 +306,7 @@ def make_report(function: Piece, entry: CacheEntry, seen: set[int] | None = None
         externs=tuple(call for half in both if half.source for call in library_calls(half.source)),
         decisions=tuple(d for plan, _ in plans for d in plan.decisions),
         bytes_moved=sum(k.bytes_moved for k in kernels),
+        bytes_library=sum(_number(plan.library_bytes, hints) for plan, hints in plans),
         bytes_minimum=sum(_number(plan.bytes_minimum, hints) for plan, hints in plans),
         times=tuple(stage_order(entry.times)),
         from_disk=compiled.from_disk if compiled else False,

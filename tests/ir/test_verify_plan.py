@@ -14,7 +14,7 @@ from tinycompile.base.errors import VerifyError
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.loops import Axis, Buffer, ExternCall, Load, Nest, Scalar, Store, TensorView
 from tinycompile.ir.plan import Alloc, Decision, Free, Kernel, Plan
-from tinycompile.ir.plan_text import bytes_text, print_plan
+from tinycompile.ir.plan_text import bytes_text, moved_text, print_plan
 from tinycompile.ir.verify_plan import verify_plan
 
 pytestmark = pytest.mark.pure
@@ -94,6 +94,23 @@ def test_print_is_python_and_says_why() -> None:
     compile(text, "plan", "exec")
     for part in ("alloc(buf.y, reuses=buf.a)", "free(buf.c)", "torch.relu(buf.b)", "k0 + k1: not fused [cycle] because"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("moved", "text"),
+    [
+        ((1000, 0, 1000), "moved: 1 kB by kernels; inputs once and outputs once: 1 kB (1.00x)"),
+        ((500, 1000, 1000), "moved: 500 bytes by kernels, 1 kB by library calls; inputs once and outputs once: 1 kB (1.50x)"),
+        ((8, 0, 0), "moved: 8 bytes by kernels; inputs once and outputs once: 0 bytes"),
+        ((ex.sym("s"), 4, 8), "moved: s bytes by kernels, 4 bytes by library calls; inputs once and outputs once: 8 bytes"),
+    ],
+)
+def test_moved_text(moved: tuple[ex.Dim, ex.Dim, ex.Dim], text: str) -> None:
+    assert moved_text(*moved) == text
+
+
+def test_library_calls_move_operands_and_results_once() -> None:
+    assert good().library_bytes == 2 * 4 * F32.itemsize  # relu reads b and makes c
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from typing import Any, Union
 
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim
+from tinycompile.base.shapes import numel
 from tinycompile.ir.graph import Location
-from tinycompile.ir.loops import Buffer, ExternCall, Nest, SizeBinding
+from tinycompile.ir.loops import Buffer, ExternCall, Nest, SizeBinding, views_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,18 @@ class Plan:
     hints: tuple[tuple[str, int], ...] = ()
     lines: tuple[tuple[str, Location], ...] = ()
     donated: tuple[str, ...] = ()
+
+    @property
+    def library_bytes(self) -> Dim:
+        """What the library calls move at least: their operands read once, their results written once."""
+        metas = {b.name: b.meta for b in self.buffers}
+        total: Dim = 0
+        for s in self.steps:
+            if isinstance(s, ExternCall):
+                operands = [v.meta for v in views_in((s.args, s.kwargs))]
+                for meta in (*operands, *(metas[n] for n in s.outputs if n is not None)):
+                    total = total + numel(meta.shape) * meta.dtype.itemsize
+        return total
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -13,8 +13,7 @@ def print_plan(plan: Plan) -> str:
     """The whole plan as one function, with each fusion and refusal listed at the end."""
     moved = sum((k.bytes_moved for k in plan.kernels), start=0)
     lines = [
-        f"# {len(plan.kernels)} kernels on {plan.device}; they move {bytes_text(moved)}, the least possible is"
-        f" {bytes_text(plan.bytes_minimum)}",
+        f"# {len(plan.kernels)} kernels on {plan.device}; {moved_text(moved, plan.library_bytes, plan.bytes_minimum)}",
         f"def {plan.name}({', '.join(plan.inputs)}):",
     ]
     for b in plan.sizes:
@@ -32,6 +31,16 @@ def print_plan(plan: Plan) -> str:
 def print_decision(d: Decision) -> str:
     """One line: ``a + b: fused [rule] why``."""
     return f"{d.first} + {d.second}: {'fused' if d.fused else 'not fused'} [{d.rule}] {d.why}"
+
+
+def moved_text(kernels: Dim, libraries: Dim, minimum: Dim) -> str:
+    """How many bytes go to and from memory, beside the fewest that this graph's inputs and outputs need."""
+    parts = f"moved: {bytes_text(kernels)} by kernels"
+    if libraries != 0:
+        parts += f", {bytes_text(libraries)} by library calls"
+    parts += f"; inputs once and outputs once: {bytes_text(minimum)}"
+    total = kernels + libraries
+    return f"{parts} ({total / minimum:.2f}x)" if isinstance(total, int) and isinstance(minimum, int) and minimum else parts
 
 
 def bytes_text(count: Dim) -> str:

@@ -38,6 +38,7 @@ def page(report: Report) -> str:
         ("backend", report.backend),
         ("kernels", f"{len(report.kernels)} generated, {len(report.externs)} from libraries"),
         ("moved", size(report.bytes_moved) if report.bytes_moved else ""),
+        ("moved by libraries", size(report.bytes_library) if report.bytes_library else ""),
         ("inputs once + outputs once", size(report.bytes_minimum) if report.bytes_minimum else ""),
         ("compiled in", duration(sum(t for _, t in report.times))),
         ("code from the disk cache", "yes" if report.from_disk else ""),
