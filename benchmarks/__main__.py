@@ -1,5 +1,5 @@
-"""``python -m benchmarks --suite kernels|shapes|overhead|compile|streams|models|zoo``: measure, print, save JSON,
-Markdown and a plot."""
+"""``python -m benchmarks --suite kernels|shapes|overhead|compile|memory|streams|models|zoo``: measure, print, save
+JSON, Markdown and a plot."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.compile_suite import run_compile
 from benchmarks.contenders import CONTENDERS, DEFAULT, Settings
+from benchmarks.memory_suite import run_memory
 from benchmarks.model_suite import run_models
 from benchmarks.plain_models import PLAIN
 from benchmarks.results import Results
@@ -37,7 +38,7 @@ MODEL_SUITES = {"models": PLAIN, "zoo": ZOO}
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    p.add_argument("--suite", choices=[*SUITES, *MODEL_SUITES, "all"], default="kernels")
+    p.add_argument("--suite", choices=[*SUITES, "memory", *MODEL_SUITES, "all"], default="kernels")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--quick", action="store_true", help="a few workloads, fewer rounds")
     p.add_argument("--only", default="", metavar="TEXT", help="only workloads with this in their name; A|B: either")
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     settings = Settings(options.device, options.quick, tuple(options.contenders), options.seconds, options.out)
     right = True
-    for suite in (*SUITES, *MODEL_SUITES) if options.suite == "all" else [options.suite]:
+    for suite in (*SUITES, "memory", *MODEL_SUITES) if options.suite == "all" else [options.suite]:
         results = _run(suite, options.only, settings)
         print(results.text())
         print("\nsaved " + ", ".join(map(str, results.save(options.out))) + "\n")
@@ -64,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(suite: str, only: str, settings: Settings) -> Results | StreamResults:
+    if suite == "memory":
+        return run_memory(only, settings)
     if suite in MODEL_SUITES:
         subjects = [s for s in MODEL_SUITES[suite] if only in s.name]
         return run_models(suite, subjects, settings, torch.bfloat16 if settings.device == "cuda" else torch.float32)

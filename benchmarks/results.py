@@ -139,6 +139,12 @@ def about(device: str) -> dict[str, str]:
     }
 
 
+def one_line(error: Exception) -> str:
+    """Its type and the first line of what it says."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"[:200]
+
+
 def ratio(times: dict[str, float], other: str, mine: str = OURS) -> float | None:
     """Our time over another's; below 1 we are faster."""
     return times[mine] / times[other] if mine in times and other in times else None
@@ -215,9 +221,12 @@ class Progress:
             print(file=sys.stderr)
 
 
+_MEASURED = {"run": "time", "host": "host time of a call", "cold": "cold compile time", "peak": "peak of allocated bytes"}
+
+
 def plot(results: Results, path: Path) -> list[Path]:
-    """Bars of times relative to eager (or to torch.compile, where eager has none); [] without matplotlib or numbers."""
-    kind = {"overhead": "host", "compile": "cold"}.get(results.suite, "run")
+    """Bars of times, or of bytes, relative to eager (torch.compile where eager has none); [] without matplotlib or numbers."""
+    kind = {"overhead": "host", "compile": "cold", "memory": "peak"}.get(results.suite, "run")
     base = INDUCTOR if kind == "cold" else EAGER
     rows = [row for row in results.rows if base in getattr(row, kind)]
     try:
@@ -238,7 +247,7 @@ def plot(results: Results, path: Path) -> list[Path]:
     axes.set_yticks(range(len(rows)), _labels(rows))
     axes.invert_yaxis()
     axes.axvline(1.0, color="black", linewidth=0.6)
-    axes.set_xlabel(f"{ {'run': 'time', 'host': 'host time of a call', 'cold': 'cold compile time'}[kind] } relative to {base}")
+    axes.set_xlabel(f"{_MEASURED[kind]} relative to {base}")
     axes.set_title(results.about["device"])
     axes.legend(loc="best", fontsize=8)
     figure.tight_layout()

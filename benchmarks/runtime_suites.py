@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks import eager_calls, empty_calls
 from benchmarks.accuracy import judge
 from benchmarks.contenders import CONTENDERS, OURS, Settings
-from benchmarks.results import Progress, Results, Row, about
+from benchmarks.results import Progress, Results, Row, about, one_line
 from benchmarks.timing import FLUSH_BYTES, copy_call, host_seconds, samples, spread, synchronize
 from benchmarks.workloads import Workload, count_bytes, tensors
 
@@ -87,7 +87,7 @@ def _prepare(workload: Workload, settings: Settings) -> tuple[Row, list[Tensor],
             got = tensors(fn(*inputs))
             synchronize(device)
         except Exception as error:  # noqa: BLE001  # a contender that fails is a result, and the others go on
-            row.failed[who] = _one_line(error)
+            row.failed[who] = one_line(error)
             continue
         if who == OURS:
             row.kernels, row.operations = len(fn.kernels), sum(k.flops for k in fn.kernels)
@@ -98,11 +98,6 @@ def _prepare(workload: Workload, settings: Settings) -> tuple[Row, list[Tensor],
         calls[who] = lambda fn=fn: fn(*inputs)  # type: ignore[misc]
     del expected, eager
     return row, inputs, calls
-
-
-def _one_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"[:200]
 
 
 def _free(device: str) -> None:
