@@ -304,3 +304,14 @@ def test_dlpack_both_ways_without_copy() -> None:
     assert np.shares_memory(np.from_dlpack(ours), theirs.numpy())
     again = factories.from_dlpack(theirs)
     assert again.data_ptr() == ours.data_ptr()
+
+
+def test_small_calls_run_once() -> None:
+    """The short way runs a function only where it will give its result: what draws numbers, or takes time, runs once."""
+    x = from_torch(torch.ones(64))
+    for _ in range(3):
+        torch.manual_seed(0)
+        mine = torch.native_dropout(x, 0.5, True)
+        torch.manual_seed(0)
+        theirs = torch.native_dropout(x.torch(), 0.5, True)
+        assert all(torch.equal(m.torch(), t) for m, t in zip(mine, theirs, strict=True))

@@ -8,7 +8,7 @@ from tinycompile.aot.joint import Joint
 from tinycompile.ir.builder import inputs_of, refs_in, size_sources
 from tinycompile.ir.effects import is_random
 from tinycompile.ir.graph import Graph, Node, Ref
-from tinycompile.ir.requires_grad import CUT
+from tinycompile.ops.gradients import CUT
 from tinycompile.ops.record import OPS
 
 

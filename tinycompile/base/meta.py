@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -61,3 +62,23 @@ class TensorMeta:
 _set_shape, _set_strides, _set_dtype, _set_device, _set_offset = (
     TensorMeta.__dict__[name].__set__ for name in ("shape", "strides", "dtype", "device", "offset")
 )
+
+
+def meta_of_torch(tensor: Any, device: Device | None = None) -> TensorMeta:
+    """Metadata of a torch tensor; ``device``: where it is, by who knows that already.
+
+    Tensors that are alike share one object: a program has many tensors of few kinds, and to look one up is cheaper."""
+    if device is None:
+        device = Device.of(tensor.device)
+    offset = int(tensor.storage_offset())
+    key = tensor.shape, tensor.stride(), tensor.dtype, device.type, device.index, offset
+    known = _KNOWN.get(key)
+    if known is None:
+        if len(_KNOWN) >= _AT_MOST:
+            _KNOWN.clear()
+        known = _KNOWN[key] = TensorMeta(tuple(key[0]), key[1], key[2], device, offset)
+    return known
+
+
+_KNOWN: dict[tuple[Any, ...], TensorMeta] = {}
+_AT_MOST = 8192

@@ -145,7 +145,8 @@ def fallback(key: Key, kernel: Boxed | None, *, leaf: bool = False) -> Boxed | N
 
 def leaves(op_name: str) -> set[int]:
     """The key sets, of those met so far, whose highest key does the usual while nobody watches: a backend calls torch's own
-    function, Autograd leaves a node behind. The set is live. Who finds a call's keys there, while :func:`quiet`, may do it."""
+    function, Autograd leaves a node behind. The set is live. Who finds a call's keys there may do it, in a thread that includes
+    or excludes none and is in no region of autocast."""
     return _entry(op_name).leaves
 
 
@@ -154,11 +155,6 @@ def never_leaf(op_name: str) -> None:
     entry = _entry(op_name)
     entry.may_be_leaf = False
     entry.forget()
-
-
-def quiet() -> bool:
-    """Whether this thread includes or excludes no keys and is in no region of autocast."""
-    return not (LOCAL.include or LOCAL.exclude or any_autocast())
 
 
 def call(op_name: str, /, *args: Any, **kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ class LocalKeys(threading.local):
 
     include: int = 0
     exclude: int = 0
+    changed: int = 0  # both together: one look tells small calls that there are none
 
 
 LOCAL = LocalKeys()
@@ -31,10 +32,12 @@ class _Guard:
         before = getattr(LOCAL, self._name)
         self._before.setdefault(threading.get_ident(), []).append(before)
         setattr(LOCAL, self._name, before | self._mask)
+        LOCAL.changed = LOCAL.include | LOCAL.exclude
 
     def __exit__(self, *exc: object) -> None:
         stack = self._before[threading.get_ident()]
         setattr(LOCAL, self._name, stack.pop())
+        LOCAL.changed = LOCAL.include | LOCAL.exclude
         if not stack:
             del self._before[threading.get_ident()]
 

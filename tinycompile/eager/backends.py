@@ -13,11 +13,11 @@ import torch
 
 import tinycompile.ops  # noqa: F401  fills OPS and defines every op
 from tinycompile.base.holdings import tell_holdings
-from tinycompile.base.meta import TensorMeta
+from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.tape import note_view
-from tinycompile.eager.tensor import Tensor, from_meta, meta_of_torch, unwrap, view_of, wrap
+from tinycompile.eager.tensor import Tensor, from_meta, unwrap, view_of, wrap
 from tinycompile.ops.record import OPS, Decompose, Op, View
 
 # Ops whose result is a view when strides or dtypes allow it, else a copy: torch decides.

@@ -19,13 +19,15 @@ from tinycompile.base import shapes
 from tinycompile.base.device import Device
 from tinycompile.base.errors import DataDependentError, InternalError
 from tinycompile.base.expr import Expr
-from tinycompile.base.meta import TensorMeta
+from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key, KeySet, backend_key
 from tinycompile.eager.backends import is_same, meta_of, named_results
 from tinycompile.eager.probe import is_unreliable, probe
 from tinycompile.eager.tensor import Tensor
 from tinycompile.ops.record import OPS, BoundCall, Metas, Op
+
+_AUTOGRAD = Key.AUTOGRAD.bit
 
 
 class Recorder(Protocol):
@@ -62,9 +64,9 @@ class FakeTensor(Tensor):
 
     @property
     def requires_grad(self) -> bool:
-        """As the recorder says; most are outside every tape."""
+        """Whether our tape follows it, or as the recorder says; most are outside every tape."""
         asked = getattr(self.recorder, "requires_grad", None)
-        return asked is not None and asked(self.ref)
+        return bool(self.keys & _AUTOGRAD) or (asked is not None and asked(self.ref))
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -73,6 +75,15 @@ class FakeTensor(Tensor):
     def raw(self) -> torch.Tensor:
         """There is no data to share: raises DataDependentError."""
         raise DataDependentError(f"the value of {self.ref} ({self.meta}) is not known while tracing")
+
+    def _version_now(self) -> int:
+        return 0  # fakes never change
+
+    def _same_memory(self, keep_history: bool) -> FakeTensor:
+        made = FakeTensor(self.meta, self.recorder, self.ref)
+        if keep_history:
+            made.keys, made._autograd = self.keys, self._autograd
+        return made
 
     def item(self) -> Any:
         """The value is not known: raises DataDependentError."""
@@ -236,7 +247,7 @@ def _to_torch_meta(value: Any) -> Any:
 
 def _from_torch_meta(value: Any, device: Device) -> Any:
     if isinstance(value, torch.Tensor):
-        return TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, int(value.storage_offset()))
+        return meta_of_torch(value, device)
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         items = [_from_torch_meta(v, device) for v in value]
         return type(value)(items) if type(value).__module__ == "torch.return_types" else tuple(items)

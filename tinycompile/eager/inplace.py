@@ -18,7 +18,7 @@ from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor, level_of, overwrite, write_view
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.recording import call_torch, edge_of
-from tinycompile.eager.saved import OpNode, node_name
+from tinycompile.eager.saved import OpNode, node_name, reads_of
 from tinycompile.eager.tape import (
     AUTOGRAD,
     AutogradMeta,
@@ -54,7 +54,7 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
     if op.vjp is not None:
         needs, edges = edges_of(bound.args, edge_of)
         before = (_copy_of(target), *bound.args[1:]) if _reads_target(op, needs) else bound.args
-        node = OpNode(op, before, needs, edges)
+        node = OpNode(reads_of(op, needs), before, edges)
         run_on_handles(fn, args, kwargs)
         node.close((target,))
         rebase(target, Edge(node, 0) if any(e is not None for e in edges) else None)

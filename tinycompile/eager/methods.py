@@ -74,16 +74,15 @@ def _method(name: str) -> Callable[..., Any]:
     fn = getattr(torch.Tensor, name)
     ends: Ends = {}
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = (self, *args)
+    def method(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            return self._run(table.bind_method(name, given, kwargs), fn, given, kwargs)
-        key = (*map(type, given),)
-        made = short_call(ends, key, fn, given)
+            return args[0]._run(table.bind_method(name, args, kwargs), fn, args, kwargs)
+        key = (*map(type, args),)
+        made = short_call(ends, key, fn, args)
         if made is None:
-            bound = table.bind_method(name, given, kwargs)
-            learn(ends, key, bound, fn, given)
-            return self._run(bound, fn, given, kwargs)
+            bound = table.bind_method(name, args, kwargs)
+            learn(ends, key, bound, fn, args)
+            return args[0]._run(bound, fn, args, kwargs)
         return made
 
     method.__name__ = name
@@ -97,10 +96,19 @@ _FOREIGN = frozenset({str, bytes, type(None), dict, set, list, tuple})
 
 
 def _operator(name: str) -> Callable[..., Any]:
-    method = _method(name)
+    fn = getattr(torch.Tensor, name)
+    ends: Ends = {}
 
-    def operator(self: Any, *other: Any) -> Any:
-        return NotImplemented if other and type(other[0]) in _FOREIGN else method(self, *other)
+    def operator(*args: Any) -> Any:
+        key = (*map(type, args),)
+        made = short_call(ends, key, fn, args)
+        if made is None:
+            if key[-1] in _FOREIGN:
+                return NotImplemented
+            bound = table.bind_method(name, args, {})
+            learn(ends, key, bound, fn, args)
+            return args[0]._run(bound, fn, args, {})
+        return made
 
     operator.__name__ = name
     operator.__qualname__ = f"Tensor.{name}"

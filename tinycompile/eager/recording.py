@@ -18,7 +18,7 @@ from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import named_results
 from tinycompile.eager.batched import level_of, lifted
 from tinycompile.eager.engine import TorchTape
-from tinycompile.eager.saved import FREED, OpNode, metadata, node_name
+from tinycompile.eager.saved import FREED, OpNode, Reads, metadata, node_name, reads_of
 from tinycompile.eager.shortcut import Known, on_tape, sibling
 from tinycompile.eager.tape import (
     AUTOGRAD,
@@ -30,12 +30,8 @@ from tinycompile.eager.tape import (
     set_history,
 )
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory, unwrap, wrap
-from tinycompile.ops.gradients import differentiable_form
+from tinycompile.ops.gradients import CUT, differentiable_form
 from tinycompile.ops.record import OPS, Decompose, Extern, Op
-
-# Ops whose result is on no tape, whatever their inputs: they read metadata only, or cut the tape.
-CUT = frozenset({"detach", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"})
-
 
 # --- edges -------------------------------------------------------------------------------------------------------------------
 
@@ -69,7 +65,7 @@ def refresh(view: Tensor) -> None:
         return
     for op_name, rest in info.chain:  # formulas of views read metadata alone
         op = OPS[op_name]
-        node = OpNode(op, (meta, *rest), (True, *(None for _ in rest)), (edge,))
+        node = OpNode(reads_of(op, (True, *(None for _ in rest))), (meta, *rest), (edge,))
         found = op.meta(meta, *rest)
         assert isinstance(found, TensorMeta)
         meta = found
@@ -117,7 +113,7 @@ def record(op: Op, args: Sequence[Any], result: Any) -> Any:
         return result
     needs, edges = edges_of(args, edge_of)
     if any(e is not None for e in edges):
-        node = OpNode(op, args, needs, edges)
+        node = OpNode(reads_of(op, needs), args, edges)
         node.close(result)
         for i, r in enumerate(result):
             if r.dtype.is_floating_point:
@@ -132,7 +128,7 @@ def _record_one(op: Op, args: Sequence[Any], result: Any) -> Any:
     needs, edges = edges_of(args, edge_of)
     if not any(edges) or any(result is a for a in args):
         return result
-    node = OpNode(op, args, needs, edges)
+    node = OpNode(reads_of(op, needs), args, edges)
     node.close((result,))
     return set_history(result, node, 0)
 
@@ -261,12 +257,8 @@ def _wrapped(value: Any, originals: Sequence[tuple[Any, Any]], node: TorchCall) 
 
 def call_on_tape(known: Known, fn: Callable[..., Any], args: Sequence[Any], raws: Sequence[Any]) -> Any:
     """:func:`run_autograd` for a call without lists and with one result, by the short way; None: not such a call."""
-    op = known.op
-    if op.vjp is None or op.name in CUT:
+    if not known.has_node or _anomaly():
         return None
-    made = sibling(fn(*raws), args, raws)
-    if made is None or not made._handle.dtype.is_floating_point:
-        return made
     needs: list[bool | None] = []
     edges: list[Edge | None] = []
     for arg, raw in zip(args, raws):  # noqa: B905  # as many; this runs for every op
@@ -276,16 +268,30 @@ def call_on_tape(known: Known, fn: Callable[..., Any], args: Sequence[Any], raws
         if arg._view is not None:
             refresh(arg)
         meta = arg._autograd
-        if meta is None:
-            if raw.requires_grad:  # torch's tape meets ours
-                return None
-            edges.append(None)
+        if meta is not None:
+            made_by = meta.grad_fn
+            edges.append(_new(Edge, (accumulator(arg), 0) if made_by is None else (made_by, meta.index)))
+            needs.append(True)
+        elif raw.requires_grad:  # torch's tape meets ours
+            return None
         else:
-            edges.append(Edge(accumulator(arg), 0) if meta.grad_fn is None else Edge(meta.grad_fn, meta.index))
-        needs.append(meta is not None)
-    node = OpNode(op, (*args, *known.rest), (*needs, *(None,) * len(known.rest)), edges)
-    node.close((made,))
-    return set_history(made, node, 0)
+            edges.append(None)
+            needs.append(False)
+    made = sibling(fn(*raws), args, raws)
+    if made is None or not made.meta.dtype.is_floating_point:
+        return made
+    return set_history(made, OpNode.of_small_call(_reads(known, tuple(needs)), (*args, *known.rest), edges, made), 0)
+
+
+_new: Any = tuple.__new__  # past the Python function by which a NamedTuple is made
+_anomaly = torch.is_anomaly_enabled
+
+
+def _reads(known: Known, needs: tuple[Any, ...]) -> Reads:
+    found = known.reads.get(needs)
+    if found is None:
+        found = known.reads[needs] = reads_of(known.op, (*needs, *(None,) * len(known.rest)))
+    return found
 
 
 on_tape.append(call_on_tape)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from tinycompile.base.meta import TensorMeta
-from tinycompile.eager.tape import Edge, Node, set_history
-from tinycompile.eager.tensor import Tensor, meta_of_torch, same_memory, version_of
+from tinycompile.base.meta import TensorMeta, meta_of_torch
+from tinycompile.eager.tape import Edge, Node, serial, set_history
+from tinycompile.eager.tensor import Tensor, same_memory, version_of
 from tinycompile.eager.torch_words import function_name
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.record import Op
@@ -39,15 +39,19 @@ class SavedTensor:
     """One tensor that a formula reads, as it was: a later change in place is an error."""
 
     __slots__ = ("_index", "_packed", "_source", "_tensor", "_unpack", "_version")
+    _source: weakref.ref[Any] | None
+    _tensor: Any
 
     def __init__(self, tensor: Any, index: int | None = None) -> None:
         """``index``: of a node's own result (the node must not hold itself through it)."""
         self._index = index
-        self._source = None if isinstance(tensor, torch.Tensor) else weakref.ref(tensor)
         self._unpack: Callable[[Any], Any] | None = None
         self._packed: Any = None
         self._version = version_of(tensor)
-        self._tensor: Any = tensor if isinstance(tensor, torch.Tensor) else same_memory(tensor, keep_history=index is None)
+        if isinstance(tensor, torch.Tensor):
+            self._source, self._tensor = None, tensor
+        else:
+            self._source, self._tensor = weakref.ref(tensor), same_memory(tensor, index is None)
         if saved_hooks.stack:
             pack, self._unpack = saved_hooks.stack[-1]
             with torch.no_grad():
@@ -98,32 +102,69 @@ def _maker(tensor: Any) -> tuple[Node | None, int]:
 # --- nodes of ops ------------------------------------------------------------------------------------------------------------
 
 
+class Reads(NamedTuple):
+    """What the formula of ``op`` reads when the gradients ``needs`` are needed: by name, and one flag an argument."""
+
+    op: Op
+    needs: tuple[Any, ...]
+    saves: frozenset[str]
+    args: tuple[bool, ...]
+    result: bool  # the first of the results
+
+
+_READS: dict[tuple[Op, tuple[Any, ...]], Reads] = {}
+
+
+def reads_of(op: Op, needs: tuple[Any, ...]) -> Reads:
+    """Worked out once."""
+    found = _READS.get((op, needs))
+    if found is None:
+        assert op.vjp is not None
+        saves = op.vjp.reads(op.schema, needs)
+        args = tuple(a.name in saves for a in op.schema.args)
+        found = _READS[op, needs] = Reads(op, needs, saves, args, bool(saves & {"result", "result0"}))
+    return found
+
+
 class OpNode(Node):
     """One call of a record. ``args`` and ``results`` hold SavedTensors for what the formula reads, metadata for the rest."""
 
-    __slots__ = ("args", "freed", "needs", "op", "results", "saves")
+    __slots__ = ("args", "freed", "reads", "results")
 
-    def __init__(self, op: Op, args: Sequence[Any], needs: Sequence[Any], edges: Sequence[Edge | None]) -> None:
-        assert op.vjp is not None
+    def __init__(self, reads: Reads, args: Sequence[Any], edges: Sequence[Edge | None]) -> None:
         super().__init__(edges, ())
-        self.op, self.needs = op, tuple(needs)
-        self.saves, read = _reads(op, self.needs)
-        if self.saves:
-            self.args = tuple([_saved(a, r) for a, r in zip(args, read, strict=True)])
-        else:
-            self.args = tuple([a.meta if type(a) is Tensor else _saved(a, False) for a in args])
+        self.reads, self.freed = reads, False
+        self.args: tuple[Any, ...] = tuple([_saved(a, r) for a, r in zip(args, reads.args, strict=True)])
         self.results: tuple[Any, ...] = ()
-        self.freed = False
+
+    @classmethod
+    def of_small_call(cls, reads: Reads, args: Sequence[Any], edges: Sequence[Edge | None], result: Tensor) -> OpNode:
+        """The node of a call without lists, with one result, outside of anomaly mode: each step here is paid by every op."""
+        node = _new(cls)
+        node.edges, node.metas, node.serial = tuple(edges), (result._meta,), next(serial)  # whoever asks has read its meta
+        node.stream, node.pre_hooks, node.post_hooks, node.location = 0, None, None, None
+        node.reads, node.freed = reads, False
+        if not reads.saves:
+            node.args = tuple([a if type(a) is not Tensor else a._meta or a.meta for a in args])
+            node.results = node.metas
+            return node
+        kept = zip(args, reads.args)  # noqa: B905  # as many
+        node.args = tuple([a if type(a) is not Tensor else SavedTensor(a) if read else a.meta for a, read in kept])
+        node.results = (SavedTensor(result, 0),) if reads.result else node.metas
+        return node
+
+    @property
+    def op(self) -> Op:
+        """The record."""
+        return self.reads.op
 
     def close(self, results: Sequence[Any]) -> None:
         """The results are there: save what the formula reads of them."""
         self.metas = tuple([r.meta for r in results])
-        if not self.saves:
-            self.results = self.metas
-            return
-        every = "result" in self.saves
+        saves = self.reads.saves
+        every = "result" in saves
         self.results = tuple(
-            SavedTensor(r, i) if every or f"result{i}" in self.saves else r.meta for i, r in enumerate(results)
+            [SavedTensor(r, i) if every or f"result{i}" in saves else m for i, (r, m) in enumerate(zip(results, self.metas))]  # noqa: B905
         )
 
     def name(self) -> str:
@@ -134,32 +175,23 @@ class OpNode(Node):
         """The record's formula."""
         if self.freed:
             raise RuntimeError(FREED)
-        assert self.op.vjp is not None
+        op, needs = self.reads.op, self.reads.needs
+        assert op.vjp is not None
         args = tuple(_unpacked(a, self, create_graph) for a in self.args)
         results = tuple(_unpacked(r, self, create_graph) for r in self.results)
         if not keep:
             self.free()
-        found = self.op.vjp.fn(grads, args, results, self.needs)
-        return list(_flat_gradients(found, self.needs, self.args))
+        found = op.vjp.fn(grads, args, results, needs)
+        return list(_flat_gradients(found, needs, self.args))
 
     def free(self) -> None:
         """Let go of what is saved. A node that saved nothing can run again."""
-        if self.saves:
+        if self.reads.saves:
             self.args = self.results = ()
             self.freed = True
 
 
-_READS: dict[tuple[str, tuple[Any, ...]], tuple[frozenset[str], tuple[bool, ...]]] = {}
-
-
-def _reads(op: Op, needs: tuple[Any, ...]) -> tuple[frozenset[str], tuple[bool, ...]]:
-    """What the op's formula reads when these gradients are needed, by name, and by argument; worked out once."""
-    found = _READS.get((op.name, needs))
-    if found is None:
-        assert op.vjp is not None
-        saves = op.vjp.reads(op.schema, needs)
-        found = _READS[op.name, needs] = saves, tuple(a.name in saves for a in op.schema.args)
-    return found
+_new: Any = object.__new__
 
 
 def node_name(op_name: str) -> str:

@@ -13,9 +13,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tinycompile.base.torch_private import any_autocast
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key
+from tinycompile.dispatch.local_keys import LOCAL
 from tinycompile.ops import table
+from tinycompile.ops.gradients import CUT
 from tinycompile.ops.record import BoundCall, Op
 
 _AUTOGRAD = Key.AUTOGRAD.bit
@@ -23,11 +26,15 @@ _SIMPLE = frozenset((int, float, bool, torch.dtype, type(None)))
 
 
 class Known(NamedTuple):
-    """What calls with arguments of these types mean: the op, its further arguments, and the key sets that end in torch."""
+    """What calls with arguments of these types mean: the op, its further arguments, and the key sets that end in torch.
+    ``has_node``: the tape follows the op by its own formula. ``reads``: what that reads (``saved.py``), by which arguments need
+    gradients."""
 
     leaves: set[int]
     op: Op
     rest: tuple[Any, ...]
+    has_node: bool
+    reads: dict[tuple[Any, ...], Any]
 
 
 Ends = dict[tuple[Any, ...], "Known | None"]
@@ -50,7 +57,7 @@ def short_call(ends: Ends, key: tuple[Any, ...], fn: Callable[..., Any], args: S
             if arg is None:
                 return None
         raws.append(arg)
-    if mask not in known.leaves or not dispatcher.quiet():
+    if mask not in known.leaves or LOCAL.changed or any_autocast():
         return None
     try:
         if mask & _AUTOGRAD and torch.is_grad_enabled():
@@ -80,6 +87,10 @@ def learn(ends: Ends, key: tuple[Any, ...], bound: BoundCall | None, fn: Callabl
         ends[key] = None
         return
     assert bound is not None
-    count = len(args)
+    op, count = bound.op, len(args)
     same = len(bound.args) >= count and all(a is b for a, b in zip(args, bound.args, strict=False))
-    ends[key] = Known(dispatcher.leaves(bound.op.name), bound.op, bound.args[count:]) if same else None
+    if not same or [r.type for r in op.schema.returns] != ["Tensor"]:
+        ends[key] = None
+        return
+    has_node = op.vjp is not None and op.name not in CUT
+    ends[key] = Known(dispatcher.leaves(op.name), op, bound.args[count:], has_node, {})

@@ -26,7 +26,7 @@ from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import ops
 
 AUTOGRAD, _CUDA = Key.AUTOGRAD.bit, Key.CUDA.bit
-_serial = itertools.count()
+serial = itertools.count()
 _anomaly = torch.is_anomaly_enabled
 
 
@@ -43,7 +43,7 @@ class HookHandle:
     __slots__ = ("_hooks", "_key")
 
     def __init__(self, hooks: Hooks, hook: Any) -> None:
-        self._hooks, self._key = weakref.ref(hooks), next(_serial)
+        self._hooks, self._key = weakref.ref(hooks), next(serial)
         hooks[self._key] = hook
 
     def remove(self) -> None:
@@ -123,7 +123,7 @@ class Node:
 
     def __init__(self, edges: Sequence[Edge | None], metas: Sequence[TensorMeta]) -> None:
         self.edges, self.metas = tuple(edges), tuple(metas)
-        self.serial: float = next(_serial)
+        self.serial: float = next(serial)
         self.stream = 0
         self.pre_hooks: dict[int, Hooks] | None = None
         self.post_hooks: Hooks | None = None

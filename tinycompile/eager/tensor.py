@@ -13,7 +13,7 @@ import torch
 
 from tinycompile.base.device import Device
 from tinycompile.base.holdings import tell_holdings
-from tinycompile.base.meta import TensorMeta
+from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.base.shapes import reach
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import BACKENDS, Key, backend_key
@@ -75,8 +75,7 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, TensorMethods)
         if self._meta is None:
             handle = self._handle
             assert handle is not None
-            offset = int(handle.storage_offset())
-            self._meta = TensorMeta(tuple(handle.shape), handle.stride(), handle.dtype, self.device, offset)
+            self._meta = meta_of_torch(handle, self.device)
         return self._meta
 
     @property
@@ -314,7 +313,7 @@ def view_of(base: Tensor, meta: TensorMeta) -> Tensor:
 
 def same_memory(tensor: Tensor, keep_history: bool = False) -> Tensor:
     """Another object on the same memory, on no tape of ours unless it keeps the history."""
-    return tensor._same_memory(keep_history)
+    return _same_memory(tensor, keep_history) if type(tensor) is Tensor else tensor._same_memory(keep_history)
 
 
 def _same_memory(tensor: Tensor, keep_history: bool) -> Tensor:
@@ -328,23 +327,22 @@ def _same_memory(tensor: Tensor, keep_history: bool) -> Tensor:
 
 def version_of(tensor: Any) -> int:
     """How often the memory was written to in place, as torch counts it; 0 where nobody counts."""
+    if type(tensor) is Tensor and not tensor.keys & _NO_HANDLE and tensor._handle is not None:
+        return _version_of_handle(tensor._handle)
     return tensor._version_now() if isinstance(tensor, Tensor) else _version_of_handle(tensor)
 
 
 def _version_of_handle(handle: torch.Tensor) -> int:
-    if handle.is_inference():
+    try:
+        return handle._version
+    except RuntimeError:
+        if not handle.is_inference():
+            raise
         raise RuntimeError(
             "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "
             "computation tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in "
             "autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
-        )
-    return int(handle._version)
-
-
-def meta_of_torch(tensor: torch.Tensor) -> TensorMeta:
-    """Metadata of a torch tensor."""
-    offset = int(tensor.storage_offset())
-    return TensorMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, Device.of(tensor.device), offset)
+        ) from None
 
 
 # --- between handles and tensors ---------------------------------------------------------------------------------------------

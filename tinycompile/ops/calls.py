@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.base.device import Device
-from tinycompile.base.meta import TensorMeta
+from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.dispatch import dispatcher
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.meta_rules import opmath
@@ -53,7 +52,7 @@ def meta_of(x: Any) -> TensorMeta:
     if isinstance(x, TensorMeta):
         return x
     if isinstance(x, torch.Tensor):
-        return TensorMeta(tuple(x.shape), x.stride(), x.dtype, Device.of(x.device), int(x.storage_offset()))
+        return meta_of_torch(x)
     found: TensorMeta = x.meta
     return found
 

@@ -15,9 +15,8 @@ import torch
 from tinycompile.base import expr as ex
 from tinycompile.base import shapes
 from tinycompile.base.atoms import Sym
-from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim
-from tinycompile.base.meta import TensorMeta
+from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.record import Decompose, Indexed, Op, Pointwise, Reduction, Scan, View
 from tinycompile.ops.scalar import SCALAR_OPS, Builder, Number, Operand, Value
@@ -136,7 +135,7 @@ class NumpyBuilder(Builder):
 def meta_of(value: Any) -> Any:
     """Arguments with TensorMeta for each tensor."""
     if isinstance(value, torch.Tensor):
-        return TensorMeta(tuple(value.shape), value.stride(), value.dtype, Device.of(value.device), int(value.storage_offset()))
+        return meta_of_torch(value)
     return type(value)(meta_of(v) for v in value) if isinstance(value, (tuple, list)) else value
 
 

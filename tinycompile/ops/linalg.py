@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from tinycompile.base import shapes
 from tinycompile.base.expr import Dim
-from tinycompile.base.meta import TensorMeta
+from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.base.shapes import Shape
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import ops
@@ -259,7 +259,7 @@ def _einsum_meta(equation: str, tensors: Sequence[TensorMeta]) -> TensorMeta:
         equation, *(torch.empty_strided(*s, dtype=x.dtype, device="meta") for s, x in zip(sizes, tensors, strict=True))
     )
     if all(isinstance(n, int) for x in tensors for n in (*x.shape, *x.strides)):
-        return TensorMeta(tuple(found.shape), found.stride(), found.dtype, device, int(found.storage_offset()))
+        return meta_of_torch(found, device)
     shape = _einsum_shape(equation, tensors)
     term, _, output = equation.replace(" ", "").partition("->")
     if len(tensors) == 1 and set(term) == set(output):  # a permutation or a diagonal: a view

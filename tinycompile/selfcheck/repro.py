@@ -10,10 +10,9 @@ import torch
 
 from tinycompile.backends import lookup_backend
 from tinycompile.base.artifacts import Artifacts
-from tinycompile.base.meta import TensorMeta
+from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager.fake import tracing
-from tinycompile.eager.tensor import meta_of_torch
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
