@@ -1,8 +1,8 @@
 """The wrapper: readable Python that allocates, launches and returns. One function, ``call(*inputs) -> tuple``.
 
 Names in its namespace (see ``runtime/build.py``): ``empty`` (allocate on the plan's device), ``stream`` (its current raw
-stream), ``as_strided``, ``restride``, one launcher per kernel and one function per extern target. A buffer that the user called
-like one of these is called otherwise.
+stream), ``counters``, ``as_strided``, ``restride``, one launcher per kernel and one function per extern target. A buffer that
+the user called like one of these is called otherwise.
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ class _Wrapper:
     def kernel_arg(self, a: KernelArg) -> str:
         if a.kind == "scratch":
             return f"empty(({a.value},), (1,), torch.{a.dtype})"
+        if a.kind == "counters":
+            return f"counters({a.value})"
         return self.name(a.name) if a.kind == "pointer" else str(a.value)
 
     def extern(self, step: ExternCall) -> None:
@@ -167,7 +169,7 @@ class _Wrapper:
 
 
 _NAMESPACE = frozenset(
-    ("given", "torch", "empty", "stream", "queue", "as_strided", "restride", "call", "float", "min", "max", "_")
+    ("given", "torch", "empty", "counters", "stream", "queue", "as_strided", "restride", "call", "float", "min", "max", "_")
 )
 
 

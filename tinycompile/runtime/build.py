@@ -21,6 +21,7 @@ from tinycompile.ops.record import OPS
 from tinycompile.runtime import cpp_build, interpreter_worker, triton_build, triton_restore
 from tinycompile.runtime.autotune import STEM, Tuned, Tuner, only
 from tinycompile.runtime.cache import Entry
+from tinycompile.runtime.counters import Counters
 from tinycompile.runtime.linked import Linked
 from tinycompile.runtime.twins import canonical_cpp
 
@@ -52,6 +53,7 @@ def link(source: Source, device: Device, launchers: Mapping[str, Launcher]) -> C
         "torch": torch,
         "empty": torch_private.empty_strided_cpu if device.type == "cpu" else torch_private.empty_strided_cuda,
         "stream": functools.partial(torch_private.raw_stream, max(device.index, 0)) if device.type == "cuda" else _no_stream,
+        "counters": Counters(max(device.index, 0)),
         "as_strided": torch.as_strided,
         "restride": restride,
         **launchers,

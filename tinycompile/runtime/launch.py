@@ -144,9 +144,8 @@ def _write(source: KernelSource, config: Config, call: str, names: dict[str, Any
     values = [f"{p}.data_ptr()" if a.is_tensor else p for a, p in zip(source.args, parameters, strict=True)]
     x, y, z = (_rename(text, symbols) for text in _grid_over_args(source, dict(config.constants)))
     guard = "" if x.isdigit() and int(x) > 0 else "    if x <= 0: return\n"
-    zeroed = [f"    {p}.zero_()\n" for a, p in zip(source.args, parameters, strict=True) if a.kind == "scratch"]
     call = call.format(y=y, z=z, args="".join(f"{v}, " for v in values))
-    text = f"def launch(stream, {', '.join(parameters)}):\n    x = {x}\n{guard}{''.join(zeroed)}    {call}\n"
+    text = f"def launch(stream, {', '.join(parameters)}):\n    x = {x}\n{guard}    {call}\n"
     namespace = {"min": min, "max": max, **names}
     exec(compile(text, f"<launch {source.name}>", "exec"), namespace)
     return namespace["launch"]
@@ -190,7 +189,4 @@ class _Guarded:
         sizes = {a.name: v for a, v in zip(self.source.args, args, strict=True) if a.kind == "size"}
         grid = tuple(ex.evaluate(g, {**sizes, **constants}) for g in self.source.grid)
         if all(g > 0 for g in grid):
-            for a, value in zip(self.source.args, args, strict=True):
-                if a.kind == "scratch":
-                    value.zero_()
             self.kernel[(*grid, 1, 1)[:3]](*args, *constants.values(), stream=stream)

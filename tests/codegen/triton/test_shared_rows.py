@@ -44,10 +44,11 @@ def run(fn: Callable[..., Any], *args: Tensor, columns: int | None = None) -> li
     given = []
     for a in kernel.args:
         size = ex.evaluate(a.value, {}) if a.value is not None else 0
-        given.append(torch.zeros(size, dtype=torch.int32) if a.kind == "scratch" else memory[a.name])
-    scratch = next(x for a, x in zip(kernel.args, given, strict=True) if a.kind == "scratch")
+        own = a.kind in ("counters", "scratch")
+        given.append(torch.zeros(size, dtype=getattr(torch, a.dtype)) if own else memory[a.name])
+    counters = next(x for a, x in zip(kernel.args, given, strict=True) if a.kind == "counters")
     for _ in range(1 + kernel.text.count(" meet(")):
-        scratch[0] = 0
+        counters[0] = 0
         worker().run(kernel, given, config)
     return [memory[o.buffer].view([ex.evaluate(d, {}) for d in o.meta.shape]) for o in made.outputs]
 
@@ -117,7 +118,7 @@ def down(x: Tensor) -> Tensor:
 
 
 def shares(kernel: KernelSource) -> bool:
-    return any(a.kind == "scratch" for a in kernel.args)
+    return any(a.kind == "counters" for a in kernel.args)
 
 
 def test_who_shares() -> None:

@@ -23,13 +23,15 @@ from tinycompile.codegen.triton.tiles import Schedule, TileDim
 from tinycompile.ir.graph import Location
 from tinycompile.ir.loops import Const, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
 
+NEAR_ANGLE = 2.2  # up to it a sine is one polynomial
 BOUNDED_ANGLE = 2.0**18  # below it sine and cosine need no long reduction
 _INFIX = frozenset(["add", "sub", "mul", "and", "or", "xor", "shl", "shr", "eq", "ne", "lt", "le", "gt", "ge"])
 
 
 @dataclass
 class Body:
-    """Spells statements. ``variables``: value -> its variable; ``inline``: constants; ``axes``: axis -> its variable."""
+    """Spells statements. ``variables``: value -> its variable; ``inline``: constants; ``axes``: axis -> its variable.
+    ``masks``: blocks may stick out, but for that of the tile dimension ``inside``."""
 
     analysis: Analysis
     schedule: Schedule
@@ -41,6 +43,7 @@ class Body:
     inline: dict[str, str] = field(default_factory=dict)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     masks: bool = True
+    inside: str = ""
     eviction: str = ""
     far: bool = False
     magnitudes: Mapping[str, float] = field(init=False)
@@ -60,7 +63,11 @@ class Body:
 
     def dim_mask(self, span: frozenset[str]) -> list[str]:
         """Masks of the tile dimensions that ``span`` touches."""
-        return [f"{d.name}_mask" for d in self.schedule.dims if self.masks and d.masked and self.covers(d, span)]
+        return [f"{d.name}_mask" for d in self.schedule.dims if self.sticks_out(d) and self.covers(d, span)]
+
+    def sticks_out(self, dim: TileDim) -> bool:
+        """Whether the block at hand may reach past the end of a tile dimension."""
+        return self.masks and dim.masked and dim.name != self.inside
 
     # expressions ---------------------------------------------------------------------------------------------------------
 
@@ -114,6 +121,8 @@ class Body:
         op = s.op
         if op in ("sin", "cos") and not any(self.covers(d, self.analysis.spans[s.args[0]]) for d in self.schedule.dims):
             op += "_scalar"  # no block to look for large arguments in
+        elif op == "sin" and self.magnitudes.get(s.args[0], math.inf) <= NEAR_ANGLE:
+            op += "_near"
         elif op in ("sin", "cos") and self.magnitudes.get(s.args[0], math.inf) < BOUNDED_ANGLE:
             op += "_bounded"
         return spell(op, dtype, args, self.fast)

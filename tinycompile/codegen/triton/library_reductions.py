@@ -94,6 +94,49 @@ def welford_reduce(mean, m2, count, axis: tl.constexpr, keep: tl.constexpr):
     return mean, m2
 
 
+# A block of which ``fold`` elements share a lane: these are in one thread's registers, so nothing is exchanged.
+
+
+@triton.jit
+def fold_sum(x, fold: tl.constexpr):
+    """Each lane's sum."""
+    return tl.sum(tl.reshape(x, [fold, x.shape[0] // fold]), 0)
+
+
+@triton.jit
+def fold_max(x, fold: tl.constexpr):
+    """Each lane's maximum; NaN if any is."""
+    return tl.reduce(tl.reshape(x, [fold, x.shape[0] // fold]), 0, maximum)
+
+
+@triton.jit
+def fold_min(x, fold: tl.constexpr):
+    """Each lane's minimum; NaN if any is."""
+    return tl.reduce(tl.reshape(x, [fold, x.shape[0] // fold]), 0, minimum)
+
+
+@triton.jit
+def welford_step_folded(mean, m2, n, x, fold: tl.constexpr):
+    """``fold`` more elements into each lane's mean, sum of squared deviations and count (Chan, Golub, LeVeque 1979)."""
+    x = tl.reshape(x, [fold, mean.shape[0]])
+    middle = tl.sum(x, 0) * (1.0 / fold)
+    off = x - middle[None, :]
+    share = fold / (n + fold)
+    delta = middle - mean
+    return mean + delta * share, m2 + tl.sum(off * off, 0) + delta * delta * n * share, n + fold
+
+
+@triton.jit
+def welford_step_masked(mean, m2, n, x, mask, fold: tl.constexpr):
+    """As ``welford_step_folded`` of the elements where ``mask`` is true; the count becomes one of each lane."""
+    count = tl.sum(tl.reshape(mask.to(x.dtype), [fold, mean.shape[0]]), 0)
+    middle = tl.sum(tl.reshape(tl.where(mask, x, 0.0), [fold, mean.shape[0]]), 0) / tl.maximum(count, 1.0)
+    off = tl.where(tl.reshape(mask, [fold, mean.shape[0]]), tl.reshape(x, [fold, mean.shape[0]]) - middle[None, :], 0.0)
+    share = count / tl.maximum(n + count, 1.0)
+    delta = middle - mean
+    return mean + delta * share, m2 + tl.sum(off * off, 0) + delta * delta * n * share, n + count
+
+
 @triton.jit
 def softmax_weight(distance):
     """e**distance for distances below a maximum; relative error |distance| * 2**-23, where the weight itself is e**distance."""
@@ -140,10 +183,17 @@ def softmax_reduce(m, s, axis: tl.constexpr, keep: tl.constexpr):
 ONE_BY_ONE = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # the interpreter runs no two programs at once
 
 
+# Counters are 0 before and after each launch: the last of those who use one sets it back, which spares a launch that would.
+
+
 @triton.jit
 def next_ticket(counter):
     """0, 1, 2 ... in the order in which programs start."""
-    return tl.atomic_add(counter, 1, sem="relaxed")
+    ticket = tl.atomic_add(counter, 1, sem="relaxed")
+    if not ONE_BY_ONE:
+        if ticket == tl.num_programs(0) - 1:
+            tl.store(counter, 0)
+    return ticket
 
 
 @triton.jit
@@ -156,6 +206,14 @@ def meet(semaphore, arrivals):
         while seen < arrivals:
             seen = tl.atomic_add(semaphore, 0, sem="acquire")
         tl.debug_barrier()
+
+
+@triton.jit
+def leave(semaphore, arrivals, parts):
+    """Go, after the last meeting: no one waits at the semaphore when all ``parts`` programs have left it."""
+    if not ONE_BY_ONE:
+        if tl.atomic_add(semaphore, 1, sem="relaxed") == arrivals + parts - 1:
+            tl.store(semaphore, 0)
 
 
 @triton.jit

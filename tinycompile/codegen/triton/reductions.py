@@ -32,8 +32,8 @@ def identity(kind: str, dtype: torch.dtype) -> Identity:
 class Site:
     """Where a reduction happens. ``axis``: of the tile. ``keep``: the tile has two dims. ``shape``: of the operand. ``mask``:
     of the reduced dim, or "". ``index``: the flat position along it, of ``index_dtype``. ``count``: the number of elements.
-    ``block``: the block size, and ``lane`` the position in the block. ``fold``: elements of a block that share a lane of a
-    running softmax."""
+    ``block``: the block size, and ``lane`` the position in the block. ``fold``: the constant that says how many elements of a
+    block share a lane, or ""."""
 
     axis: int
     keep: bool
@@ -44,7 +44,12 @@ class Site:
     count: str
     block: str
     lane: str
-    fold: int = 1
+    fold: str = ""
+
+    @property
+    def lanes(self) -> str:
+        """The shape of what is accumulated."""
+        return f"[{self.block} // {self.fold}]" if self.fold else self.shape
 
     @property
     def tail(self) -> str:
@@ -113,7 +118,7 @@ def looped(
 
 
 def _full(at: Site, value: Identity, dtype: torch.dtype) -> str:
-    return f"tl.full({at.shape}, {literal(value, dtype)}, {triton_dtype(dtype)})"
+    return f"tl.full({at.lanes}, {literal(value, dtype)}, {triton_dtype(dtype)})"
 
 
 def _simple(
@@ -121,6 +126,8 @@ def _simple(
 ) -> Accumulator:
     name, lanes = names[0], f"{names[0]}_lanes"
     tile = at.masked(value, kind, dtype)
+    if at.fold:
+        tile = f"fold_{kind}({tile}, {at.fold})"
     combine = {
         "sum": f"{lanes} += {tile}", "prod": f"{lanes} *= {tile}", "any": f"{lanes} |= {tile}", "all": f"{lanes} &= {tile}",
         "max": f"{lanes} = maximum({lanes}, {tile})", "min": f"{lanes} = minimum({lanes}, {tile})",
@@ -152,6 +159,8 @@ def _arg(
 def _welford(
     kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site
 ) -> Accumulator:
+    if at.fold:
+        return _folded_welford(names, value, dtype, at)
     mean, m2 = f"{names[0]}_lanes", f"{names[1]}_lanes"
     seen, delta, share = f"{names[0]}_seen", f"{names[0]}_delta", f"{names[0]}_share"
     zero = _full(at, 0, dtype)
@@ -170,15 +179,26 @@ def _welford(
     )
 
 
+def _folded_welford(names: tuple[str, ...], value: str, dtype: torch.dtype, at: Site) -> Accumulator:
+    """Each lane has its own count, once a mask has been met."""
+    mean, m2, seen = f"{names[0]}_lanes", f"{names[1]}_lanes", f"{names[0]}_seen"
+    zero = _full(at, 0, dtype)
+    step, mask = ("welford_step_masked", f", {at.mask}") if at.mask else ("welford_step_folded", "")
+    count = f"tl.broadcast_to({seen}, {at.lanes})"
+    return Accumulator(
+        [f"{mean} = {zero}", f"{m2} = {zero}", f"{seen} = tl.full([], 0.0, {triton_dtype(dtype)})"],
+        [f"{mean}, {m2}, {seen} = {step}({mean}, {m2}, {seen}, {value}{mask}, {at.fold})"],
+        [f"{names[0]}, {names[1]} = welford_reduce({mean}, {m2}, {count}, {at.tail})"],
+    )
+
+
 def _online_softmax(
     kind: str, names: tuple[str, ...], value: str, dtype: torch.dtype, results: tuple[torch.dtype, ...], at: Site
 ) -> Accumulator:
     top, total = f"{names[0]}_lanes", f"{names[1]}_lanes"
-    shape = f"[{at.block} // {at.fold}]" if at.fold > 1 else at.shape
-    step, fold = ("softmax_step_folded", f", {at.fold}") if at.fold > 1 else ("softmax_step", "")
-    lanes = f"tl.full({shape}, {{}}, {triton_dtype(dtype)})"
+    step, fold = ("softmax_step_folded", f", {at.fold}") if at.fold else ("softmax_step", "")
     return Accumulator(
-        [f"{top} = {lanes.format(literal(torch.finfo(dtype).min, dtype))}", f"{total} = {lanes.format('0.0')}"],
+        [f"{top} = {_full(at, torch.finfo(dtype).min, dtype)}", f"{total} = {_full(at, 0.0, dtype)}"],
         [f"{top}, {total} = {step}({top}, {total}, {at.masked(value, kind, dtype)}{fold})"],
         [f"{names[0]}, {names[1]} = softmax_reduce({top}, {total}, {at.tail})"],
     )

@@ -47,7 +47,7 @@ _FLOAT = {
     "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "trunc": "trunc({0})", "round": "round_even({0})",
     "exp": "exp({0})", "exp2": "tl.exp2({0})", "expm1": "expm1({0})", "log": "tl.log({0})", "log2": "tl.log2({0})",
     "log1p": "log1p({0})", "log10": "libdevice.log10({0})", "sin": "sin({0})", "cos": "cos({0})",
-    "sin_bounded": "sin_bounded({0})", "cos_bounded": "cos_bounded({0})",
+    "sin_near": "sin_near({0})", "sin_bounded": "sin_bounded({0})", "cos_bounded": "cos_bounded({0})",
     "sin_scalar": "tl.sin({0})", "cos_scalar": "tl.cos({0})",
     "sigmoid": "sigmoid({0})", "tanh": "tanh({0})", "erf": "erf({0})", "isinf": "tl.abs({0}) == float('inf')",
     "signbit": "{0}.to(tl.int32, bitcast=True) < 0",
@@ -58,6 +58,7 @@ _FLOAT |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in ["pow", "fmod", "
 
 _FLOAT64 = {
     "sin": "tl.sin({0})", "cos": "tl.cos({0})", "sin_bounded": "tl.sin({0})", "cos_bounded": "tl.cos({0})",
+    "sin_near": "tl.sin({0})",
     "div": "{0} / {1}", "reciprocal": "1.0 / {0}", "sqrt": "tl.sqrt({0})", "sigmoid": "sigmoid64({0})",
     "tanh": "libdevice.tanh({0})", "erf": "tl.erf({0})", "log1p": "libdevice.log1p({0})", "expm1": "libdevice.expm1({0})",
     "signbit": "{0}.to(tl.int64, bitcast=True) < 0",

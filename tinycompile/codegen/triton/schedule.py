@@ -5,6 +5,8 @@ A tile has one or two vector dimensions. Everything is launched on the first gri
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
@@ -13,6 +15,7 @@ from tinycompile.codegen.triton.analysis import Analysis, axes_in
 from tinycompile.codegen.triton.tiles import (
     FOLD,
     HEAVY,
+    RUNNING_FOLD,
     Schedule,
     TileDim,
     blocks,
@@ -204,7 +207,9 @@ def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, ta
     if not running:
         tried += [(block // 2, warps), (block, max(warps // 2, 1))]
     configs = candidates([Config((("COLS", b),), w) for b, w in tried if 16 <= b <= 2 * MAX_WHOLE_ROW and w <= 32], COLS=extent)
-    fold = all(dict(c.constants)["COLS"] >= 32 * c.num_warps * each for c in configs)
+    folds = running and all(dict(c.constants)["COLS"] >= 32 * c.num_warps * each for c in configs)
+    if folds:
+        configs = tuple(replace(c, constants=(*c.constants, (FOLD, RUNNING_FOLD))) for c in configs)
     dim = tile_dim("col", analysis.reduction, analysis, "loop", "COLS", configs)
     return Schedule(
         (dim,),
@@ -213,7 +218,7 @@ def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, ta
         configs,
         False,
         f"one row a program, in steps: {extent} elements don't stay in registers",
-        FOLD if running and fold else 1,
+        folds,
     )
 
 
@@ -226,7 +231,7 @@ def _loop_step(r: int, few: bool, analysis: Analysis) -> tuple[int, int, bool]:
         kinds.add("scan")
     running = kinds == {"online_softmax"}
     if running:
-        each = FOLD * vector
+        each = RUNNING_FOLD * vector
         warps = 32 if few else max(4096 // (32 * each), 4)
     elif kinds == {"sum"} and tile_values(analysis) <= 2:
         warps, each = 16 if few else 8, 32  # many loads in flight at once

@@ -5,7 +5,7 @@ started holds one of the few places of the newest row: all older rows can finish
 part, publishes the result in scratch memory, waits at the row's semaphore, and combines the results of all parts in their
 order, so every program of a row gets the same bits. Welford parts combine as Chan, Golub and LeVeque (1983).
 
-Scratch, int32, zeroed before each launch: ticket, one semaphore a row, then the published values.
+Counters, int32, which every launch finds and leaves at 0: the ticket, then one semaphore a row. Scratch: the published values.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from tinycompile.base import expr as ex
-from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
 from tinycompile.codegen.triton.analysis import Analysis, axes_in, uses_of
-from tinycompile.codegen.triton.dtypes import triton_dtype
+from tinycompile.codegen.triton.dtypes import short_name, triton_dtype
 from tinycompile.codegen.triton.reductions import identity
 from tinycompile.codegen.triton.scalars import literal
 from tinycompile.codegen.triton.tiles import (
     FOLD,
+    RUNNING_FOLD,
     Schedule,
     candidates,
     largest_item,
@@ -34,14 +34,13 @@ from tinycompile.codegen.triton.tiles import (
 )
 from tinycompile.ir.loops import Axis, Load, Reduce, Store
 from tinycompile.ir.sharing import MOST_ELEMENTS, MOST_PARTS, shareable
-from tinycompile.ir.source import Config
+from tinycompile.ir.source import Config, KernelArg
 
-SCRATCH = "scratch_ptr"
-NAMES = frozenset({"part", "part_count", "published", "lane", "row_size", "values_start", SCRATCH})  # taken in a kernel
+COUNTERS, PUBLISHED = "counters_ptr", "published_ptr"
+NAMES = frozenset({"part", "part_count", "lane", "row_size", COUNTERS, PUBLISHED})  # taken in a kernel
 BLOCK_BYTES = 16 << 10  # of a row that a program takes at once
 PART_BYTES = 32 << 10  # of a row: some hundred parts are in flight, and all of them fit in the L2
 THREAD_BYTES = 64  # of a block that a thread takes
-KEPT_BYTES = 32 << 10  # of a row that a program keeps in registers
 FEW_ROWS = 4  # a multiprocessor: with more of them, a program a row fills the card, and needs no others
 FULL = 3  # parts a multiprocessor, from which on the card is full
 
@@ -91,41 +90,20 @@ def _row_needed_again(analysis: Analysis) -> bool:
 
 
 def schedule(parallel: tuple[Axis, ...], extent: int, analysis: Analysis, target: Target) -> Schedule:
-    """Each program keeps its part in registers, or reads it again from the caches.
-
-    Kept parts are fastest where few values of a row are alive at once and rows begin at aligned addresses: 128 KB of a
-    multiprocessor's registers then hold data that is on its way. A running softmax walks its part with fewer registers."""
+    """Each program walks its part, and keeps the last block of it in registers until its last walk."""
     rows_extent = analysis.extent(parallel)
     running = {s.kind for s in analysis.nest.body if isinstance(s, Reduce)} == {"online_softmax"}
-    kept = not running and tile_values(analysis) <= 2 and largest_item(analysis) == 4 and _aligned(analysis)
-    configs = (_kept if kept else _walked)(analysis.hint(rows_extent), extent, analysis, target)
-    dim = tile_dim("col", analysis.reduction, analysis, "whole" if kept else "loop", "COLS", configs)
-    dim = replace(dim, masked=any(extent % dict(c.constants)["PART"] for c in configs))
-    vector = max(16 // largest_item(analysis), 2)
-    fold = FOLD if running and THREAD_BYTES // max(largest_item(analysis), 4) >= FOLD * vector else 1
+    configs = _configs(analysis.hint(rows_extent), extent, running, analysis, target)
+    dim = tile_dim("col", analysis.reduction, analysis, "loop", "COLS", configs)
+    dim = replace(dim, masked=any(extent % dict(c.constants)["COLS"] for c in configs))
     grid = rows_extent * ex.sym("PARTS", 1) if parallel else ex.sym("PARTS", 1)
-    why = f"{dict(configs[0].constants)['PARTS']} programs share a row of {extent}" + (
-        ", each with its part in registers" * kept
-    )
-    return Schedule((dim,), row_scalars(parallel, rows_extent), grid, configs, False, why, fold, shared=True)
+    parts = dict(configs[0].constants)["PARTS"]
+    why = f"{parts} programs share a row of {extent}, each with the last block of its part in registers"
+    return Schedule((dim,), row_scalars(parallel, rows_extent), grid, configs, False, why, folds=True, shared=True)
 
 
-def _kept(rows: int, extent: int, analysis: Analysis, target: Target) -> tuple[Config, ...]:
-    """32 elements a thread in at most 64 registers, so that 1024 threads fit; or 16."""
-    columns, most = KEPT_BYTES // 4, min(target.units, 2 * MOST_PARTS)
-    if int(target.arch.removeprefix("sm_")) < 90:  # ptxas would spill
-        columns //= 2
-    while columns > 2048 and rows * math.ceil(extent / columns) < 2 * target.units:
-        columns //= 2
-    while math.ceil(extent / columns) > most:
-        columns *= 2
-    tried = [(columns, 32, 64), (columns, 16, 0), (columns // 2, 32, 64), (columns // 2, 16, 0), (columns * 2, 64, 128)]
-    configs = [_config(extent, c, c, c // (32 * each), cap) for c, each, cap in tried if math.ceil(extent / c) <= most]
-    return candidates(configs, PART=extent)
-
-
-def _walked(rows: int, extent: int, analysis: Analysis, target: Target) -> tuple[Config, ...]:
-    """Parts so small that those in flight stay in the caches, and so many that every multiprocessor has some."""
+def _configs(rows: int, extent: int, running: bool, analysis: Analysis, target: Target) -> tuple[Config, ...]:
+    """Parts so small that those in flight stay in the L2, and so many that every multiprocessor has some."""
     item, most = max(largest_item(analysis), 4), min(target.units, 2 * MOST_PARTS)
     columns, part = (n // item // (1 if _aligned(analysis) else 2) for n in (BLOCK_BYTES, PART_BYTES))
     while part > columns // 2 and rows * math.ceil(extent / part) < FULL * target.units and part > 2048:
@@ -133,36 +111,41 @@ def _walked(rows: int, extent: int, analysis: Analysis, target: Target) -> tuple
     columns = min(columns, part)
     while math.ceil(extent / part) > most:
         part *= 2
-    tried = [(columns, part), (columns * 2, part * 2), (columns // 2, part // 2), (columns // 2, part), (columns, part * 2)]
-    fitting = [(c, p) for c, p in tried if c <= p and math.ceil(extent / p) <= most]
-    configs = [_config(extent, c, p, c * item // (32 * THREAD_BYTES), 0) for c, p in fitting]
-    return candidates(configs, PART=extent)
+    modern = int(target.arch.removeprefix("sm_")) >= 90
+    wide = not running and tile_values(analysis) <= 2 and item == 4 and modern  # else ptxas would spill
+    tried = [(columns, part, 1), (columns * 2, part * 2, 1), (columns, part * 2, 1), (columns // 2, part // 2, 1)]
+    if wide:
+        tried += [(columns, part, 2), (columns, part * 2, 2), (columns, columns, 2), (columns // 2, part, 2)]
+    fitting = [(c, p, n) for c, p, n in tried if c <= p and math.ceil(extent / p) <= most]
+    vector = max(16 // item, 1)
+    configs = [_config(extent, c, p, n * THREAD_BYTES // item, vector, running, 64 * (n > 1)) for c, p, n in fitting]
+    return candidates(configs, COLS=extent)
 
 
-def _config(extent: int, columns: int, part: int, warps: int, cap: int) -> Config:
-    parts = math.ceil(extent / part)
-    constants = (("COLS", columns), ("PART", part), ("PARTS", parts), ("LANES", power_of_2(parts)))
-    return Config(constants, max(1, min(32, warps)), max_registers=cap)
+def _config(extent: int, columns: int, part: int, each: int, vector: int, running: bool, cap: int) -> Config:
+    """``each``: elements of a block that a thread takes, ``vector`` of them at a time; ``cap``: on its registers."""
+    parts, warps = math.ceil(extent / part), max(1, min(32, columns // (32 * each)))
+    fold = RUNNING_FOLD if running else columns // (32 * warps * vector)
+    constants = (("COLS", columns), ("PART", part), ("PARTS", parts), ("LANES", power_of_2(parts)), (FOLD, max(fold, 1)))
+    return Config(constants, warps, max_registers=cap)
 
 
-# scratch memory ------------------------------------------------------------------------------------------------------------
+# memory --------------------------------------------------------------------------------------------------------------------
 
 
 def _published(analysis: Analysis) -> list[tuple[str, torch.dtype]]:
     return [(n, d) for s in analysis.nest.body if isinstance(s, Reduce) for n, d in zip(s.names, s.dtypes, strict=True)]
 
 
-def start_of_values(rows: Dim) -> Dim:
-    """Where published values begin: behind the semaphores, 8-byte aligned."""
-    return ex.floordiv(rows + 2, 2) * 2
-
-
-def scratch_size(analysis: Analysis, chosen: Schedule) -> Dim:
-    """int32 elements of scratch memory that suffice for every configuration."""
+def memory(analysis: Analysis, chosen: Schedule) -> tuple[KernelArg, KernelArg]:
+    """The arguments for counters and published values, of a size that suffices for every configuration."""
     rows = analysis.extent(analysis.parallel)
     values = _published(analysis)
     parts = max(dict(c.constants)["PARTS"] for c in chosen.configs)
-    return start_of_values(rows) + rows * (parts * len(values) * values[0][1].itemsize // 4)
+    return (
+        KernelArg(COUNTERS, "counters", "int32", rows + 1),
+        KernelArg(PUBLISHED, "scratch", short_name(values[0][1]), rows * (parts * len(values))),
+    )
 
 
 # what is written -----------------------------------------------------------------------------------------------------------
@@ -170,12 +153,10 @@ def scratch_size(analysis: Analysis, chosen: Schedule) -> Dim:
 
 @dataclass
 class Exchange:
-    """Writes what programs tell each other. ``rows``: their number, and ``start``: where published values begin, as text.
-    ``row``: the row's variable."""
+    """Writes what programs tell each other. ``rows``: their number as text. ``row``: the row's variable."""
 
     analysis: Analysis
     rows: str
-    start: str
     row: str
     meetings: int = 0
 
@@ -185,11 +166,8 @@ class Exchange:
         self.dtype = values[0][1]
 
     def opening(self, extent: str) -> list[str]:
-        """Where published values lie, and the number of elements of this program's part."""
-        return [
-            f"published = ({SCRATCH} + {self.start}).to(tl.pointer_type({triton_dtype(self.dtype)}))",
-            f"part_count = tl.minimum(PART, {extent} - part * PART)",
-        ]
+        """The number of elements of this program's part."""
+        return [f"part_count = tl.minimum(PART, {extent} - part * PART)"]
 
     def meet(self, reduces: list[tuple[Reduce, tuple[str, ...]]]) -> list[str]:
         """Publish the parts of some reductions and combine all programs' parts into their results."""
@@ -197,16 +175,20 @@ class Exchange:
         lines = []
         for s, targets in reduces:
             for name, target in zip(s.names, targets, strict=True):
-                lines.append(f"tl.store(published + ({self.place(name)} * PARTS + part), {target}_part)")
-        lines.append(f"meet({SCRATCH} + (1 + {self.row}), PARTS * {self.meetings})")
+                lines.append(f"tl.store({PUBLISHED} + ({self.place(name)} * PARTS + part), {target}_part)")
+        lines.append(f"meet({COUNTERS} + (1 + {self.row}), PARTS * {self.meetings})")
         lines.append("lane = tl.arange(0, LANES)")
         for s, targets in reduces:
             for name, target in zip(s.names, targets, strict=True):
                 neutral = literal(identity(s.kind if name == s.names[0] else "sum", self.dtype), self.dtype)
-                at = f"published + ({self.place(name)} * PARTS + lane)"
+                at = f"{PUBLISHED} + ({self.place(name)} * PARTS + lane)"
                 lines.append(f'{target}_all = tl.load({at}, mask=lane < PARTS, other={neutral}, cache_modifier=".cg")')
             lines += self.combined(s, targets)
         return lines
+
+    def closing(self) -> list[str]:
+        """The row's semaphore is free for the next launch."""
+        return [f"leave({COUNTERS} + (1 + {self.row}), PARTS * {self.meetings}, PARTS)"]
 
     def place(self, name: str) -> str:
         slot = self.slots[name]

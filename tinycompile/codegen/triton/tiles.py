@@ -11,7 +11,8 @@ from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Store
 from tinycompile.ir.source import Config
 
 INT32_MAX = 2**31 - 1
-FOLD = 4  # elements that share a lane of a running softmax: 1.25 exponentials each
+FOLD = "FOLD"  # the constant that says how many elements of a block share a lane of what a walk accumulates
+RUNNING_FOLD = 4  # of a running softmax: 1.25 exponentials an element
 HEAVY = frozenset({
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc", "pow",
     "lgamma", "sinh", "cosh", "div",
@@ -38,8 +39,8 @@ class TileDim:
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """``dims``: the vector dimensions of the tile, outermost first. ``scalars``: what the program id picks. ``branch``: emit an
-    unmasked body for programs that lie inside, as a mask on a size that 16 does not divide forbids vector loads. ``fold``:
-    elements of a block that share a lane of a running softmax. ``shared``: several programs share a row (shared_rows.py)."""
+    unmasked body for programs that lie inside, as a mask on a size that 16 does not divide forbids vector loads. ``folds``:
+    elements of a block share a lane of what a walk accumulates. ``shared``: several programs share a row (shared_rows.py)."""
 
     dims: tuple[TileDim, ...]
     scalars: tuple[TileDim, ...]
@@ -47,13 +48,14 @@ class Schedule:
     configs: tuple[Config, ...]
     branch: bool
     why: str
-    fold: int = 1
+    folds: bool = False
     shared: bool = False
 
     @property
     def constants(self) -> tuple[str, ...]:
         """Names of the compile-time constants, in the configurations' order."""
-        return (*(d.block for d in self.dims), *(("PART", "PARTS", "LANES") if self.shared else ()))
+        shared = ("PART", "PARTS", "LANES") if self.shared else ()
+        return (*(d.block for d in self.dims), *shared, *((FOLD,) if self.folds else ()))
 
 
 def power_of_2(n: int) -> int:

@@ -1,0 +1,170 @@
+"""Statements of a nest as lines of a kernel, with its names, sizes and axes: what every way to walk the nest shares."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Sym
+from tinycompile.base.errors import BackendError
+from tinycompile.base.expr import Dim
+from tinycompile.codegen.triton import reductions, shared_rows
+from tinycompile.codegen.triton.analysis import Analysis, Forms, names_of
+from tinycompile.codegen.triton.body import Body, location_text, name_values
+from tinycompile.codegen.triton.bounds import may_approximate
+from tinycompile.codegen.triton.imports import helpers
+from tinycompile.codegen.triton.indexing import Names
+from tinycompile.codegen.triton.passes import Numbered
+from tinycompile.codegen.triton.tiles import FOLD, Schedule, TileDim
+from tinycompile.codegen.writer import Writer
+from tinycompile.ir.loops import Const, Index, Load, Reduce, Scan, Statement, Store
+from tinycompile.ir.plan import Kernel, Plan
+
+
+class NestWriter:
+    """Writes the statements of one kernel."""
+
+    def __init__(self, kernel: Kernel, plan: Plan, analysis: Analysis, chosen: Schedule, name: str) -> None:
+        self.kernel, self.plan, self.analysis, self.schedule, self.name = kernel, plan, analysis, chosen, name
+        self.out = Writer()
+        buffers = tuple(dict.fromkeys((*kernel.reads, *kernel.writes)))
+        own = shared_rows.NAMES if chosen.shared else frozenset()
+        blocks = (
+            own
+            | set(chosen.constants)
+            | {f"{d.name}{tail}" for d in chosen.dims for tail in ("_mask", "_start", "_step")}
+            | {"steps"}
+        )
+        self.names = Names(frozenset(blocks | {"program", "steps"} | set(helpers()) | {name} | {s.symbol for s in plan.sizes}))
+        self.pointers = {b: self.names.fresh(f"{b}_ptr") for b in buffers}
+        self.sizes: dict[str, Dim] = {}
+        self.lines = dict(plan.lines)
+        fast = may_approximate(kernel.nest, {b: m.dtype for b, m in analysis.metas.items()})
+        self.body = Body(analysis, chosen, self.pointers, fast, self.size)
+        self.body.variables = name_values(kernel.nest, self.names)
+        self._declare()
+
+    # names ----------------------------------------------------------------------------------------------------------------
+
+    def size(self, s: Sym) -> str:
+        """A size symbol becomes an argument of the kernel."""
+        if s.name not in self.analysis.hints:
+            raise BackendError(f"{self.name}: {s.name} is neither an axis, a value nor a size")
+        self.sizes[s.name] = ex.sym(s.name, s.lo, s.stop)
+        return s.name
+
+    def extent(self, d: Dim, name: str) -> str:
+        """An extent as text; a symbolic product is computed by the caller, once a launch."""
+        if isinstance(d, int) or ex.as_sym(d) is not None:
+            return self.body.text(d)
+        self.sizes[name] = d
+        return name
+
+    def source_lines(self) -> tuple[str, ...]:
+        """The user's lines that this kernel covers, as ``file:line``."""
+        found = [self.lines[o] for o in self.kernel.nest.origins if o in self.lines]
+        return tuple(dict.fromkeys(f"{loc.file}:{loc.line}" for loc in found))
+
+    def _declare(self) -> None:
+        """The dtype of each value, and constants as text."""
+        for s in self.kernel.nest.body:
+            if isinstance(s, Const):
+                self.body.constant(s)
+            elif not isinstance(s, Store):
+                dtypes = s.dtypes if isinstance(s, (Reduce, Scan)) else (s.dtype,)
+                self.body.dtypes.update(zip(names_of(s), dtypes, strict=True))
+
+    # axes -----------------------------------------------------------------------------------------------------------------
+
+    def arange(self, dim: TileDim) -> str:
+        """Positions in the block, as a tile of the right rank."""
+        text = f"tl.arange(0, {dim.block})"
+        if len(self.schedule.dims) == 1:
+            return text
+        return text + ("[:, None]" if dim is self.schedule.dims[0] else "[None, :]")
+
+    def write_axes(self, dim: TileDim) -> None:
+        """The nest's axes from the flat index of a dimension."""
+        if len(dim.axes) == 1:
+            self.body.axes[dim.axes[0].name] = dim.name
+            return
+        after: Dim = 1
+        for axis in reversed(dim.axes):
+            wider = axis is not dim.axes[0]
+            step = self.extent(after, f"{axis.name}_step")
+            text = dim.name if after == 1 else f"{dim.name} // {step}"
+            if wider:
+                text = (
+                    f"({text}) % {self.extent(axis.extent, f'{axis.name}_size')}"
+                    if after != 1
+                    else f"{text} % {self.extent(axis.extent, f'{axis.name}_size')}"
+                )
+            variable = self.body.axes.get(axis.name) or self.names.fresh(axis.name)
+            self.body.axes[axis.name] = variable
+            self.out.line(f"{variable} = {text}")
+            after = after * axis.extent
+
+    def write_masks(self, dims: Iterable[TileDim]) -> None:
+        """Masks of the dimensions whose last block sticks out."""
+        for dim in dims:
+            if dim.masked and dim.role != "scalar" and dim.name != self.body.inside:
+                self.out.line(f"{dim.name}_mask = {dim.name} < {self.extent(dim.extent, f'{dim.name}_size')}")
+
+    # statements -----------------------------------------------------------------------------------------------------------
+
+    def write_statements(self, statements: Iterable[Numbered], carried: bool = False) -> None:
+        """Statements in order, grouped under the user's lines. ``carried``: scans go on from the block before."""
+        shown = ""
+        for position, s in statements:
+            comment = self.comment_of(getattr(s, "origin", ""))
+            if comment and comment != shown and not isinstance(s, Const):
+                self.out.comment(comment)
+                shown = comment
+            self.out.lines(*self.statement(s, self.analysis.forms[position], carried))
+
+    def comment_of(self, origin: str) -> str:
+        """The user's line of a graph node with a known location; the node's name is that of its variable."""
+        loc = self.lines.get(origin)
+        return "" if loc is None else textwrap.shorten(location_text(loc), 110)
+
+    def statement(self, s: Statement, form: Forms, carried: bool) -> list[str]:
+        """The lines of one statement; a reduction is over a tile that holds the whole row."""
+        body = self.body
+        if isinstance(s, Const):
+            return []
+        if isinstance(s, Store):
+            return [body.store(s, form)]
+        if isinstance(s, Reduce):
+            targets = tuple(body.variables[n] + ("_part" if self.schedule.shared else "") for n in s.names)
+            return reductions.whole(s.kind, targets, self.tile_value(s.args[0]), body.dtypes[s.args[0]], s.dtypes, self.site(s))
+        if isinstance(s, Scan):
+            target = body.variables[s.names[0]]
+            carry = f"{target}_carry" if carried else ""
+            return reductions.scan(s.kind, target, self.tile_value(s.args[0]), s.dtypes[0], self.site(s), carry)
+        text = body.load(s, form) if isinstance(s, Load) else body.index(s, form) if isinstance(s, Index) else body.scalar(s)
+        check = body.bounds_check(form) if isinstance(s, Load) else []
+        return [*check, f"{body.variables[s.name]} = {text}"]
+
+    def tile_value(self, name: str) -> str:
+        """A value broadcast along the reduced dimension."""
+        text, span = self.body.operand(name), self.analysis.spans[name]
+        if self.body.covers(self.schedule.dims[-1], span):
+            return text
+        return f"tl.broadcast_to({text}, {self.reduced_shape(span)})"
+
+    def reduced_shape(self, span: frozenset[str]) -> str:
+        """The shape of a value that also runs along the reduced dimension."""
+        return self.body.shape(span, whole=self.schedule.dims[-1])
+
+    def site(self, s: Reduce | Scan) -> reductions.Site:
+        """Where the reduction of ``s`` happens."""
+        row = self.schedule.dims[-1]
+        two = len(self.schedule.dims) == 2
+        return reductions.Site(
+            axis=1 if two else 0, keep=two, shape=self.reduced_shape(self.analysis.spans[s.args[0]]),
+            mask=f"{row.name}_mask" if self.body.sticks_out(row) else "",
+            index=row.name, index_dtype="tl.int64" if row.wide else "tl.int32",
+            count="part_count" if self.schedule.shared else self.extent(row.extent, f"{row.name}_size"),
+            block=row.block, lane=self.arange(row), fold=FOLD if self.schedule.folds else "",
+        )  # fmt: skip
