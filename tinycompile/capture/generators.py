@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.execute import Frame, run
-from tinycompile.capture.opcodes.exceptions import instance_of, raise_error, unwind
+from tinycompile.capture.opcodes.exceptions import instance_of, raise_error, stopped, unwind
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.exception import ExceptionValue
@@ -60,9 +60,7 @@ class GeneratorValue(IteratorValue):
             value = run(self.tr, frame)
         except StopIteration as stop:
             self.frame = None
-            error = RuntimeError("generator raised StopIteration")
-            error.__cause__ = stop
-            raise_error(self.tr, error)
+            raise_error(self.tr, stopped(self.tr, stop))
         except (Exception, GeneratorExit):
             self.frame = None
             raise

@@ -102,14 +102,15 @@ _CHECKS: dict[str, Callable[[Sequence[Entry]], Callable[[], bool]]] = {
 def watchable(container: Any) -> dict[Any, Any] | None:
     """The dict to watch for a container, where a change of that changes its version, and is rare: the dict of a class stands
     behind its proxy. Globals change all the time. An empty dict may be filled without a change of version (CPython 3.12 tells
-    watchers that it was cloned, and torch does not listen)."""
+    watchers that it was cloned, and torch does not listen). So may the attributes of an object whose values lie in the object
+    itself (3.13): the collector finds none of them in its dict."""
     if torch_private.dict_version is None:
         return None
     if type(container) is MappingProxyType:
         behind = gc.get_referents(container)
         container = behind[0] if len(behind) == 1 else None
     plain = type(container) in (dict, OrderedDict) and bool(container)
-    return container if plain and "__builtins__" not in container else None
+    return container if plain and "__builtins__" not in container and gc.get_referents(container) else None
 
 
 class Watched:

@@ -34,12 +34,26 @@ def super_attribute(tr: Tracer, cls: Value, receiver: Value, name: str) -> Value
     if not isinstance(cls, ClassValue) or not isinstance(receiver, (ObjectValue, ClassValue)):
         raise GraphBreak("unsupported-value", f"super().{name} here")
     start = receiver.cls if isinstance(receiver, ClassValue) else type(receiver.obj)
+    if isinstance(receiver, ClassValue) and not issubclass(start, cls.cls):
+        return _super_of_metaclass(tr, cls.cls, receiver, name)
     mro = start.__mro__
     for owner in mro[mro.index(cls.cls) + 1 :]:
         if name in owner.__dict__:
             return _super_member(tr, owner, name, receiver)
     if isinstance(receiver, ObjectValue) and isinstance(receiver.obj, torch.nn.Module) and name not in ("forward", "__call__"):
         return receiver.missing(tr, name)
+    raise AttributeError(f"'super' object has no attribute '{name}'")
+
+
+def _super_of_metaclass(tr: Tracer, cls: type, receiver: ClassValue, name: str) -> Value:
+    """In a method of a metaclass: the class is the receiver."""
+    mro = type(receiver.cls).__mro__
+    for owner in mro[mro.index(cls) + 1 :]:
+        raw = owner.__dict__.get(name)
+        if raw is not None:
+            if isinstance(raw, (classmethod, staticmethod, property)):
+                raise GraphBreak("unsupported-value", f"super().{name} in a metaclass")
+            return BoundFunction(tr.class_member(owner, name, raw), receiver)
     raise AttributeError(f"'super' object has no attribute '{name}'")
 
 

@@ -19,6 +19,7 @@ from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.opaque import Opaque
+from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from tinycompile.capture.values.sets import SET_OPERATORS, SetValue
@@ -105,7 +106,7 @@ def _inplace_container(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | N
         return a
     if isinstance(a, ListValue) and symbol == "*":
         a.changed(tr)
-        a.items[:] = a.values(tr) * tr.index(b, "list")
+        a.items[:] = _sequence_like(a, a.values(tr) * tr.index(b, "list"), False).items  # type: ignore[attr-defined]
         return a
     if isinstance(a, DictValue) and symbol == "|":
         a.update(tr, b)
@@ -130,22 +131,27 @@ def _set_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
 
 def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
     if symbol == "+" and isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
-        if (a.cls is list) != (b.cls is list):
-            raise TypeError(f'can only concatenate {a.cls.__name__} (not "{b.cls.__name__}") to {a.cls.__name__}')
-        items = a.values(tr) + b.values(tr)
-        cls = torch.Size if torch.Size in (a.cls, b.cls) else tuple
-        return ListValue(items) if a.cls is list else TupleValue(items, cls=cls)
+        if a.family is not b.family:
+            raise TypeError(f'can only concatenate {a.family.__name__} (not "{b.cls.__name__}") to {a.family.__name__}')
+        return _sequence_like(a, a.values(tr) + b.values(tr), torch.Size in (a.cls, b.cls))
     if symbol == "*" and (isinstance(a, SequenceValue) or isinstance(b, SequenceValue)):
         seq, count = (a, b) if isinstance(a, SequenceValue) else (b, a)
         assert isinstance(seq, SequenceValue)
         items = seq.values(tr) * tr.index(count, "sequence")
-        return ListValue(items) if seq.cls is list else TupleValue(items, cls=torch.Size if seq.cls is torch.Size else tuple)
+        return _sequence_like(seq, items, seq.cls is torch.Size)
     made = _set_binary(tr, symbol, a, b)
     if made is not None:
         return made
     if symbol == "|" and isinstance(a, DictValue) and isinstance(b, DictValue):
         return DictValue(tr, [*a.pairs(tr), *b.pairs(tr)], a.cls)
     return None
+
+
+def _sequence_like(seq: SequenceValue, items: list[Value], is_size: bool) -> Value:
+    """A new sequence of the same family."""
+    if isinstance(seq, DequeValue):
+        return DequeValue(items, seq.maxlen)
+    return ListValue(items) if seq.family is list else TupleValue(items, cls=torch.Size if is_size else tuple)
 
 
 def _object_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -> Value | None:
@@ -205,7 +211,12 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     if _is_set(a) and _is_set(b):
         left = a if isinstance(a, SetValue) else SetValue(tr, list(a.iterate(tr)))
         return boolean(left.compared(tr, symbol, b))
-    if isinstance(a, SequenceValue) and isinstance(b, SequenceValue) and not (a.is_constant and b.is_constant):
+    if (
+        isinstance(a, SequenceValue)
+        and isinstance(b, SequenceValue)
+        and a.family is b.family
+        and not (a.is_constant and b.is_constant)
+    ):
         return boolean(_lexicographic(tr, symbol, a, b))
     made = _object_compare(tr, symbol, a, b)
     if made is None and (isinstance(a, ObjectValue) or isinstance(b, ObjectValue)):
@@ -261,7 +272,7 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
         return decided
     if isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
         return (
-            (a.cls is list) == (b.cls is list)
+            a.family is b.family
             and len(a.items) == len(b.items)
             and all(x is y or equal(tr, x, y) for x, y in zip(a.values(tr), b.values(tr), strict=True))
         )

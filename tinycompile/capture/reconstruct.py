@@ -29,6 +29,7 @@ from tinycompile.capture.values.container import NewContainer
 from tinycompile.capture.values.context import GradMode, NullContext, UnderGradMode
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
+from tinycompile.capture.values.generic import Hint
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.module import ModuleCall, ModuleValue
 from tinycompile.capture.values.object import DELETED, AttributesValue, NewObject, ObjectValue
@@ -212,7 +213,7 @@ class Rebuilder:
             return value.text
         if value.source is not None:
             return self._from_outside(value.source)
-        if isinstance(value, (ClassValue, BuiltinValue, PyModuleValue)):
+        if isinstance(value, (ClassValue, BuiltinValue, PyModuleValue, Hint)):
             return self.held(value.key(self.tr), "constant")
         for kind, rule in _REBUILD.items():
             if isinstance(value, kind):

@@ -19,6 +19,7 @@ from tinycompile.capture.sources import Source
 from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const, is_constant_object
+from tinycompile.capture.values.generic import HINTS, Hint
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.opaque import Opaque
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
@@ -55,7 +56,7 @@ def _wrap(tr: Tracer, obj: Any, source: Source) -> Value:
         return functions.pinned(tr, obj, source)
     if isinstance(obj, tuple) and (hasattr(obj, "_fields") or type(obj).__module__ == "torch.return_types"):
         return containers.tuple_(tr, obj, source)
-    if isinstance(obj, (type, *BUILTIN_TYPES)) or type(obj).__module__ == "tinycompile.api":
+    if isinstance(obj, (type, *HINTS, *BUILTIN_TYPES)) or type(obj).__module__ == "tinycompile.api":
         return functions.pinned(tr, obj, source)
     if isinstance(obj, (list, tuple, dict, set, frozenset)):
         return containers.subclassed(tr, obj, source)
@@ -70,7 +71,7 @@ def has_identity(obj: Any) -> bool:
     return kind in _CONTAINERS or not (
         is_constant_object(obj)
         or kind in _RULES
-        or isinstance(obj, (torch.Tensor, OurTensor, torch.nn.Module, ModuleType, tuple, type, *BUILTIN_TYPES))
+        or isinstance(obj, (torch.Tensor, OurTensor, torch.nn.Module, ModuleType, tuple, type, *HINTS, *BUILTIN_TYPES))
     )
 
 
@@ -115,6 +116,8 @@ def from_python(tr: Tracer, obj: Any) -> Value:
         return SetValue(tr, map(Const, obj), kind)
     if kind is slice:
         return SliceValue(from_python(tr, p) for p in (obj.start, obj.stop, obj.step))
+    if isinstance(obj, HINTS):
+        return Hint(obj)
     if isinstance(obj, (FunctionType, type, ModuleType, MethodType, functools.partial, *BUILTIN_TYPES)):
         return functions.from_callable(tr, obj)
     if callable(obj) and is_trusted(getattr(obj, "__module__", None)):

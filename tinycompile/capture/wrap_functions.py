@@ -20,6 +20,7 @@ from tinycompile.capture.values.classes import ClassValue, PyModuleValue
 from tinycompile.capture.values.constant import is_constant_object
 from tinycompile.capture.values.context import GradMode
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
+from tinycompile.capture.values.generic import HINTS, Hint
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import TupleValue
@@ -48,6 +49,8 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
     if isinstance(obj, MethodType):
         owner = tr.guards.hold(obj.__self__, "self")
         return BoundFunction(from_callable(tr, obj.__func__), tr.wrap(obj.__self__, owner), source)
+    if isinstance(obj, HINTS):
+        return Hint(obj, source)
     if isinstance(obj, torch.nn.Module):
         held = source or tr.guards.hold(obj, "module")
         tr.guards.class_of(held)

@@ -179,9 +179,14 @@ def stop_iteration_error(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """The guard around a generator's body (3.12 on): StopIteration must not end it."""
     error = frame.stack[-1].error
     if isinstance(error, StopIteration):
-        new = RuntimeError("generator raised StopIteration")
-        new.__cause__ = new.__context__ = error
-        frame.stack[-1] = tr.exception(new)
+        frame.stack[-1] = tr.exception(stopped(tr, error))
+
+
+def stopped(tr: Tracer, stop: StopIteration) -> RuntimeError:
+    """What becomes of a StopIteration that leaves a generator's body."""
+    error = RuntimeError("generator raised StopIteration")
+    error.__cause__ = error.__context__ = stop
+    return tr.exception(error).error  # type: ignore[return-value]  # known from here on, so its cause is the program's
 
 
 def cleanup_throw(tr: Tracer, frame: Frame, ins: Instruction) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Value
-from tinycompile.capture.values.classes import ClassValue
+from tinycompile.capture.values.classes import ClassValue, defines
 from tinycompile.capture.values.constant import NONE, boolean
 from tinycompile.capture.values.sequence import TupleValue
 
@@ -60,7 +60,7 @@ def match_class(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def _attributes(tr: Tracer, subject: Value, cls: Any, positional: int, names: tuple[str, ...]) -> list[Value] | None:
     found: list[Value] = []
-    if (positional and cls in _ITSELF) or (positional and not hasattr(cls, "__match_args__") and issubclass(cls, _ITSELF)):
+    if (positional and cls in _ITSELF) or (positional and not defines(cls, "__match_args__") and issubclass(cls, _ITSELF)):
         if positional > 1:
             raise TypeError(f"{cls.__name__}() accepts 1 positional sub-pattern ({positional} given)")
         found.append(subject)
@@ -79,7 +79,7 @@ def _attributes(tr: Tracer, subject: Value, cls: Any, positional: int, names: tu
 
 
 def _match_args(tr: Tracer, cls: Any) -> tuple[str, ...]:
-    if not hasattr(cls, "__match_args__"):
+    if not defines(cls, "__match_args__"):
         return ()
     if issubclass(cls, torch.Tensor):
         raise GraphBreak("unsupported-value", f"positional patterns of {cls.__name__}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -15,7 +16,14 @@ from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.classes import ClassValue, class_lookup, is_heap_type, is_plain_class
+from tinycompile.capture.values.classes import (
+    ClassValue,
+    class_lookup,
+    defines,
+    is_heap_type,
+    is_plain_class,
+    is_pythons_metaclass,
+)
 from tinycompile.capture.values.constant import NONE, Const, natively
 from tinycompile.capture.values.container import BASES, NewContainer, base_of, empty_contents, fill
 from tinycompile.capture.values.exception import ExceptionValue
@@ -113,7 +121,9 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
         return Const(natively(cls, args[0].constant(tr)))
     if cls is object and not args and not kwargs:
         return NewObject(object)
-    if hasattr(cls, "_make") and hasattr(cls, "_fields"):
+    if not is_pythons_metaclass(type(cls)):
+        raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made, by its metaclass")
+    if defines(cls, "_make") and defines(cls, "_fields"):
         return _named_tuple(tr, cls, args, kwargs)
     if cls.__module__ == "torch.return_types":
         return TupleValue(args[0].iterate(tr), cls=cls)
@@ -160,7 +170,7 @@ def _exception_group(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
 
 def _is_of_the_program(cls: Any) -> bool:
     """Whether a class statement made it, and nothing special happens when an instance is made or dies."""
-    return type(cls).__call__ is type.__call__ and is_heap_type(cls) and not hasattr(cls, "__del__")
+    return is_heap_type(cls) and not defines(cls, "__del__")
 
 
 def _by_new(tr: Tracer, cls: Any, maker: tuple[type, Any], args: Args, kwargs: Kwargs) -> Value:
@@ -188,9 +198,9 @@ def _initialised(tr: Tracer, made: Value, args: Args, kwargs: Kwargs) -> Value:
 @rule(object.__new__, list.__new__, dict.__new__, set.__new__, frozenset.__new__, tuple.__new__)
 def _new(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     cls = args[0].cls if args and isinstance(args[0], ClassValue) else None
-    if cls is None or not is_heap_type(cls) or hasattr(cls, "__del__") or issubclass(cls, (BaseException, torch.nn.Module)):
+    if cls is None or not is_heap_type(cls) or defines(cls, "__del__") or issubclass(cls, (BaseException, torch.nn.Module)):
         raise GraphBreak("unsupported-value", "an object made by __new__")
-    if hasattr(cls, "_make") and hasattr(cls, "_fields"):
+    if defines(cls, "_make") and defines(cls, "_fields"):
         return TupleValue(args[1].iterate(tr), cls=cls)
     if base_of(cls) is not None:
         return NewContainer(cls, empty_contents(tr, cls, args[1:]))
@@ -200,15 +210,22 @@ def _new(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return NewObject(cls)
 
 
+@rule(type.__call__)
+def _type_call(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """``super().__call__(...)`` in a metaclass."""
+    if not args or not isinstance(args[0], ClassValue):
+        raise GraphBreak("unsupported-value", "type.__call__ of something that is no class")
+    return call_class(tr, args[0].cls, args[1:], kwargs)
+
+
 @rule(object.__init__)
 def _init(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
 def _new_object(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
-    abstract = sorted(getattr(cls, "__abstractmethods__", ()))
-    if abstract:
-        natively(cls)  # Python's own complaint
+    if inspect.isabstract(cls):
+        natively(object.__new__, cls)  # Python's own complaint
     made = NewObject(cls)
     init = made.special(tr, "__init__") if cls.__init__ is not object.__init__ else None
     if init is not None:

@@ -16,10 +16,11 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.classes import ClassValue, class_lookup
+from tinycompile.capture.values.classes import ClassValue, class_lookup, of_metaclass
 from tinycompile.capture.values.constant import NONE, Const, boolean, natively
 from tinycompile.capture.values.context import NullContext
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, FunctionValue, PartialValue
+from tinycompile.capture.values.generic import Hint
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
@@ -40,6 +41,9 @@ def _len(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(isinstance)
 def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    asked = _ask_metaclass(tr, "__instancecheck__", args)
+    if asked is not None:
+        return asked
     classes = _classes(tr, args[1])
     cls = args[0].python_type(tr)
     if isinstance(args[0], TensorValue) and cls is not torch.nn.Parameter and any(c is torch.nn.Parameter for c in classes):
@@ -49,6 +53,9 @@ def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(issubclass)
 def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    asked = _ask_metaclass(tr, "__subclasscheck__", args)
+    if asked is not None:
+        return asked
     if not isinstance(args[0], ClassValue):
         raise TypeError("issubclass() arg 1 must be a class")
     return boolean(any(_is_subclass(args[0].cls, c) for c in _classes(tr, args[1])))
@@ -57,6 +64,27 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 _LEGACY_TENSORS = tuple(
     getattr(torch, n) for n in ("FloatTensor", "DoubleTensor", "LongTensor", "BoolTensor") if hasattr(torch, n)
 )
+
+
+def _ask_metaclass(tr: Tracer, how: str, args: Args) -> Value | None:
+    """The answer where a class is asked whose metaclass decides in Python; None where none does."""
+    subject, classes = args
+    if isinstance(classes, TupleValue) and any(_decides(c, how) for c in classes.values(tr)):
+        answers = (tr.call_builtin(_QUESTIONS[how], [subject, c], {}).truth(tr) for c in classes.values(tr))
+        return boolean(any(answers))
+    if not _decides(classes, how):
+        return None
+    assert isinstance(classes, ClassValue)
+    method = classes.meta_method(tr, how)
+    exact = how == "__instancecheck__" and subject.python_type(tr) is classes.cls  # Python doesn't ask then
+    return boolean(exact or method is None or method.call(tr, [subject], {}).truth(tr))
+
+
+_QUESTIONS = {"__instancecheck__": isinstance, "__subclasscheck__": issubclass}
+
+
+def _decides(value: Value, how: str) -> bool:
+    return isinstance(value, ClassValue) and of_metaclass(value.cls, how) is not None
 
 
 def _is_subclass(cls: type, other: Any) -> bool:
@@ -70,9 +98,11 @@ def _classes(tr: Tracer, value: Value) -> tuple[Any, ...]:
         return (value.cls,)
     if isinstance(value, TupleValue):
         return tuple(c for v in value.values(tr) for c in _classes(tr, v))
-    if isinstance(value, BuiltinValue) or (isinstance(value, ObjectValue) and hasattr(value.obj, "__args__")):
-        plain = value.fn if isinstance(value, BuiltinValue) else value.obj
-        return tuple(type(None) if c is None else c for c in getattr(plain, "__args__", (plain,)))
+    if isinstance(value, Hint):
+        natively(isinstance, None, value.obj)  # Python's own complaint
+        return tuple(type(None) if c is None else c for c in getattr(value.obj, "__args__", (value.obj,)))
+    if isinstance(value, BuiltinValue):
+        return (value.fn,)
     raise GraphBreak("unsupported-value", f"isinstance of {value.describe()}")
 
 

@@ -13,6 +13,7 @@ from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import Const, natively
 from tinycompile.capture.values.function import BoundFunction
+from tinycompile.capture.values.generic import subscripted
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -32,14 +33,28 @@ def is_pythons_own(cls: type, name: str) -> bool:
     return found is not None and found[0].__module__ in ("builtins", "collections")
 
 
+def defines(cls: type, name: str) -> bool:
+    """Whether a class or one that it derives from has an attribute. (``hasattr`` would ask its metaclass, too.)"""
+    return class_lookup(cls, name) is not None
+
+
+def of_metaclass(cls: type, name: str) -> tuple[type, FunctionType] | None:
+    """A special method that the program's metaclass of a class defines: (owner, function)."""
+    found = class_lookup(type(cls), name)
+    if found is None or is_trusted(found[0].__module__) or not isinstance(found[1], FunctionType):
+        return None
+    return found
+
+
+def is_pythons_metaclass(meta: type) -> bool:
+    """Whether a class of classes makes instances as ``type`` does, or in Python code that was followed up to there."""
+    owner, raw = class_lookup(meta, "__call__") or (type, type.__call__)
+    return owner is type or (isinstance(raw, FunctionType) and not is_trusted(owner.__module__))
+
+
 def is_plain_class(cls: type) -> bool:
     """Whether instances can be made and made again: nothing special happens when one is born or dies."""
-    return (
-        class_lookup(cls, "__new__") == (object, object.__new__)
-        and type(cls).__call__ is type.__call__
-        and is_heap_type(cls)
-        and not hasattr(cls, "__del__")
-    )
+    return class_lookup(cls, "__new__") == (object, object.__new__) and is_heap_type(cls) and not defines(cls, "__del__")
 
 
 def is_heap_type(cls: type) -> bool:
@@ -74,13 +89,18 @@ class ClassValue(Value):
         return self.cls
 
     def truth(self, tr: Tracer) -> bool:
+        for name in ("__bool__", "__len__"):
+            method = self.meta_method(tr, name)
+            if method is not None:
+                return method.call(tr, [], {}).truth(tr)
         return True
 
     def argument(self, tr: Tracer) -> Any:
         return self.cls if self.cls in (int, float, bool) else super().argument(tr)
 
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
-        return tr.call_class(self.cls, args, kwargs)
+        method = self.meta_method(tr, "__call__")
+        return tr.call_class(self.cls, args, kwargs) if method is None else method.call(tr, args, kwargs)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
@@ -105,6 +125,10 @@ class ClassValue(Value):
     def _of_metaclass(self, tr: Tracer, name: str) -> Value:
         meta = type(self.cls)
         found = class_lookup(meta, name)
+        hook = self.meta_method(tr, "__getattr__") if found is None else None
+        if hook is not None:
+            tr.inherited(self.cls, object, name)
+            return hook.call(tr, [Const(name)], {})
         if found is None or found[0].__module__ == "builtins":
             natively(getattr, self.cls, name)
             raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which its metaclass defines")
@@ -119,18 +143,34 @@ class ClassValue(Value):
             raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which its metaclass defines")
         return tr.class_member(owner, name, raw)
 
+    def meta_method(self, tr: Tracer, name: str) -> Value | None:
+        """A special method that its metaclass defines in Python, bound to it."""
+        found = of_metaclass(self.cls, name)
+        if found is None:
+            return None
+        tr.inherited(type(self.cls), found[0], name)
+        return BoundFunction(tr.class_member(found[0], name, found[1]), self)
+
     def _special_of_metaclass(self, tr: Tracer, name: str, *args: Value) -> Value:
-        found = class_lookup(type(self.cls), name)
-        if found is None or not isinstance(found[1], FunctionType):
+        method = self.meta_method(tr, name)
+        if method is None:
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
-        return BoundFunction(tr.class_member(found[0], name, found[1]), self).call(tr, args, {})
+        return method.call(tr, args, {})
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
         if isinstance(self.cls, enum.EnumType):
             return tr.from_python(natively(self.cls.__getitem__, key.constant(tr)))
-        if hasattr(self.cls, "__class_getitem__"):  # what a type variable stands for makes no difference at run time
-            return self
-        raise GraphBreak("unsupported-value", f"subscription of {self.describe()}")
+        method = self.meta_method(tr, "__getitem__")
+        if method is not None:
+            return method.call(tr, [key], {})
+        found = class_lookup(self.cls, "__class_getitem__")
+        if found is not None and not is_trusted(found[0].__module__):
+            return self.get_attr(tr, "__class_getitem__").call(tr, [key], {})
+        return subscripted(tr, self.cls, key)
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        method = self.meta_method(tr, "__contains__")
+        return super().contains(tr, item) if method is None else method.call(tr, [item], {}).truth(tr)
 
     def length(self, tr: Tracer) -> Value:
         if isinstance(self.cls, enum.EnumType):

@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 DELETED: Any = object()  # in place of an attribute that was deleted
 
 
+def own_dict(obj: Any) -> dict[str, Any]:
+    """An object's attributes, if it has a place for any, without asking a ``__getattribute__`` of the program's."""
+    found: dict[str, Any] = object.__getattribute__(obj, "__dict__") if has_dict(obj) else {}
+    return found
+
+
+def has_dict(obj: Any) -> bool:
+    """Whether an object can have attributes of its own."""
+    return bool(type(obj).__dictoffset__)
+
+
 class ObjectValue(Value):
     """An instance of a user's class, from outside. Its class is guarded, and each attribute that is read."""
 
@@ -76,7 +87,7 @@ class ObjectValue(Value):
         if name in self.shadow:
             if self.shadow[name] is not DELETED:
                 return self.shadow[name]
-        elif name in getattr(self.obj, "__dict__", {}):
+        elif name in own_dict(self.obj):
             return self._own(tr, name)
         if found is not None:
             self._not_shadowed(tr, name)
@@ -92,12 +103,13 @@ class ObjectValue(Value):
 
     def _not_shadowed(self, tr: Tracer, name: str) -> None:
         """Guard that no instance attribute hides the class's."""
-        own = getattr(self.obj, "__dict__", None)
-        if own is None or name in self.shadow:
+        if not has_dict(self.obj) or name in self.shadow:
             return
         if isinstance(self.where, Held):
             tr.guards.absent(
-                tr.guards.hold(own, "attributes"), name, f"{self.where.label} has no attribute {name!r} of its own"
+                tr.guards.hold(own_dict(self.obj), "attributes"),
+                name,
+                f"{self.where.label} has no attribute {name!r} of its own",
             )
         else:
             tr.guards.check(f"{name!r} not in {self.where.text}.__dict__", f"{self.where.label} has no own {name!r}")
@@ -191,7 +203,7 @@ class ObjectValue(Value):
             return
         if raw is not None and _is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was set")
-        if not isinstance(raw, MemberDescriptorType) and not hasattr(self.obj, "__dict__"):
+        if not isinstance(raw, MemberDescriptorType) and not has_dict(self.obj):
             try:
                 object.__setattr__(self.obj, name, None)  # fails: asked for its words, which differ by version
             except AttributeError as error:
@@ -223,7 +235,7 @@ class ObjectValue(Value):
             return
         if found is not None and _is_data_descriptor(found[1]) and not isinstance(found[1], MemberDescriptorType):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was deleted")
-        own = name in getattr(self.obj, "__dict__", {})
+        own = name in own_dict(self.obj)
         if own and name not in self.shadow:
             self._own(tr, name)  # guards that it is there
         elif self.shadow.get(name, DELETED) is DELETED:

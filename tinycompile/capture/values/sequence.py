@@ -32,6 +32,11 @@ class SequenceValue(Value):
     def python_type(self, tr: Tracer) -> type:
         return self.cls
 
+    @property
+    def family(self) -> type:
+        """The class among whose instances it is compared and concatenated."""
+        return tuple if issubclass(self.cls, tuple) or self.cls.__module__ == "torch.return_types" else self.cls
+
     def item(self, tr: Tracer, at: int) -> Value:
         """One item, wrapped (and guarded) now if it was not yet."""
         found = self.items[at]

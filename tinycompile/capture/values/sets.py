@@ -52,10 +52,17 @@ class SetValue(Value):
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         if self.is_constant:  # in the order in which Python itself iterates
-            return map(tr.from_python, self.constant(tr))
+            return self._each(map(tr.from_python, self.constant(tr)))
         if len(self.items) > 1:
             raise GraphBreak("unsupported-value", "the order of a set of objects")
-        return iter(self.items.values())
+        return self._each(iter(list(self.items.values())))
+
+    def _each(self, members: Iterator[Value]) -> Iterator[Value]:
+        size = len(self.items)
+        for member in members:
+            yield member
+            if len(self.items) != size:
+                raise RuntimeError("Set changed size during iteration")
 
     def contains(self, tr: Tracer, item: Value) -> bool:
         return item.key(tr) in self.items
