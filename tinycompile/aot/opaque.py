@@ -77,7 +77,7 @@ def _probe(kind: str, target: str, key: Any) -> tuple[bool, ...] | None:
     args, kwargs = key
     try:
         with torch.enable_grad():
-            made = target_function(kind, target)(*_instances(args), **{k: _instances(v) for k, v in kwargs})
+            made = target_function(kind, target)(*instances(args), **{k: instances(v) for k, v in kwargs})
     except (NotImplementedError, RuntimeError, TypeError):
         return None  # no meta kernel: nobody knows
     return tuple(r.requires_grad for r in ((made,) if isinstance(made, torch.Tensor) else made))
@@ -93,11 +93,12 @@ class Spec:
     requires_grad: bool
 
 
-def _instances(value: Any) -> Any:
+def instances(value: Any) -> Any:
+    """Meta tensors for the Specs among arguments."""
     if isinstance(value, Spec):
         made = torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device="meta")
         return made.requires_grad_() if value.requires_grad else made
-    return tuple(_instances(v) for v in value) if isinstance(value, tuple) else value
+    return tuple(instances(v) for v in value) if isinstance(value, tuple) else value
 
 
 def differentiable_results(kind: str, target: str, args: Any, kwargs: Any) -> tuple[bool, ...] | None:

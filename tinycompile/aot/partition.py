@@ -16,8 +16,8 @@ from tinycompile.aot.joint import Joint
 from tinycompile.base.errors import InternalError, VerifyError
 from tinycompile.base.expr import evaluate, symbols
 from tinycompile.base.meta import TensorMeta
-from tinycompile.ir.builder import dims_in, inputs_of, refs_in, size_sources
-from tinycompile.ir.effects import is_pure, is_random, may_alias
+from tinycompile.ir.builder import UniqueNames, dims_in, inputs_of, map_refs, refs_in, size_sources
+from tinycompile.ir.effects import is_pure, is_random, may_alias, written
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS, Extern, Indexed, Pointwise, View
 
@@ -44,19 +44,52 @@ class Split:
     random: tuple[int, ...]
 
 
-def partition(joint: Joint, budget: float = 1.0, random: Sequence[Ref] = (), reread: frozenset[int] = frozenset()) -> Split:
+def partition(
+    joint: Joint,
+    budget: float = 1.0,
+    random: Sequence[Ref] = (),
+    reread: frozenset[int] = frozenset(),
+    overwritten: frozenset[int] = frozenset(),
+) -> Split:
     """Split a joint graph. ``budget`` (0 to 1): how much of the memory that is saved by default may be saved; the less, the
     more is computed again, up to everything but random numbers. ``random`` and ``reread`` as
-    :func:`~tinycompile.aot.second.gradient_graph` gives them."""
-    scene = _Scene(joint)
+    :func:`~tinycompile.aot.second.gradient_graph` gives them. ``overwritten``: primals that the caller writes to when the
+    forward has run; of these, and of those that the forward writes to, the backward gets copies."""
+    scene = _Scene(*_with_copies(joint, overwritten))
     saved = _choose(scene, budget)
     return _split(scene, saved, random, reread)
+
+
+def _with_copies(joint: Joint, overwritten: frozenset[int]) -> tuple[Joint, frozenset[str]]:
+    """What reads a primal that is written to later, by the forward's last nodes or by the caller, reads a copy, which can be
+    saved. Also the names of these primals, which can't."""
+    graph, names = joint.graph, UniqueNames([n.name for n in joint.graph.nodes])
+    passing = {r.name for n in graph.nodes for r in written(n)} | {graph.placeholders[i].name for i in overwritten}
+    copies: dict[str, Ref] = {}
+    nodes, made = list[Node](), list[Node]()
+    for node in graph.nodes:
+        if node.kind == "placeholder":
+            nodes.append(node)
+            if node.name in passing and isinstance(node.meta, TensorMeta):
+                copies[node.name] = Ref(names.take(f"{node.name}_before"))
+                meta = TensorMeta(node.meta.shape, node.meta.strides, node.meta.dtype, node.meta.device)
+                copy = (copies[node.name].name, "call", "restride", (Ref(node.name), meta.strides), (), meta, node.loc)
+                made.append(Node(*copy))
+            continue
+        nodes += made
+        made = []
+        skipped = len(written(node))  # the tensors that it writes to come first
+        args = (*node.args[:skipped], *map_refs(node.args[skipped:], lambda r: copies.get(r.name, r)))
+        kwargs = tuple((k, map_refs(v, lambda r: copies.get(r.name, r))) for k, v in node.kwargs)
+        nodes.append(replace(node, args=args, kwargs=kwargs) if copies else node)
+    return replace(joint, graph=replace(graph, nodes=tuple(nodes))), frozenset(copies)
 
 
 class _Scene:
     """The joint graph's nodes by what they depend on and who needs them."""
 
-    def __init__(self, joint: Joint) -> None:
+    def __init__(self, joint: Joint, passing: frozenset[str]) -> None:
+        self.passing = passing
         graph = self.graph = joint.graph
         self.joint = joint
         self.hints = dict(graph.hints)
@@ -138,7 +171,7 @@ def _minimum(scene: _Scene, allowed: set[str]) -> list[str]:
         if node.name not in scene.shared:
             continue
         enter, leave = gates[node.name] = net.node(), net.node()
-        net.edge(enter, leave, _cost(scene, node, node.name in early))
+        net.edge(enter, leave, INFINITE if node.name in scene.passing else _cost(scene, node, node.name in early))
         if node.kind == "placeholder" or (_banned(scene, node, whole) and node.name not in allowed):
             net.edge(source, enter, INFINITE)
         for ref in inputs_of(node):

@@ -96,7 +96,7 @@ class GraphBuilder:
         results = tuple(as_arg(o) for o in outputs)
         placeholders = [n for n in self.nodes.values() if n.kind == "placeholder"]
         rest = [n for n in self.nodes.values() if n.kind != "placeholder"]
-        names = self._final_names([*placeholders, *rest], reserved=_symbol_names(self.nodes.values()))
+        names = self.final_names = self._final_names([*placeholders, *rest], reserved=_symbol_names(self.nodes.values()))
         nodes = [_renamed(n, names) for n in (*placeholders, *rest)]
         output = Node("output", "output", "", (_rename_arg(results, names),))
         return Graph(name, (*nodes, output), tuple((hints or {}).items()))

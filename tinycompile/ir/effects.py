@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS, View
@@ -24,6 +25,15 @@ _PROBABILITY = {
     "alpha_dropout": "p",
     "scaled_dot_product_attention": "dropout_p",
 }
+
+
+class EditedValue(NamedTuple):
+    """A value that a write replaced in its memory: ``content`` names its node, ``by`` the nodes that computed what came after.
+    ``version``: how often the memory had been written to before."""
+
+    content: str
+    by: frozenset[str]
+    version: int
 
 
 def written(node: Node) -> tuple[Ref, ...]:

@@ -9,9 +9,11 @@ import torch
 
 from tinycompile.base import shapes
 from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import laid_out_as, meta_of, ops, positions
-from tinycompile.ops.declare import composite, spelled
+from tinycompile.ops.declare import composite, declare, spelled
+from tinycompile.ops.record import Decompose
 from tinycompile.ops.samples import call, t
 from tinycompile.ops.view_parts import diagonal_meta, slice_bounds
 
@@ -187,6 +189,36 @@ composite(
     torch.diagonal_scatter,
     spelled("diagonal_scatter"),
     lambda: [call(t(3, 4), t(3)), call(t(3, 4), t(2), -1), call(t(2, 3, 4), t(2, 3), 1, 1, 2)],
+)
+
+
+# ------------------------------------------------------------------------------------------------------- under no_grad
+
+
+class _WithData(torch.autograd.Function):
+    """What a write under ``no_grad`` makes of a tensor: its history stays."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(data)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
+def _with_data_meta(x: TensorMeta, data: TensorMeta) -> TensorMeta:
+    return TensorMeta(x.shape, x.strides, x.dtype, x.device)
+
+
+declare(
+    "with_data(Tensor self, Tensor data) -> Tensor",
+    _with_data_meta,
+    Decompose(lambda x, data: ops.restride(data, tuple(x.strides))),
+    _WithData.apply,
+    (),
+    lambda: [call(t(3, 4), t(3, 4)), call(t(4, 6, layout="transposed"), t(4, 6))],
+    doc="The values of ``data`` with the history of ``self``: a write in place that gradients don't see.",
 )
 
 

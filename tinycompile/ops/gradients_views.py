@@ -55,6 +55,11 @@ def _t(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return _only(ops.t(grads[0]), args)
 
 
+@vjp("with_data")
+def _with_data(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    return grads[0], None
+
+
 @vjp("expand")
 def _expand(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return _only(sum_to(grads[0], args[0]), args)

@@ -1,0 +1,196 @@
+"""What torch saves for a backward, and programs that edit it before: their backward raises torch's error.
+
+Captured code is functional, so an edited tensor is another value there and its gradient would come out as if nothing had been
+edited. torch refuses that, and so do we: an op whose saved tensor the program itself writes to later makes each output that
+depends on it refuse its gradient."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tinycompile.aot.opaque import Spec, instances, target_function
+from tinycompile.base import shapes, torch_private
+from tinycompile.base.device import Device
+from tinycompile.base.expr import Expr
+from tinycompile.base.meta import TensorMeta
+from tinycompile.ir.builder import inputs_of, refs_in
+from tinycompile.ir.effects import EditedValue
+from tinycompile.ir.graph import Graph, Node, Ref
+from tinycompile.ir.requires_grad import has_gradient, requires_grad
+from tinycompile.ops.record import OPS, View
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Outputs, by position, whose gradients can't be had, and torch's words for why."""
+
+    outputs: frozenset[int]
+    message: str
+
+
+def refusals(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue]) -> tuple[Refusal, ...]:
+    """What the backward of a graph must refuse. ``wanted``: which placeholders require grad."""
+    if not edits or not any(wanted):
+        return ()
+    live = _live(graph, wanted)
+    nodes = {n.name: n for n in graph.nodes}
+    edited = _everywhere(graph, edits)
+    found: list[Refusal] = []
+    for node in graph.nodes:
+        if node.kind not in ("call", "extern") or not live[node.name]:
+            continue
+        touched = [r.name for r in inputs_of(node) if r.name in edited]
+        touched += [n for n in _results(graph, node) if n in edited]
+        if not touched:
+            continue
+        own = node.args[0].name if node.args and isinstance(node.args[0], Ref) else None
+        for name in _saved(graph, node, live).intersection(touched):
+            edit = edited[name]
+            if not (name == own and node.name in edit.by):  # what writes in place saves a copy of what was there
+                reached = _outputs_behind(graph, node, live)
+                found.append(Refusal(reached, _message(nodes[name].meta, edit, edits)))
+    return tuple(found)
+
+
+def refuse(call: Callable[..., tuple[Any, ...]], refused: Sequence[Refusal]) -> Callable[..., tuple[Any, ...]]:
+    """The graph's function, whose results' backward raises where it must."""
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        results = call(*inputs)
+        for refusal in refused:
+            for at in refusal.outputs:
+                node = results[at].grad_fn
+                if node is not None:
+                    node.register_prehook(functools.partial(_raise, results[at].output_nr, refusal.message))
+        return results
+
+    return run
+
+
+def _raise(position: int, message: str, grads: Sequence[torch.Tensor | None]) -> None:
+    if grads[position] is not None:
+        raise RuntimeError(message)
+
+
+def edited_message(kind: str, shape: Sequence[int], now: int, then: int) -> str:
+    """torch's words."""
+    return (
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{kind} {list(shape)}] is at version {now}; expected version {then} instead. Hint: enable anomaly detection to find "
+        "the operation that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
+    )
+
+
+def _message(meta: TensorMeta, edit: EditedValue, edits: Sequence[EditedValue]) -> str:
+    kind = torch.empty(0, dtype=meta.dtype).type()
+    kind = kind if meta.device.type == "cpu" else kind.replace("torch.", f"torch.{meta.device.type}.")
+    now = max(e.version for e in edits) + 1
+    return edited_message(kind, [shapes.hint(s) for s in meta.shape], now, edit.version)
+
+
+# --- what depends on what ----------------------------------------------------------------------------------------------
+
+
+def _live(graph: Graph, wanted: Sequence[bool]) -> dict[str, bool]:
+    live: dict[str, bool] = {}
+    given = iter(wanted)
+    for node in graph.nodes[:-1]:
+        live[node.name] = next(given) if node.kind == "placeholder" else requires_grad(node, live)
+    return live
+
+
+def _everywhere(graph: Graph, edits: Sequence[EditedValue]) -> dict[str, EditedValue]:
+    """The edited values and their views, by name."""
+    edited = {e.content: e for e in edits}
+    for node in graph.nodes:
+        view = node.kind == "call" and isinstance(OPS[node.target].lowering, View)
+        if node.name not in edited and (view or node.kind == "item") and node.args[0].name in edited:
+            edited[node.name] = edited[node.args[0].name]
+    return edited
+
+
+def _results(graph: Graph, node: Node) -> list[str]:
+    """The names of a node's results."""
+    if isinstance(node.meta, TensorMeta):
+        return [node.name]
+    return [n.name for n in graph.nodes if n.kind == "item" and n.args[0].name == node.name]
+
+
+def _outputs_behind(graph: Graph, node: Node, live: Mapping[str, bool]) -> frozenset[int]:
+    """Positions of the outputs whose gradients flow through a node."""
+    behind = {node.name}
+    for later in graph.nodes:
+        if later.kind not in ("placeholder", "output") and live[later.name]:
+            if any(r.name in behind for r in inputs_of(later)):
+                behind.add(later.name)
+    return frozenset(i for i, r in enumerate(graph.output.args[0]) if isinstance(r, Ref) and r.name in behind)
+
+
+# --- what torch saves --------------------------------------------------------------------------------------------------
+
+
+def _saved(graph: Graph, node: Node, live: Mapping[str, bool]) -> frozenset[str]:
+    """Names of the inputs and results of a node that torch keeps for its backward."""
+    metas = {n.name: n.meta for n in graph.nodes}
+    args = _specs(node.args, metas, live)
+    kwargs = tuple((k, _specs(v, metas, live)) for k, v in node.kwargs)
+    try:
+        found = _probe(node.kind, node.target, args, kwargs)
+    except TypeError:  # an argument that can't be hashed
+        found = None
+    names = [r.name for r in (*refs_in(node.args), *refs_in(tuple(v for _, v in node.kwargs))) if _is_tensor(metas[r.name])]
+    everything = [*names, *_results(graph, node)]
+    return frozenset(everything if found is None else [n for i, n in enumerate(everything) if i in found])
+
+
+def _is_tensor(meta: Any) -> bool:
+    return isinstance(meta, TensorMeta)
+
+
+def _specs(value: Any, metas: Mapping[str, Any], live: Mapping[str, bool]) -> Any:
+    """Arguments with a Spec for each tensor, and each size's hint."""
+    if isinstance(value, Ref):
+        meta = metas[value.name]
+        if not isinstance(meta, TensorMeta):
+            return 2
+        sizes, strides = (tuple(map(shapes.hint, dims)) for dims in (meta.shape, meta.strides))
+        return Spec(sizes, strides, meta.dtype, live[value.name] and has_gradient(meta))
+    if isinstance(value, tuple):
+        return tuple(_specs(v, metas, live) for v in value)
+    if isinstance(value, Device):
+        return torch.device("meta")
+    return shapes.hint(value) if isinstance(value, Expr) else value
+
+
+@functools.lru_cache(maxsize=1024)
+def _probe(kind: str, target: str, args: Any, kwargs: Any) -> frozenset[int] | None:
+    """Which tensors among the arguments, then the results, are kept, by position; None where meta tensors can't tell."""
+    given, named = instances(args), {k: instances(v) for k, v in kwargs}
+    kept: list[int] = []
+
+    def note(t: torch.Tensor) -> torch.Tensor:
+        kept.append(_memory(t))
+        return t
+
+    try:
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+            made = target_function(kind, target)(*given, **named)
+    except (NotImplementedError, RuntimeError, TypeError):
+        return None
+    tensors = [*_tensors(given), *_tensors(tuple(named.values())), *_tensors(made if isinstance(made, tuple) else (made,))]
+    return frozenset(i for i, t in enumerate(tensors) if _memory(t) in kept)
+
+
+def _memory(t: torch.Tensor) -> int:
+    return torch_private.storage_id(t.untyped_storage())
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for v in value for t in _tensors(v)] if isinstance(value, (tuple, list)) else []

@@ -1,0 +1,167 @@
+"""How the program's views hang together: each knows the steps from what it views, and how a write goes back along them.
+
+A write to a view makes the view's new value, then the new value of what it views (a scatter of the part into it), up to the
+tensor that owns the memory. All other views of that memory take their values anew when they are next asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinycompile.base import shapes
+from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
+from tinycompile.dispatch import dispatcher
+from tinycompile.eager.fake import FakeTensor
+from tinycompile.ir.builder import refs_in
+from tinycompile.ops.record import OPS
+
+if TYPE_CHECKING:
+    from tinycompile.capture.values.tensor import TensorValue
+    from tinycompile.ir.builder import GraphBuilder
+
+
+class Step(NamedTuple):
+    """One view op: its name, its arguments behind the tensor, and which of several results (None: there is one)."""
+
+    op: str
+    args: tuple[Any, ...]
+    item: int | None = None
+
+    def apply(self, whole: FakeTensor) -> FakeTensor:
+        """Record the op."""
+        made = dispatcher.call_bound(self.op, (whole, *self.args))
+        return made if self.item is None else made[self.item]
+
+    def meta(self, whole: TensorMeta) -> TensorMeta:
+        """The result's metadata."""
+        made = OPS[self.op].meta(whole, *self.args)
+        found = made if self.item is None else made[self.item]  # type: ignore[index]
+        assert isinstance(found, TensorMeta)
+        return found
+
+
+@dataclass(frozen=True)
+class ViewOf:
+    """What a tensor views, and how. ``cut``: it has no part in the history of what it views, as after ``detach``.
+
+    ``origin``: how torch made it, where that matters to writes: ``"no_grad"``, ``"several"`` (an op that returns several
+    views), ``"data"`` (``x.data``, whose writes are not counted); else empty."""
+
+    base: TensorValue
+    steps: tuple[Step, ...]
+    cut: bool
+    origin: str
+
+
+def steps_between(builder: GraphBuilder, base: Any, view: Any) -> tuple[Step, ...] | None:
+    """The ops that lead from one fake to a view of it, by the graph's nodes; None where they are not known as views."""
+    if type(base) is not FakeTensor or type(view) is not FakeTensor:
+        return None
+    found: list[Step] = []
+    name, item = view.ref.name, None
+    while name != base.ref.name:
+        node = builder.nodes[name]
+        if node.kind == "item":
+            name, item = node.args[0].name, node.args[1]
+            continue
+        if node.kind != "call" or node.target not in _BACK or any(refs_in(node.args[1:])):
+            return None
+        found.append(Step(node.target, node.args[1:], item))
+        name, item = node.args[0].name, None
+    return tuple(reversed(found))
+
+
+def put_back(steps: Sequence[Step], whole: FakeTensor, part: FakeTensor) -> FakeTensor:
+    """``whole`` with the part to which the steps lead replaced."""
+    wholes = [whole]
+    for step in steps[:-1]:
+        wholes.append(step.apply(wholes[-1]))
+    for step, of in zip(reversed(steps), reversed(wholes), strict=True):
+        part = _BACK[step.op](of, part, step)
+    return part
+
+
+def overlaps_itself(steps: Sequence[Step]) -> bool:
+    """Whether several elements of a view may be one in memory."""
+    return any(s.op in ("expand", "unfold") for s in steps)
+
+
+# --- the way back of each view op --------------------------------------------------------------------------------------
+
+
+def _select(whole: FakeTensor, part: FakeTensor, step: Step) -> FakeTensor:
+    return dispatcher.call("select_scatter", whole, part, *step.args)
+
+
+def _slice(whole: FakeTensor, part: FakeTensor, step: Step) -> FakeTensor:
+    return dispatcher.call("slice_scatter", whole, part, *step.args)
+
+
+def _narrow(whole: FakeTensor, part: FakeTensor, step: Step) -> FakeTensor:
+    dim, start, length = step.args
+    first = start if shapes.at_least(start, 0) else start + whole.shape[dim]
+    return dispatcher.call("slice_scatter", whole, part, dim, first, first + length)
+
+
+def _diagonal(whole: FakeTensor, part: FakeTensor, step: Step) -> FakeTensor:
+    return dispatcher.call("diagonal_scatter", whole, part, *step.args)
+
+
+def _permute(whole: FakeTensor, part: FakeTensor, step: Step) -> FakeTensor:
+    dims = [shapes.normalize_dim(d, part.meta.rank) for d in step.args[0]]
+    return dispatcher.call("permute", part, tuple(dims.index(d) for d in range(len(dims))))
+
+
+def _again(whole: FakeTensor, part: FakeTensor, step: Step) -> FakeTensor:
+    return step.apply(part)
+
+
+def _movedim(whole: FakeTensor, part: FakeTensor, step: Step) -> FakeTensor:
+    source, destination = step.args
+    return dispatcher.call("movedim", part, destination, source)
+
+
+def _reshape(whole: FakeTensor, part: FakeTensor, step: Step) -> FakeTensor:
+    return dispatcher.call("reshape", part, tuple(whole.shape))
+
+
+def _itself(whole: FakeTensor, part: FakeTensor, step: Step) -> FakeTensor:
+    return part
+
+
+def _piece(whole: FakeTensor, part: FakeTensor, step: Step) -> FakeTensor:
+    """One of the pieces that ``split`` and its kin make along a dim."""
+    assert step.item is not None
+    given = OPS[step.op].schema.bind((whole, *step.args), {})
+    dim = shapes.normalize_dim(given[-1], whole.meta.rank)
+    if step.op == "unbind":
+        return dispatcher.call("select_scatter", whole, part, dim, step.item)
+    metas = OPS[step.op].meta(whole.meta, *step.args)
+    assert isinstance(metas, tuple)
+    start: Dim = 0
+    for piece in metas[: step.item]:
+        start = start + piece.shape[dim]
+    return dispatcher.call("slice_scatter", whole, part, dim, start, start + part.shape[dim])
+
+
+def _unknown(whole: FakeTensor, part: FakeTensor, step: Step) -> FakeTensor:
+    raise AssertionError(f"nobody writes through {step.op}")
+
+
+# Views by record: how a new part goes back into what is viewed.
+_BACK: dict[str, Callable[[FakeTensor, FakeTensor, Step], FakeTensor]] = {
+    "select": _select,
+    "slice": _slice,
+    "narrow": _narrow,
+    "diagonal": _diagonal,
+    "permute": _permute,
+    "transpose": _again,
+    "t": _again,
+    "movedim": _movedim,
+    **dict.fromkeys(("view", "unflatten", "squeeze", "unsqueeze", "row_3d"), _reshape),
+    **dict.fromkeys(("detach", "alias", "identity"), _itself),
+    **dict.fromkeys(("split", "split_with_sizes", "chunk", "unbind"), _piece),
+    **dict.fromkeys(("expand", "unfold"), _unknown),
+}

@@ -1,0 +1,187 @@
+"""Writes in place, made functional: the tensor object, and all that view the same memory, take over new values.
+
+What came from outside is written when the graph ends: ``effects.py``. Where torch would refuse the write, or where its result
+depends on the order in which memory is read and written, the graph breaks and eager decides."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from tinycompile.base import shapes
+from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.overlaps import Region, may_overlap
+from tinycompile.capture.torch_calls import call_method, tensors_in
+from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.capture.views import overlaps_itself, put_back
+from tinycompile.dispatch import dispatcher, local_keys
+from tinycompile.dispatch.keys import Key
+from tinycompile.eager.fake import FakeTensor
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+def write(tr: Tracer, target: TensorValue, compute: Callable[[], Value], operands: Sequence[Value] = ()) -> Value:
+    """``target`` takes over the value that ``compute`` records, cast and checked as an in-place op would. ``operands``: what
+    the op reads."""
+    line = list(_line(target))
+    _check_memory(tr, line, operands)
+    nodes = len(tr.builder.nodes)
+    value = _computed(tr, target, compute)
+    own = frozenset(itertools.islice(tr.builder.nodes, nodes, None))
+    _check_history(tr, line, value)
+    root = line[-1]
+    if root.memory.outside:
+        tr.effects.write(tr, root, tracked=_is_tracked(tr, root, value), counted=all(not _is_data(t) for t in line))
+    tr.effects.note_edit(root.memory.contents or [root.fake], own, root.memory.writes)
+    _take_over(tr, line, value)
+    root.memory.contents = [value.fake, *(t.fake for t in line)]
+    return target
+
+
+def _line(target: TensorValue) -> Iterator[TensorValue]:
+    """The tensor, what it views, and so on to the owner of the memory."""
+    yield target
+    while target.view is not None:
+        target = target.view.base
+        yield target
+
+
+def _is_data(t: TensorValue) -> bool:
+    return t.view is not None and t.view.origin == "data"
+
+
+def _is_tracked(tr: Tracer, root: TensorValue, value: TensorValue) -> bool:
+    """Whether the write becomes a part of the tensor's history."""
+    return tr.grad_enabled and (root.requires_grad or value.requires_grad)
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------------
+
+
+def _check_memory(tr: Tracer, line: Sequence[TensorValue], operands: Sequence[Value]) -> None:
+    target, root = line[0], line[-1]
+    if root.memory.outside and not _may_be_written(root):
+        raise GraphBreak("input-mutation", f"{root.describe()} is written in place, and it exists outside the graph")
+    if any(t is not root and t.view is None for t in root.memory.members):
+        raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and others share its memory")
+    if any(t.view is not None and overlaps_itself(t.view.steps) for t in line):
+        raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and its elements overlap")
+    here = None
+    for other in tensors_in(tr, operands):
+        if other.memory is target.memory and other is not target:
+            here = here or _region(line)
+            there = _region(list(_line(other)))
+            if there != here and may_overlap(here, there):
+                what = f"{target.describe()} is written in place with what is in the same memory"
+                raise GraphBreak("input-mutation", what)
+
+
+def _region(line: Sequence[TensorValue]) -> Region:
+    """Where a tensor lies in the memory of its owner."""
+    meta = line[-1].meta
+    meta = TensorMeta(meta.shape, meta.strides, meta.dtype, meta.device)
+    for t in reversed(line[:-1]):
+        assert t.view is not None
+        for step in t.view.steps:
+            meta = step.meta(meta)
+    shapes.pin_symbols((meta.offset, *meta.shape, *meta.strides))
+    offset, *rest = (shapes.hint(d) for d in (meta.offset, *meta.shape, *meta.strides))
+    return Region(offset, tuple(rest[: meta.rank]), tuple(rest[meta.rank :]))
+
+
+def is_same_place(a: TensorValue, b: TensorValue) -> bool:
+    """Whether two tensors are the same elements of one memory."""
+    if a.memory is not b.memory or a.meta.dtype != b.meta.dtype:
+        return False
+    lines = list(_line(a)), list(_line(b))
+    return lines[0][-1] is lines[1][-1] and _region(lines[0]) == _region(lines[1])
+
+
+def _may_be_written(root: TensorValue) -> bool:
+    """Whether a tensor from outside can take over its new data after the graph."""
+    plain = root.is_input and root.source is not None and root.cls in (torch.Tensor, torch.nn.Parameter)
+    return plain and all(stride != 0 or size == 1 for size, stride in zip(root.obj.shape, root.obj.stride(), strict=True))
+
+
+def _check_history(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) -> None:
+    """Leaves that require grad, and views that torch keeps no history for, can't be written to where gradients are followed."""
+    root = line[-1]
+    if not _is_tracked(tr, root, value):
+        return
+    if root.is_input and root.source is not None:
+        if root.requires_grad and root.obj.is_leaf:
+            raise GraphBreak("input-mutation", f"{root.describe()}, a leaf that requires grad, is written in place")
+        tr.guards.check(f"{root.source.text}.is_leaf is {root.obj.is_leaf}", f"{root.source.label}.is_leaf")
+    if any(t.view is not None and t.view.origin in ("no_grad", "several") for t in line):
+        raise GraphBreak("input-mutation", f"{line[0].describe()}, a view that torch lets nobody write to, is written in place")
+    if value.requires_grad and any(t.view is not None and t.view.cut for t in line):
+        what = f"{line[0].describe()}, which is cut off from what it views, is written with a value that requires grad"
+        raise GraphBreak("input-mutation", what)
+
+
+# --- the new values ------------------------------------------------------------------------------------------------------
+
+
+def _computed(tr: Tracer, target: TensorValue, compute: Callable[[], Value]) -> TensorValue:
+    before = target.meta
+    with local_keys.exclude(Key.AUTOCAST):  # what writes in place has no policy
+        value = compute()
+    assert isinstance(value, TensorValue)
+    if value.meta.shape != before.shape and not _same_shape(value.meta.shape, before.shape):
+        raise RuntimeError(f"output with shape {list(before.shape)} doesn't match the broadcast shape {list(value.meta.shape)}")
+    return _fresh(_cast_back(tr, value, before))
+
+
+def _take_over(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) -> None:
+    """New values from the tensor up to the owner of the memory."""
+    root = line[-1]
+    cut = not tr.grad_enabled or any(t.view is not None and t.view.cut for t in line)
+    silent = cut and root.requires_grad and tr.root_grad_enabled
+    grad = tr.grad_enabled and value.requires_grad
+    part, made = value.fake, list[FakeTensor]()
+    for t in line:
+        made.append(part if part.meta.strides == t.meta.strides else dispatcher.call("restride", part, t.meta.strides))
+        if t.view is not None:  # not the one with the view's strides, which may leave gaps
+            part = put_back(t.view.steps, t.view.base.fake, part)
+    if silent:  # new data under the same history
+        made[-1] = dispatcher.call("with_data", root.fake, dispatcher.call("detach", made[-1]))
+    flags = [t.requires_grad or grad for t in line]
+    root.memory.writes += 1
+    for t, fake, flag in zip(line, made, flags, strict=True):
+        if t is root or not silent:  # the others look their values up again
+            t.become(fake, flag)
+
+
+def _fresh(value: TensorValue) -> TensorValue:
+    """The result of a view op shares memory with its source: it needs a copy before it can be another tensor's data."""
+    if len(value.memory.members) > 1:
+        return TensorValue(dispatcher.call("clone", value.fake), value.cls, value.requires_grad)
+    return value
+
+
+def _same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    return len(a) == len(b) and all(shapes.same(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _cast_back(tr: Tracer, value: TensorValue, before: TensorMeta) -> TensorValue:
+    if value.meta.dtype == before.dtype:
+        return value
+    if not torch.can_cast(value.meta.dtype, before.dtype):
+        names = [str(d).removeprefix("torch.") for d in (value.meta.dtype, before.dtype)]
+        shown = [_C_NAMES.get(n, n.capitalize()) for n in names]
+        raise RuntimeError(f"result type {shown[0]} can't be cast to the desired output type {shown[1]}")
+    made = call_method(tr, value, "to", [Const(before.dtype)], {})
+    assert isinstance(made, TensorValue)
+    return made
+
+
+_C_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int"}
