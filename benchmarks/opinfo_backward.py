@@ -11,48 +11,48 @@ from typing import Any
 
 import torch
 
-import tinycompile
-from benchmarks.opinfo_judge import Call, DifferenceError, Judge, compare_values, leaves, run
+from benchmarks.opinfo_judge import Call, DifferenceError, Judge, compare_values, leaves
+
+
+def same_leaves(call: Call) -> tuple[Call, list[torch.Tensor]]:
+    """The call with every float tensor a leaf that requires grad, and those leaves in order."""
+    inputs: list[torch.Tensor] = []
+
+    def leaf(t: Any) -> Any:
+        if not isinstance(t, torch.Tensor) or not t.is_floating_point():
+            return t
+        inputs.append(t.detach().requires_grad_())
+        return inputs[-1]
+
+    return call.mapped(leaf), inputs
 
 
 def gradients(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function of ``fn``'s arguments that returns their gradients, in order; None where nothing depends on them."""
 
     def pull_back(*args: Any, **kwargs: Any) -> Any:
-        inputs: list[torch.Tensor] = []
-
-        def leaf(t: Any) -> Any:
-            if not isinstance(t, torch.Tensor) or not t.is_floating_point():
-                return t
-            inputs.append(t.detach().requires_grad_())
-            return inputs[-1]
-
-        call = Call(args, kwargs).mapped(leaf)
+        call, inputs = same_leaves(Call(args, kwargs))
         results = [r for r in leaves(fn(*call.args, **call.kwargs)) if isinstance(r, torch.Tensor) and r.requires_grad]
         results = [r for r in results if r.is_floating_point()]
         if not results or not inputs:
             return ()
-        weights = [torch.cos(torch.arange(r.numel(), dtype=torch.float64)).reshape(r.shape).to(r.dtype) for r in results]
-        return torch.autograd.grad(results, inputs, weights, allow_unused=True)
+        return torch.autograd.grad(results, inputs, [_weights(r) for r in results], allow_unused=True)
 
     return pull_back
 
 
-def check_gradients(op: Callable[..., Any], call: Call, seed: int) -> None:
-    """Raise DifferenceError unless the compiled function's gradients are as good as eager's."""
-    want = run(gradients(op), call.copy(), seed)
-    if isinstance(want, Exception):  # not differentiable there
-        return
+def _weights(result: torch.Tensor) -> torch.Tensor:
+    """Fixed numbers of a result's shape and dtype."""
+    numbers = torch.arange(result.numel(), dtype=torch.float64, device=result.device)
+    return torch.cos(numbers).reshape(result.shape).to(result.dtype)
 
-    def called(*args: Any, **kwargs: Any) -> Any:
-        return op(*args, **kwargs)
 
-    got = run(gradients(tinycompile.compile(called, backend="aot_eager", dynamic=False)), call.copy(), seed)
+def compare_gradients(got: Any, want: Any, judge: Judge) -> None:
+    """Raise DifferenceError unless the gradients are as good as eager's."""
     if isinstance(got, Exception):
         raise DifferenceError("gradient", f"{type(got).__name__}: {got}")
     if len(got) != len(want):
         raise DifferenceError("gradient", f"{len(got)} gradients, eager {len(want)}")
-    judge = Judge(gradients(op), call, seed)
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         if g is None and w is None:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import torch
 
 pytest.importorskip("expecttest")
 
-from benchmarks.opinfo import check_backward, check_entry, entries, main, read
+from benchmarks.opinfo import main
+from benchmarks.opinfo_entry import check_entry, entries, wanted
+from benchmarks.opinfo_table import read
+from benchmarks.opinfo_workers import Task, check_all
 
 pytestmark = pytest.mark.cpu
 
@@ -37,7 +41,7 @@ WITH_GRADIENTS = [e for e in EVERY if e.supports_autograd]
 
 @pytest.mark.parametrize("entry", WITH_GRADIENTS[5::24], ids=lambda e: e.formatted_name)
 def test_gradients_equal_eager(entry: Any) -> None:
-    outcome = check_backward(entry, "cpu", torch.float64, 2)
+    outcome = check_entry(entry, "cpu", torch.float64, "loops", 2, "backward")
     assert outcome.samples and not outcome.failed, outcome.messages
 
 
@@ -63,12 +67,34 @@ def test_cpp_builds_all_samples_at_once() -> None:
     assert (outcome.fused, outcome.failed) == (4, {})
 
 
+WITH_ERRORS = [e for e in EVERY if wanted(e, "float32", "cpu", "errors")]
+
+
+@pytest.mark.parametrize("entry", WITH_ERRORS[1::8], ids=lambda e: e.formatted_name)
+def test_bad_arguments_raise_what_eager_raises(entry: Any) -> None:
+    outcome = check_entry(entry, "cpu", torch.float32, "eager", None, "errors")
+    assert outcome.samples and not outcome.failed, outcome.messages
+
+
 def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results.jsonl"
     arguments = ["--entries", "^(neg|abs)$", "--dtypes", "float32", "--samples", "1", "--backend", "eager", "--out", str(out)]
-    assert main([*arguments, "--child"]) == 0
+    assert main(arguments) == 0
     lines = out.read_text().splitlines()
     assert {o.entry for o in read(out)} == {"neg", "abs"}
-    assert main([*arguments, "--child"]) == 0 and out.read_text().splitlines() == lines
+    assert main(arguments) == 0 and out.read_text().splitlines() == lines
     assert main([*arguments, "--table-only"]) == 0
     assert "float32" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="another run"):
+        main([*arguments, "--check", "backward"])
+    page = tmp_path / "page.md"
+    assert main(["--markdown", str(page), "--with", str(out)]) == 0
+    assert "| `neg` | 1f |" in page.read_text() and json.loads(page.with_suffix(".json").read_text())[0]["outcomes"]
+
+
+def test_an_entry_that_kills_its_process_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.opinfo_workers.SECONDS", 0.2)  # less than a process needs to start
+    out = tmp_path / "results.jsonl"
+    out.write_text("{}\n")
+    check_all([Task("neg", "float32", "cpu", "eager", "forward", 1)], out, 1, None)
+    assert [o.status for o in read(out)] == ["crashed: exit status -9"]

@@ -28,6 +28,7 @@ from tinycompile.dispatch.keys import Key
 from tinycompile.eager.autocast import cast_call, outside
 from tinycompile.eager.batched import BatchedTensor
 from tinycompile.eager.fake import FakeTensor, fake_extern_meta, path_of
+from tinycompile.eager.probe import refuses
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.interpreter import torch_function
 from tinycompile.ops import table
@@ -271,6 +272,8 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     except DataDependentError as error:
         raise GraphBreak("data-dependent", f"{path}: {error}") from error
     except Exception as error:
+        if refuses(fn, args, kwargs, error):
+            raise GraphBreak("user-exception", f"{path}: {type(error).__name__}: {error}") from error
         reason = f"{path} has no record, and its metadata can't be told: {type(error).__name__}: {error}"
         raise GraphBreak("unsupported-op", reason) from error
     if not _all_tensors(metas):

@@ -53,14 +53,30 @@ def probe(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     """The result of ``fn`` on stand-ins, or None when ``fn`` refuses them. Torch's generator is left as it was.
 
     Raises DataDependentError for a function whose result's size depends on values."""
-    state = torch.get_rng_state()
     try:
-        with torch.no_grad(), _Watch():
-            return fn(*(_stand_in(a) for a in args), **{k: _stand_in(v) for k, v in kwargs.items()})
+        return _on_stand_ins(fn, args, kwargs)
     except DataDependentError:
         raise
     except Exception:  # noqa: BLE001  # stand-ins that a function can't take tell nothing about it
         return None
+
+
+def refuses(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> bool:
+    """Whether ``fn`` raises on stand-ins too what its meta kernel raised: then the call is wrong, not the kernel missing."""
+    if isinstance(error, NotImplementedError):
+        return False
+    try:
+        _on_stand_ins(fn, args, kwargs)
+    except Exception as real:  # noqa: BLE001  # whatever it is
+        return type(real) is type(error)
+    return False
+
+
+def _on_stand_ins(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    state = torch.get_rng_state()
+    try:
+        with torch.no_grad(), _Watch():
+            return fn(*(_stand_in(a) for a in args), **{k: _stand_in(v) for k, v in kwargs.items()})
     finally:
         torch.set_rng_state(state)
 

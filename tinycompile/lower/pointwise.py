@@ -90,6 +90,8 @@ class _Inputs:
         return self.op in _PRODUCTS and position == 1
 
     def _number(self, x: Any, dtype: torch.dtype, common: torch.dtype | None) -> Value:
+        if self.promote == "none" and isinstance(x, float) and x.is_integer() and not self.meta.dtype.is_floating_point:
+            return self.b.const(int(x), torch.int64)  # to fill integers with: float32 doesn't hold them all
         if common not in HALF or self.op in _PRODUCTS:
             return self.b.const(x, dtype)
         if isinstance(x, Expr):

@@ -113,8 +113,10 @@ def input_dtypes(promote: str, operands: Sequence[Any]) -> list[torch.dtype]:
     """The dtype in which each input of a Pointwise op reaches its formula (half types widened).
 
     ``operands`` are the op's Tensor arguments in schema order: TensorMetas or Python numbers."""
-    if promote == "none":
-        return [opmath(o.dtype) if isinstance(o, TensorMeta) else number_dtype(o) for o in operands]
+    if promote == "none":  # a number is a double to torch, until it meets a dtype
+        wide = any(isinstance(o, TensorMeta) and o.dtype == torch.float64 for o in operands)
+        dtypes = [opmath(o.dtype) if isinstance(o, TensorMeta) else number_dtype(o) for o in operands]
+        return [torch.float64 if wide and isinstance(o, float) else d for o, d in zip(operands, dtypes, strict=True)]
     common = result_type(operands)
     compute = opmath(float_type(common) if promote == "int_to_float" else common)
     return [compute] * len(operands)

@@ -121,6 +121,8 @@ def _reversed(name: str) -> Callable[[Args, Kwargs], Bound]:
 def _rsub(args: Args, kwargs: Kwargs) -> Bound:
     given = dict(zip(("self", "other", "alpha"), args, strict=False)) | kwargs
     x = given.pop("self", given.pop("input", None))
+    if not is_tensor(x):
+        return None
     return call_of("sub", given.pop("other", None), x, **given)
 
 

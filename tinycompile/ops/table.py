@@ -40,6 +40,7 @@ INPLACE_OPERATORS = frozenset(
 
 _BINDERS: dict[Any, Binder] = {}
 _METHODS: dict[str, Any] = {}  # torch.Tensor's attributes, by name
+_OF_TENSORS: set[Any] = set()  # functions that are methods: their first argument can't be a number
 
 
 # ---------------------------------------------------------------------------------------------------------------- public
@@ -54,6 +55,8 @@ def bind(fn: Any, args: Sequence[Any], kwargs: Kwargs | None = None) -> BoundCal
     except TypeError:  # an unhashable callable is none of torch's
         return None
     if binder is None or not _understood(args) or (kwargs and not _understood(kwargs.values())):
+        return None
+    if fn in _OF_TENSORS and not (args and is_tensor(args[0])):
         return None
     return binder(tuple(args), dict(kwargs) if kwargs else {})
 
@@ -259,6 +262,8 @@ def add(fn: Any, binder: Binder) -> None:
     found = resolve(fn) if isinstance(fn, str) else fn
     if found is not None:
         _BINDERS[found] = binder
+        if isinstance(fn, str) and fn.startswith("torch.Tensor."):
+            _OF_TENSORS.add(found)
 
 
 def add_attribute(name: str, binder: Binder) -> None:
