@@ -15,6 +15,7 @@ import torch
 from tinycompile.aot import opaque
 from tinycompile.base import shapes
 from tinycompile.base.device import Device
+from tinycompile.base.expr import Expr
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.eager.fake import FakeTensor
@@ -162,7 +163,7 @@ class Tape(GraphBuilder):
             return tuple(self._specs(v) for v in value)
         if isinstance(value, Device):
             return torch.device("meta")
-        return value if isinstance(value, (int, float, str, torch.dtype, type(None))) else _hinted(value)
+        return shapes.hint(value) if isinstance(value, Expr) else value
 
     def pull_back(self, step: OpaqueStep, grads: tuple[FakeTensor | None, ...]) -> tuple[FakeTensor, ...]:
         """The backward half of an opaque pair: one gradient an input."""
@@ -171,10 +172,6 @@ class Tape(GraphBuilder):
             "backward", "extern", opaque.BACKWARD, (step.token, *grads), {}, metas if len(metas) > 1 else metas[0]
         )
         return self._fakes(made, metas if len(metas) > 1 else metas[0])
-
-
-def _hinted(value: Any) -> Any:
-    return shapes.hint(value) if not isinstance(value, Ref) else value
 
 
 def _flat(flags: Any) -> Iterator[bool]:

@@ -210,7 +210,7 @@ def _vector_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradien
     wide = widen(cast(x, results[0].dtype))
     g, y = (kept(widen(v), x, dim, keepdim) for v in (grads[0], results[0]))
     if order == 2:
-        found = ops.mul(wide, ops.where(ops.eq(y, 0), 0.0, ops.div(g, y)))
+        found = ops.mul(g, ops.where(ops.eq(y, 0), 0.0, ops.div(wide, y)))  # in torch's order: x / |x| is exact
     elif order == 1:
         found = ops.mul(ops.sign(wide), g)
     elif order in (float("inf"), float("-inf")):
