@@ -83,7 +83,7 @@ def _compile_halves(
     budget: float,
 ) -> CompiledGraph:
     start = time.perf_counter()
-    known = recognise_attention(graph, training=True)
+    known = recognise_attention(graph)
     joint = differentiate(known, wanted, flags)
     if not joint.gradients:
         raise UntreatableError("no gradient reaches an input")

@@ -140,8 +140,8 @@ def attention_meta(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> TensorMeta:
-    """Flash kernels lay the result out as the query; CUDA's memory-efficient one (float32) writes [batch, length, heads,
-    dim]; the plain one is row-major."""
+    """Flash kernels lay the result out as the query; CUDA's memory-efficient one (float32, masks) writes [batch, length,
+    heads, dim]; the plain one is row-major."""
     shape = (
         *shapes.broadcast_shapes(query.shape[:-2], *(() if enable_gqa else (key.shape[:-2],))),
         query.shape[-2],
@@ -155,7 +155,7 @@ def attention_meta(
     fused = query.rank == key.rank == value.rank == 4 and _fuses(query, key, value, attn_mask, dropout_p, enable_gqa)
     if not fused:
         return rules.fresh(shape, query.dtype, query.device)
-    if query.device.type == "cuda" and query.dtype not in rules.HALVES:
+    if query.device.type == "cuda" and (query.dtype not in rules.HALVES or attn_mask is not None):
         return TensorMeta(shape, rules.strides_in_order(shape, (3, 1, 2, 0)), query.dtype, query.device)
     return TensorMeta(shape, rules.preserved_strides(query), query.dtype, query.device)
 

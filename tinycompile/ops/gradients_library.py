@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.attention import numbers
 from tinycompile.ops.calls import cast, ops, widen
 from tinycompile.ops.gradients import Gradients, form, positions, vjp
 from tinycompile.ops.pooling import adaptive_maximum, maximum_pool, one_maximum
+from tinycompile.ops.record import OPS
 
 Args = Sequence[Any]
 
@@ -115,28 +118,48 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    if not dropout_p and not enable_gqa and _fuses(q, k, v, mask):
+    groups = _groups(q, k) if enable_gqa else 1
+    if groups != 1 and not _takes_groups(q, mask):
+        k, v, groups = _repeated(k, groups), _repeated(v, groups), 1
+    if not dropout_p and _fuses(q, k, v, mask, groups):
         return ops.attention_forward(q, k, v, mask, is_causal, factor)[0]
-    if enable_gqa:
-        k, v = (ops.repeat_interleave(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
-    p = _probabilities(q, k, mask, is_causal, factor)
+    if q.device.type == "cuda" and len(q.shape) == 4 and q.dtype != torch.float64:
+        return NotImplemented  # with dropout, masks that learn, odd sizes: torch's fused kernels, which torch differentiates
+    p = _probabilities(q, _repeated(k, groups), mask, is_causal, factor)
     if dropout_p:
         p = ops.native_dropout(p, dropout_p, True)[0]
-    return ops.matmul(p, v)
+    return ops.matmul(p, _repeated(v, groups))
 
 
-def _fuses(q: Any, k: Any, v: Any, mask: Any) -> bool:
+def _groups(q: Any, k: Any) -> Any:
+    """How many heads of queries share a head of keys."""
+    return 1 if rules.shapes.same(q.shape[-3], k.shape[-3]) else q.shape[-3] // k.shape[-3]
+
+
+def _repeated(x: Any, groups: Any) -> Any:
+    return x if groups == 1 else ops.repeat_interleave(x, groups, -3)
+
+
+def _takes_groups(q: Any, mask: Any) -> bool:
+    """Whether the fused kernel reads shared heads where they are: a CPU's and CUDA's flash kernel do."""
+    return q.device.type == "cpu" or (mask is None and q.dtype in rules.HALVES)
+
+
+def _fuses(q: Any, k: Any, v: Any, mask: Any, groups: Any) -> bool:
     """Whether a fused kernel takes these in both directions."""
     same = rules.shapes.same
     if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
         return False
-    sizes_fit = all(same(q.shape[d], x.shape[d]) for x in (k, v) for d in (0, 1, 3))
+    sizes_fit = all(same(q.shape[d], x.shape[d]) for x in (k, v) for d in (0, 3)) and same(k.shape[1], v.shape[1])
+    sizes_fit = sizes_fit and same(q.shape[1], k.shape[1] * groups)
     if not sizes_fit or any(rules.is_zero(s) for x in (q, k, v) for s in x.shape) or not all(_dense(x) for x in (q, k, v)):
         return False
+    mask_fits = mask is None or (not _has_grad(mask) and len(mask.shape) in (2, 4))
     if q.device.type == "cpu":
-        return mask is None or (not _has_grad(mask) and len(mask.shape) in (2, 4))
+        return mask_fits
     width = q.shape[3]
-    return mask is None and isinstance(width, int) and width % 8 == 0 and width <= 256
+    mask_fits = mask_fits and (mask is None or mask.dtype in (torch.bool, q.dtype))
+    return mask_fits and isinstance(width, int) and width % 8 == 0 and width <= 256
 
 
 def _dense(x: Any) -> bool:
@@ -174,12 +197,23 @@ def _attention_backward(
     grad: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, statistics: Any, is_causal: bool, scale: float
 ) -> Any:
     """From the inputs alone, so that it can be differentiated once more. Dao et al., 2022, appendix B."""
-    g, wide_q, wide_k, wide_v = (widen(x) for x in (grad, q, k, v))
+    groups = _groups(q, k)
+    g, wide_q, wide_k, wide_v = widen(grad), widen(q), _repeated(widen(k), groups), _repeated(widen(v), groups)
     p = _probabilities(wide_q, wide_k, mask, is_causal, scale)
     turned = ops.transpose(p, -2, -1)
     inner = ops.matmul(g, ops.transpose(wide_v, -2, -1))
     slope = ops.mul(ops.mul(p, ops.sub(inner, ops.sum(ops.mul(inner, p), (-1,), True))), scale)
     first = ops.matmul(slope, wide_k)
-    second = ops.matmul(ops.transpose(slope, -2, -1), wide_q)
-    third = ops.matmul(turned, g)
-    return cast(first, q.dtype), cast(second, k.dtype), cast(third, v.dtype)
+    second = _summed(ops.matmul(ops.transpose(slope, -2, -1), wide_q), k, groups)
+    third = _summed(ops.matmul(turned, g), v, groups)
+    given = grad, q, k, v, mask, out, statistics, is_causal, scale
+    metas = OPS["attention_backward"].meta(*(getattr(a, "meta", a) for a in given))
+    return tuple(ops.restride(cast(x, m.dtype), m.strides) for x, m in zip((first, second, third), metas, strict=True))
+
+
+def _summed(grad: Any, like: Any, groups: Any) -> Any:
+    """The gradient of heads that groups of queries share."""
+    if groups == 1:
+        return grad
+    batch, heads, length, width = like.shape
+    return ops.sum(ops.reshape(grad, (batch, heads, groups, length, width)), (2,))

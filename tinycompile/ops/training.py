@@ -12,6 +12,7 @@ import torch
 from tinycompile.base import expr as ex
 from tinycompile.base import shapes
 from tinycompile.base.meta import TensorMeta
+from tinycompile.ops import attention_cudnn
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.attention import attention_meta, conv_strides, convolution, suggests_channels_last
 from tinycompile.ops.declare import declare, spelled
@@ -131,13 +132,18 @@ declare(
 # ------------------------------------------------------------------------------------------------------------- attention
 
 
-def _statistics_meta(query: TensorMeta) -> TensorMeta:
+def _is_flash(query: Any, mask: Any) -> bool:
+    """Which of CUDA's kernels: the flash kernel takes half types without a mask, the memory-efficient one the rest."""
+    return query.dtype in rules.HALVES and mask is None
+
+
+def _statistics_meta(query: TensorMeta, mask: Any) -> TensorMeta:
     """The log of each row's sum of exponentials, as each kernel lays it out."""
     batch, heads, length = query.shape[:3]
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     if query.device.type == "cpu":
         return TensorMeta((batch, heads, length), (length * heads, 1, heads), dtype, query.device)
-    if query.dtype in rules.HALVES:
+    if _is_flash(query, mask):
         return rules.fresh((batch, heads, length), dtype, query.device)
     return rules.fresh((batch, heads, ex.ceildiv(length, 32) * 32), dtype, query.device)
 
@@ -145,7 +151,7 @@ def _statistics_meta(query: TensorMeta) -> TensorMeta:
 def _attention_forward_meta(
     query: TensorMeta, key: TensorMeta, value: TensorMeta, mask: Any, is_causal: bool, scale: float
 ) -> Metas:
-    return attention_meta(query, key, value, mask, 0.0, is_causal, scale), _statistics_meta(query)
+    return attention_meta(query, key, value, mask, 0.0, is_causal, scale, enable_gqa=True), _statistics_meta(query, mask)
 
 
 def _attention_backward_meta(
@@ -159,7 +165,7 @@ def _attention_backward_meta(
     is_causal: bool,
     scale: float,
 ) -> Metas:
-    flash = query.device.type != "cpu" and query.dtype in rules.HALVES
+    flash = query.device.type != "cpu" and _is_flash(query, mask)
 
     def like(x: TensorMeta) -> TensorMeta:
         strides = rules.preserved_strides(x) if flash else rules.strides_in_order(x.shape, (3, 1, 2, 0))
@@ -174,15 +180,30 @@ def _eager_attention_forward(
     if q.device.type == "cpu":
         mask = mask if mask is None or mask.dtype != torch.bool else _additive(mask, q.dtype)
         return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, attn_mask=mask, scale=scale)
-    if q.dtype in rules.HALVES:
+    if _is_flash(q, mask):
+        if attention_cudnn.preferred(q, k, v, is_causal, scale):
+            return attention_cudnn.forward(q, k, v, is_causal, scale)
         found = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)
     else:
-        found = aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, is_causal, scale=scale)
+        bias = _bias(mask, q, k)
+        found = aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, 0.0, is_causal, scale=scale)
     return found[0], found[1]
 
 
 def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -math.inf)
+
+
+def _bias(mask: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
+    """A mask as the memory-efficient kernel reads it: added, of the scores' sizes, its rows beginning at multiples of 16."""
+    if mask is None:
+        return None
+    mask = _additive(mask, q.dtype) if mask.dtype == torch.bool else mask
+    length = k.shape[2]
+    if mask.shape[-1] != length or mask.stride(-1) != 1 or any(s % 16 for s in mask.stride()[:-1]):
+        rows = mask.new_empty((*mask.shape[:-1], -(-length // 16) * 16))[..., :length]
+        mask = rows.copy_(mask)
+    return mask.expand(*q.shape[:3], length)
 
 
 def _eager_attention_backward(
@@ -195,7 +216,9 @@ def _eager_attention_backward(
                 grad, q, k, v, out, statistics, 0.0, is_causal, attn_mask=mask, scale=scale
             )
         )
-    if q.dtype in rules.HALVES:
+    if _is_flash(q, mask):
+        if attention_cudnn.preferred(q, k, v, is_causal, scale):
+            return attention_cudnn.backward(grad, q, k, v, out, statistics, is_causal, scale)
         seed = torch.empty(2, dtype=torch.uint64, device=q.device)  # read for dropout alone, which is not done here
         lengths = q.shape[2], k.shape[2]
         return tuple(
@@ -207,7 +230,7 @@ def _eager_attention_backward(
     needs = [True, True, True, False]
     return tuple(
         aten._scaled_dot_product_efficient_attention_backward(
-            grad, q, k, v, None, out, statistics, seed, seed, 0.0, needs, is_causal, scale=scale
+            grad, q, k, v, _bias(mask, q, k), out, statistics, seed, seed, 0.0, needs, is_causal, scale=scale
         )[:3]
     )
 
@@ -222,9 +245,11 @@ declare(
         *(call(t(2, 3, 5, 8, dtype=d), t(2, 3, 7, 8, dtype=d), t(2, 3, 7, 8, dtype=d), None, False, 0.35) for d in FLOATS),
         call(t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), None, True, 0.35),
         call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 8), t(5, 7), False, 0.35),
+        call(t(2, 4, 5, 8), t(2, 2, 7, 8), t(2, 2, 7, 8), t(2, 1, 5, 7, dtype="bool"), False, 0.35),
     ],
     ulp=16.0,
-    doc="Fused attention of [batch, heads, length, dim] without dropout; with the statistics that its backward needs.",
+    doc="Fused attention of [batch, heads, length, dim] without dropout; with the statistics that its backward needs. Keys and "
+    "values may have fewer heads where the kernel reads them for groups of queries.",
 )
 declare(
     "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor out, Tensor statistics, "
@@ -233,7 +258,10 @@ declare(
     Extern(),
     _eager_attention_backward,
     (),
-    lambda: [call(t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), None, t(2, 3, 5, 8), t(2, 3, 5), True, 0.35)],
+    lambda: [
+        call(t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), None, t(2, 3, 5, 8), t(2, 3, 5), True, 0.35),
+        call(t(2, 4, 5, 8), t(2, 4, 5, 8), t(2, 2, 7, 8), t(2, 2, 7, 8), t(5, 7), t(2, 4, 5, 8), t(2, 4, 5), False, 0.35),
+    ],
     ulp=16.0,
     doc="Gradients of the query, key and value of attention_forward.",
 )

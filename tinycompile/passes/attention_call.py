@@ -26,8 +26,8 @@ WIDEST_HEAD = 256  # of the flash kernels
 class Writer:
     """Records the fused call of one match."""
 
-    def __init__(self, splicer: Splicer, finder: Finder, match: Attention, training: bool) -> None:
-        self.splicer, self.nodes, self.match, self.training = splicer, finder.nodes, match, training
+    def __init__(self, splicer: Splicer, finder: Finder, match: Attention) -> None:
+        self.splicer, self.nodes, self.match = splicer, finder.nodes, match
         self.scale = match.scores.scale
         self.lead: tuple[Dim, ...] | None = None
 
@@ -64,9 +64,7 @@ class Writer:
     def call(self, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
         k, v = (x if shapes.same(x.meta.strides[-1], 1) else ops.contiguous(x) for x in (k, v))
         q = q if shapes.same(q.meta.strides[-1], 1) else ops.contiguous(q)
-        few = (
-            self.grouped(k, v) if q.device.type == "cuda" and q.dtype in HALVES and mask is None and not self.training else None
-        )
+        few = self.grouped(k, v) if q.device.type == "cuda" and q.dtype in HALVES and mask is None else None
         k, v = few or (k, v)
         return ops.scaled_dot_product_attention(
             q, k, v, mask, self.match.dropout, causal, scale=self.scale, enable_gqa=few is not None
@@ -201,13 +199,11 @@ class Writer:
         return not any(isinstance(n, int) and n == 0 for x in (q, k, v) for n in x.shape)
 
     def supported(self, q: Any, v: Any, mask: Any) -> bool:
-        """Whether a fused kernel takes it, forwards and if need be backwards."""
+        """Whether a fused kernel takes it."""
         width, dropout = q.shape[-1], self.match.dropout
         if q.device.type == "cpu":
             return shapes.same(width, v.shape[-1]) and not dropout
         if q.device.type != "cuda" or not isinstance(width, int) or not shapes.same(width, v.shape[-1]):
-            return False
-        if self.training and (dropout or mask is not None):
             return False
         if q.dtype in HALVES:
             return width % 8 == 0 and width <= WIDEST_HEAD
