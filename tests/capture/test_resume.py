@@ -66,6 +66,26 @@ def branches(n):
     return (word or "none"), (n and word), word if word is not None else n
 
 
+@case(2)
+def called_functions_raise(n):
+    """An exception that leaves a called function finds the caller's handler (3.13 looks one unit before the call)."""
+
+    def check(k):
+        if k:
+            raise ValueError(k)
+        return {}[k]
+
+    found = []
+    for k in range(n, -1, -1):
+        try:
+            found.append(check(k))
+        except ValueError as error:
+            found.append(error.args)
+        except KeyError:
+            found.append("key")
+    return found
+
+
 @case([3, 1, 2])
 def loops(xs):
     total = 0

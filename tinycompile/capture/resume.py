@@ -164,6 +164,10 @@ def _outcome(place: Place, index: int, at: int, effect: _Effect) -> Outcome:
 
 # --- the code -----------------------------------------------------------------------------------------------
 
+# CPython 3.13 looks for the handler of an exception that leaves a called Python function one unit before the call: there must
+# be one, and under the same handlers.
+_AHEAD = encode("NOP") if VERSION >= (3, 13) else b""
+
 
 @cache
 def step(place: Place) -> tuple[CodeType, tuple[Outcome, ...]]:
@@ -172,6 +176,7 @@ def step(place: Place) -> tuple[CodeType, tuple[Outcome, ...]]:
     maker = _Maker(place)
     prologue = maker.prologue()
     doing = maker.doing(place.at, len(maker.epilogue(ends[0])) // UNIT)
+    doing = _AHEAD + doing
     body = [Chunk(doing, maker.position), Chunk(maker.epilogue(ends[0]))]
     if len(ends) > 1:
         body.append(Chunk(maker.landing() + maker.epilogue(ends[1])))
@@ -185,7 +190,7 @@ def rest(place: Place) -> CodeType:
     prologue = maker.prologue()
     parts, offset = maker.until_boundary()
     units = (_start(place.code, offset)) // UNIT
-    data = b"".join(parts)
+    data = _AHEAD * bool(parts) + b"".join(parts)
     chunks = [prologue, Chunk(data, maker.position), Chunk(encode("JUMP_FORWARD", units, extended=2))]
     return maker.finish(chunks, [(len(prologue.data), len(prologue.data) + len(data))] if data else [])
 
