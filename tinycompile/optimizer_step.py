@@ -10,7 +10,6 @@ these, hooks, closures' gradients aside, ``capturable``, ``fused`` and ``differe
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import types
 import weakref
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from tinycompile.base import torch_private
 from tinycompile.base.artifacts import Artifacts
@@ -31,6 +30,7 @@ from tinycompile.base.logs import log, warn_once
 from tinycompile.base.meta import TensorMeta
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager.fake import FakeTensor, tracing
+from tinycompile.eager.optimizer_inputs import KINDS, Numbers, hooked, optimizer_of
 from tinycompile.eager.optimizer_tensors import Counter, Tensors, alignment, covered, gather
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.effects import COPY
@@ -38,41 +38,26 @@ from tinycompile.ir.graph import Graph
 from tinycompile.ops.calls import ops
 from tinycompile.ops.optimizer_formulas import NUMBERS, Choice, choice_of, numbers_of, updated
 
-KINDS: Mapping[type[Optimizer], str] = {SGD: "sgd", Adam: "adam", AdamW: "adam"}
 MOST_PLANS = 16  # of one step: beyond it torch's own runs
 CompileFn = Callable[[Graph, Sequence[Any], Artifacts], CompiledGraph]
-
-
-def optimizer_of(fn: types.FunctionType) -> Optimizer | None:
-    """The optimizer to which a learning rate scheduler bound a step that it wrapped; None for a plain method."""
-    if not hasattr(fn, "_wrapped_by_lr_sched"):
-        return None
-    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
-    found: Optimizer | None = cells["opt_ref"].cell_contents() if "opt_ref" in cells else None
-    return found
 
 
 @dataclass(frozen=True)
 class StepPlan:
     """A compiled step of one group: for ``count`` tensors that pass ``check`` and lie ``aligned`` to 16 bytes.
 
-    ``numbers``: the memory that the kernels read; ``values``: what lies there."""
+    ``numbers``: what the kernels read."""
 
     choice: Choice
     count: int
     check: Callable[..., bool]
     aligned: tuple[bool, ...] | None
     compiled: CompiledGraph
-    numbers: torch.Tensor
-    values: list[float | None]
+    numbers: Numbers
 
     def run(self, tensors: Tensors, numbers: Sequence[float]) -> None:
-        """Update everything. A number is written only when it changed: on a GPU that is a launch."""
-        for i, value in enumerate(numbers):
-            if value != self.values[i]:
-                self.numbers[i].fill_(value)
-                self.values[i] = value
-        self.compiled.call(*tensors.flat, self.numbers)
+        """Update everything."""
+        self.compiled.call(*tensors.flat, self.numbers.set(numbers))
         increment_version(tensors.updated)
 
 
@@ -102,7 +87,7 @@ class CompiledStep:
 
     def __call__(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         kind = KINDS.get(type(optimizer))
-        if kind is None or _hooked(optimizer):
+        if kind is None or hooked(optimizer):
             return self.original(optimizer, closure)
         optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers ask
         loss = None
@@ -171,16 +156,12 @@ class CompiledStep:
 
     def _make(self, choice: Choice, tensors: Tensors) -> StepPlan:
         flat = tensors.flat
-        double = any(p.dtype == torch.float64 for p in tensors.parameters)
-        dtype = torch.float64 if double else torch.float32
-        numbers = torch.zeros(len(NUMBERS[choice.kind]), dtype=dtype, device=flat[0].device)
+        numbers = Numbers(choice.kind, any(p.dtype == torch.float64 for p in tensors.parameters), flat[0].device)
         aligned = alignment(flat)
-        graph = step_graph(choice, [_meta(t) for t in flat], len(tensors.parameters), _meta(numbers))
-        compiled = self._compile_one(graph, [*flat, numbers], Artifacts())
+        graph = step_graph(choice, [_meta(t) for t in flat], len(tensors.parameters), _meta(numbers.tensor))
+        compiled = self._compile_one(graph, [*flat, numbers.tensor], Artifacts())
         log("graph", f"{graph.name}: a step over {len(tensors.parameters)} parameters")
-        return StepPlan(
-            choice, len(flat), torch_private.BulkCheck(flat).check, aligned, compiled, numbers, [None] * len(numbers)
-        )
+        return StepPlan(choice, len(flat), torch_private.BulkCheck(flat).check, aligned, compiled, numbers)
 
 
 def step_graph(choice: Choice, metas: Sequence[TensorMeta], count: int, numbers: TensorMeta) -> Graph:
@@ -206,13 +187,6 @@ def step_graph(choice: Choice, metas: Sequence[TensorMeta], count: int, numbers:
         for target, value in writes:
             builder.extern(COPY, (target, value), {}, target.meta)
     return builder.finish(f"{choice.kind}_step", ())
-
-
-def _hooked(optimizer: Any) -> bool:
-    """Whether hooks see the step."""
-    module = sys.modules[Optimizer.__module__]
-    everywhere = (module._global_optimizer_pre_hooks, module._global_optimizer_post_hooks)
-    return any((*everywhere, optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks))
 
 
 def _meta(t: torch.Tensor) -> TensorMeta:

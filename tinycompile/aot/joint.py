@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinycompile.aot.tape import OpaqueStep, Step, Tape, dense
+from tinycompile.aot.tape import OpaqueStep, Step, Tape
 from tinycompile.base import shapes
 from tinycompile.base.errors import InternalError
 from tinycompile.base.meta import TensorMeta
@@ -19,6 +19,7 @@ from tinycompile.eager.fake import FakeTensor, tracing
 from tinycompile.ir.builder import map_refs
 from tinycompile.ir.effects import COPY, written
 from tinycompile.ir.graph import Graph, Node, Ref
+from tinycompile.ir.requires_grad import dense
 from tinycompile.ops.calls import ops
 from tinycompile.ops.record import OPS
 
@@ -45,15 +46,15 @@ def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -
     """The joint graph. ``wanted``: which placeholders get a gradient; ``given``: which outputs come with a tangent.
 
     A placeholder that no tangent reaches gets no gradient. Raises UntreatableError."""
-    _check(graph)
+    check_treatable(graph)
     tape = Tape()
     env = current_env() or ShapeEnv(dict(graph.hints))
     with env.active(), tracing(tape):
-        forward = _Forward(tape, wanted)
+        forward = Forward(tape, wanted)
         for node in graph.nodes:
             forward.add(node)
         tape.close()
-        reverse = _Reverse(tape)
+        reverse = Reverse(tape)
         tangents = tuple(i for i, g in enumerate(given) if g and isinstance(forward.outputs[i], FakeTensor))
         for i in tangents:
             out: FakeTensor = forward.outputs[i]
@@ -64,7 +65,7 @@ def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -
         found = {i: reverse.grads.get(p.ref.name) for i, p in enumerate(forward.primals) if wanted[i]}
         gradients = tuple(i for i, g in found.items() if g is not None)
         for i in gradients:
-            _name(tape, found[i], f"grad_{tape.wish(forward.primals[i].ref)}")
+            name_gradient(tape, found[i], f"grad_{tape.wish(forward.primals[i].ref)}")
         forward.write()
         outputs = [*forward.outputs, *(found[i] for i in gradients)]
         joint = tape.finish(graph.name, outputs, dict(graph.hints))
@@ -72,7 +73,8 @@ def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -
     return Joint(joint, len(forward.primals), len(forward.outputs), tangents, gradients, opaque)
 
 
-def _check(graph: Graph) -> None:
+def check_treatable(graph: Graph) -> None:
+    """Raise UntreatableError for what the tape has no way to treat."""
     for node in graph.nodes:
         if written(node) and node.target != COPY:
             raise UntreatableError(f"{node.name} writes to memory")
@@ -81,13 +83,13 @@ def _check(graph: Graph) -> None:
             raise UntreatableError(f"{node.name} is complex")
 
 
-def _name(tape: Tape, value: Any, hint: str) -> None:
+def name_gradient(tape: Tape, value: Any, hint: str) -> None:
     """Call a gradient after its input, unless it is an input itself."""
     if tape.nodes[value.ref.name].kind != "placeholder":
         tape.rename(value.ref, hint)
 
 
-class _Forward:
+class Forward:
     """Records a graph's nodes on the tape."""
 
     def __init__(self, tape: Tape, wanted: Sequence[bool]) -> None:
@@ -99,23 +101,24 @@ class _Forward:
         self._writes: list[Node] = []
 
     def add(self, node: Node) -> None:
+        """Record the next node."""
         self.tape.location = node.loc
         if node.kind == "placeholder":
             self._placeholder(node)
         elif node.kind == "output":
-            self.outputs = self._given(node.args[0])
+            self.outputs = self.given(node.args[0])
         elif node.target == COPY:
             self._writes.append(node)
         elif node.kind == "item":
             self._keep(node.name, self.values[node.args[0].name][node.args[1]])
         else:
-            self._call(node)
+            self.call(node)
 
     def write(self) -> None:
         """Copies into inputs, behind all else: what is computed before and after a write is not the same value."""
         for node in self._writes:
             self.tape.location = node.loc
-            self.tape.extern(COPY, self._given(node.args), {}, node.meta)
+            self.tape.extern(COPY, self.given(node.args), {}, node.meta)
 
     def _placeholder(self, node: Node) -> None:
         made = self.tape.placeholder(node.name, node.meta, node.target)
@@ -124,13 +127,14 @@ class _Forward:
         self.values[node.name] = made
         self.primals.append(made)
 
-    def _call(self, node: Node) -> None:
-        args = self._given(node.args)
+    def call(self, node: Node) -> None:
+        """Record a call of a record or of one of torch's functions."""
+        args = self.given(node.args)
         before = self.tape.count
         if node.kind == "call":
             refs = self.tape.record(OPS[node.target], args, node.meta)
         else:
-            refs = self.tape.call_extern(node.target, args, {k: self._given(v) for k, v in node.kwargs}, node.meta)
+            refs = self.tape.call_extern(node.target, args, {k: self.given(v) for k, v in node.kwargs}, node.meta)
         if isinstance(refs, Ref):
             self._keep(node.name, FakeTensor(node.meta, self.tape, refs), before)
         else:
@@ -142,11 +146,12 @@ class _Forward:
         if self.tape.is_newer(value.ref, before) and self.tape.nodes[value.ref.name].kind != "placeholder":
             self.tape.rename(value.ref, name)
 
-    def _given(self, arg: Any) -> Any:
+    def given(self, arg: Any) -> Any:
+        """An argument with values in place of Refs."""
         return map_refs(arg, lambda r: self.values[r.name])
 
 
-class _Reverse:
+class Reverse:
     """Walks the tape backwards. ``grads`` holds, by value, the sum of the gradients that came so far."""
 
     def __init__(self, tape: Tape) -> None:
@@ -154,6 +159,7 @@ class _Reverse:
         self.grads: dict[str, FakeTensor] = {}
 
     def walk(self) -> None:
+        """Run the formula of each step that a gradient has come to, the last step first."""
         for step in reversed(self.tape.steps):
             grads = tuple(self.grads.pop(r.ref.name, None) for r in step.results)
             if all(g is None for g in grads):

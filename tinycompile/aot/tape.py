@@ -16,12 +16,11 @@ from tinycompile.aot import opaque
 from tinycompile.base import shapes
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Expr
-from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.graph import Location, Ref
-from tinycompile.ir.requires_grad import CUT, has_gradient
+from tinycompile.ir.requires_grad import CUT, dense, has_gradient
 from tinycompile.ops.gradients import differentiable_form
 from tinycompile.ops.record import Metas, Op, Vjp
 
@@ -60,6 +59,10 @@ class Tape(GraphBuilder):
     def close(self) -> None:
         """The forward is over: what comes is its reverse."""
         self._open = False
+
+    def reopen(self) -> None:
+        """A reverse in the middle of a program is over: the program goes on."""
+        self._open = True
 
     @property
     def count(self) -> int:
@@ -195,17 +198,3 @@ def _differentiable(metas: Any) -> bool:
     if isinstance(metas, tuple):
         return any(_differentiable(m) for m in metas)
     return isinstance(metas, TensorMeta) and has_gradient(metas)
-
-
-def dense(meta: TensorMeta) -> TensorMeta:
-    """Fresh aligned memory of the same layout; row-major where the strides overlap or leave gaps."""
-    step: Dim = 1
-    for stride, size in sorted(
-        zip(meta.strides, meta.shape, strict=True), key=lambda d: (shapes.hint(d[0]), shapes.hint(d[1]))
-    ):
-        if isinstance(size, int) and size == 1:
-            continue
-        if stride != step:
-            return TensorMeta.contiguous(meta.shape, meta.dtype, meta.device)
-        step = step * size
-    return TensorMeta(meta.shape, meta.strides, meta.dtype, meta.device)

@@ -14,6 +14,7 @@ from tinycompile.capture import scalars
 from tinycompile.capture.guards import GuardSet
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.eager.fake import FakeTensor
 from tinycompile.ir.builder import GraphBuilder
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Inputs:
     def __init__(self) -> None:
         self.env = ShapeEnv()
         self.inputs: list[Input] = []
+        self.given: dict[int, tuple[TensorValue, FakeTensor]] = {}  # by id: tensors from outside, each with its first value
+        self._by_object: dict[int, TensorValue] = {}
         self.constants_seen: dict[str, Any] = {}  # by source text
         self.shapes_seen: dict[str, tuple[int, ...]] = {}
         self._symbols = 0
@@ -51,7 +54,14 @@ class Inputs:
         fake = self.builder.placeholder(source.label, meta)
         self.inputs.append(Input(source, obj, aligned, ours))
         self.shapes_seen[source.text] = tuple(obj.shape)
-        return TensorValue(fake, type(obj), obj.requires_grad, obj=obj, source=source)
+        made = TensorValue(fake, type(obj), obj.requires_grad, obj=obj, source=source)
+        self.given[id(made)] = made, fake
+        self._by_object.setdefault(id(obj), made)
+        return made
+
+    def find(self, obj: torch.Tensor) -> TensorValue | None:
+        """The input that is this very tensor."""
+        return self._by_object.get(id(obj))
 
     def add_computed(self, source: Source, obj: torch.Tensor, meta: TensorMeta, names: frozenset[str]) -> TensorValue:
         """A new input that the rebuilt code makes; ``names`` are what its expression is about."""

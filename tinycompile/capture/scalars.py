@@ -7,7 +7,6 @@ in which torch computes with a number (float32 for half types), and the result t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +14,7 @@ import torch
 from tinycompile.base.device import Device
 from tinycompile.base.meta import TensorMeta
 from tinycompile.capture import torch_calls
-from tinycompile.capture.sources import Source
+from tinycompile.capture.sources import Computed, Source
 from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import Const
@@ -29,17 +28,6 @@ if TYPE_CHECKING:
 # Ints outside this range are no sizes.
 SIZES = range(2, 2**31)
 _HALVES = (torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True, slots=True)
-class Computed(Source):
-    """A tensor that the rebuilt code makes of a number."""
-
-    expression: str
-
-    @property
-    def text(self) -> str:
-        return self.expression
 
 
 def scalar_tensor(value: float, device: torch.device) -> torch.Tensor:

@@ -148,6 +148,17 @@ class HeldItem(Source):
         return self.of.value
 
 
+@dataclass(frozen=True, slots=True)
+class Computed(Source):
+    """A tensor that the rebuilt code makes of a number."""
+
+    expression: str
+
+    @property
+    def text(self) -> str:
+        return self.expression
+
+
 def is_argument(source: Source) -> bool:
     """Whether a value comes from a parameter of the captured function, by whatever path."""
     while source.base is not None:

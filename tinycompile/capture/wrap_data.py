@@ -11,7 +11,7 @@ from tinycompile.base.device import Device
 from tinycompile.capture import scalars, signature
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import is_aligned
-from tinycompile.capture.pins import guard_type, pin
+from tinycompile.capture.pins import guard_one_object, guard_type, pin
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Local, Source
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import LITERALS, Const
@@ -76,6 +76,10 @@ def tensor(tr: Tracer, obj: Any, source: Source) -> Value:
         meta = signature.symbolic_meta(tr, obj.torch(), ())
         return tr.add_tensor(source, obj, meta, is_aligned(obj.torch()))
     signature.check_plain(obj, source.label)
+    known = tr.find(obj) if obj.requires_grad and obj.is_leaf else None
+    if known is not None:  # its gradient and what an optimizer makes of it are seen by every name
+        guard_one_object(tr, known, source)
+        return known
     if isinstance(source, Held) or (isinstance(source, HeldItem) and source.pinned):
         return _pinned_tensor(tr, obj, source)
     dynamic = tr.dynamic_dims(source.text, obj)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from tinycompile.base import shapes
+from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.builder import inputs_of
 from tinycompile.ir.graph import Graph, Node, Ref
+from tinycompile.ops.gradients import CUT
 
-# Ops whose result never requires grad, whatever their inputs: they read shapes only, or cut the tape.
-CUT = frozenset({"detach", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"})
+# ``(outputs, inputs, tangents)`` -> one gradient an input: how a captured program asks for a backward within it. A tangent that
+# is None is all ones.
+GRAD = "torch.autograd.grad"
 
 
 def outputs_require_grad(graph: Graph, inputs: Sequence[bool]) -> tuple[bool, ...]:
@@ -20,12 +24,13 @@ def outputs_require_grad(graph: Graph, inputs: Sequence[bool]) -> tuple[bool, ..
         if node.kind == "placeholder":
             live[node.name] = next(given)
         elif node.kind != "output":
-            live[node.name] = _requires(node, live)
+            live[node.name] = requires_grad(node, live)
     return tuple(isinstance(o, Ref) and live[o.name] for o in graph.output.args[0])
 
 
-def _requires(node: Node, live: dict[str, bool]) -> bool:
-    if node.kind == "call" and node.target in CUT:
+def requires_grad(node: Node, live: Mapping[str, bool]) -> bool:
+    """Whether a node's value does, by which of the values before it do."""
+    if (node.kind == "call" and node.target in CUT) or node.target == GRAD:
         return False
     reached = any(live[r.name] for r in inputs_of(node))
     return reached and (not isinstance(node.meta, TensorMeta) or has_gradient(node.meta))
@@ -34,3 +39,23 @@ def _requires(node: Node, live: dict[str, bool]) -> bool:
 def has_gradient(meta: TensorMeta) -> bool:
     """Whether the dtype is one that gradients have."""
     return meta.dtype.is_floating_point or meta.dtype.is_complex
+
+
+def asks_for_gradients(graph: Graph) -> bool:
+    """Whether there is a backward within the graph."""
+    return any(n.kind == "extern" and n.target == GRAD for n in graph.nodes)
+
+
+def dense(meta: TensorMeta) -> TensorMeta:
+    """Fresh aligned memory of the same layout; row-major where the strides overlap or leave gaps. So torch lays out a leaf's
+    gradient."""
+    step: Dim = 1
+    for stride, size in sorted(
+        zip(meta.strides, meta.shape, strict=True), key=lambda d: (shapes.hint(d[0]), shapes.hint(d[1]))
+    ):
+        if isinstance(size, int) and size == 1:
+            continue
+        if stride != step:
+            return TensorMeta.contiguous(meta.shape, meta.dtype, meta.device)
+        step = step * size
+    return TensorMeta(meta.shape, meta.strides, meta.dtype, meta.device)

@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 
 
 class IteratorValue(Value):
-    """A Python iterator of Values, consumed as the program consumes it. ``returned``: what a generator returned at its end."""
+    """A Python iterator of Values, consumed as the program consumes it. ``returned``: what a generator returned at its end.
+    ``cls``: its class, where that is known."""
 
-    __slots__ = ("rest", "returned")
+    __slots__ = ("cls", "rest", "returned")
 
-    def __init__(self, rest: Iterator[Value]) -> None:
+    def __init__(self, rest: Iterator[Value], cls: type | None = None) -> None:
         super().__init__()
-        self.rest = rest
+        self.rest, self.cls = rest, cls
         self.returned: Value = NONE
+
+    def python_type(self, tr: Tracer) -> type:
+        return super().python_type(tr) if self.cls is None else self.cls
 
     def next(self) -> Value | None:
         """The next value, or None at the end."""

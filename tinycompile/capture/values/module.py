@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -178,7 +179,7 @@ class ModuleValue(ObjectValue):
         if own and name in _WALKS:
             recurse = kwargs.get("recurse", args[0] if name in ("parameters", "buffers") and args else Const(True)).truth(tr)
             if not args or name in ("parameters", "buffers"):
-                return IteratorValue(iter(_WALKS[name](self, tr, recurse)))
+                return IteratorValue(iter(_WALKS[name](self, tr, recurse)), GeneratorType)
         if own and name in _STATE_CHANGES:
             raise GraphBreak("side-effect", f"{self.where.label}.{name}() changes a module")
         return super().call_method(tr, name, args, kwargs)
@@ -290,7 +291,6 @@ _STATE_CHANGES = frozenset(
         "double",
         "type",
         "requires_grad_",
-        "zero_grad",
         "apply",
         "register_buffer",
         "register_parameter",
