@@ -14,12 +14,14 @@ from tinycompile.passes.dce import drop_dead
 from tinycompile.passes.decompose import decompose
 from tinycompile.passes.fold import fold
 from tinycompile.passes.in_place import write_in_place
+from tinycompile.passes.literals import spell_literals
 from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.passes.patterns_matmul import activate_products
 
 Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[tuple[str, Pass], ...] = (
+    ("literals", spell_literals),
     ("in_place", write_in_place),
     ("attention", recognise_attention),
     ("epilogues", activate_products),

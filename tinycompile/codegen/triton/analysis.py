@@ -17,7 +17,7 @@ from tinycompile.base.atoms import Atom, Sym
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
-from tinycompile.ir.loops import Axis, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
+from tinycompile.ir.loops import Axis, Const, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
 
 INT32_MAX = 2**31 - 1
 
@@ -106,7 +106,8 @@ def analyse(nest: Nest, metas: Mapping[str, TensorMeta], hints: Mapping[str, int
     """Analyse a nest. Raises BackendError for reductions over different axes in one nest."""
     _check_reductions(nest)
     values = {n for s in nest.body for n in names_of(s)}
-    forms = [_forms(s, metas, values) for s in nest.body]
+    known = {s.name: s.value for s in nest.body if isinstance(s, Const) and type(s.value) is int}
+    forms = [_forms(s, metas, values, known) for s in nest.body]
     axes = _in_reduced_order(nest)
     for axis in [a for a in axes if isinstance(a.extent, int) and a.extent == 1]:
         forms = [_map_forms(f, lambda d, n=axis.name: ex.substitute(d, {n: 0})) for f in forms]  # type: ignore[misc]
@@ -140,16 +141,22 @@ def _check_reductions(nest: Nest) -> None:
             )
 
 
-def _forms(statement: Statement, metas: Mapping[str, TensorMeta], values: set[str]) -> Forms:
+def _forms(statement: Statement, metas: Mapping[str, TensorMeta], values: set[str], known: Mapping[str, int]) -> Forms:
+    """``known``: integer constants, which index as numbers do where they lie inside."""
     if isinstance(statement, Index):
         return Forms(statement.expr)
     if not isinstance(statement, (Load, Store)):
         return Forms()
+    index, masks = statement.index, statement.mask if isinstance(statement, Load) else ()
+    indirect = {s for d in (*index, *masks) for s in ex.symbols(d) if s.name in values}
+    inside = {s for s in indirect if s.name in known and isinstance(s.stop, int) and 0 <= known[s.name] < s.stop}
+    if inside:
+        numbers = {s.name: known[s.name] for s in inside}
+        index, masks = (tuple(ex.substitute(d, numbers) for d in dims) for dims in (index, masks))
+        indirect -= inside
     offset: Dim = 0
-    for coordinate, stride in zip(statement.index, metas[statement.buffer].strides, strict=True):
+    for coordinate, stride in zip(index, metas[statement.buffer].strides, strict=True):
         offset = offset + coordinate * stride
-    masks = statement.mask if isinstance(statement, Load) else ()
-    indirect = {s for d in (*statement.index, *masks) for s in ex.symbols(d) if s.name in values}
     checks = tuple(Checked(s.name, s.stop) for s in sorted(indirect, key=lambda s: s.name) if s.stop is not None)
     return Forms(offset, tuple(masks), checks)
 

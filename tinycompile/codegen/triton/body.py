@@ -75,6 +75,8 @@ class Body:
         """An axis, an indirect index or a size."""
         if s.name in self.axes:
             return self.axes[s.name]
+        if s.name in self.inline:  # a constant that lies outside
+            return self.operand(s.name)
         if s.name in self.variables:
             small = s.stop is None or self.analysis.hint(s.stop) <= INT32_MAX
             return (
@@ -168,7 +170,7 @@ class Body:
         """Conditions that keep indirect coordinates inside their dimension."""
         lines = []
         for check in form.checks:
-            name = self.variables[check.value]
+            name = self.operand(check.value)
             if isinstance(check.size, int) or check.size is not None:
                 lines += [f"({name} >= 0)", f"({name} < {self.text(check.size)})"]
         return lines
