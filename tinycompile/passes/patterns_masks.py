@@ -167,14 +167,19 @@ def _whole(value: Any) -> Dim | None:
 
 
 def _compare(op: str, d: Dim) -> Sides | None:
-    """``d OP 0`` as two sides of a diagonal."""
+    """``d OP 0`` as two sides of a diagonal, or one value everywhere."""
+    yes, no = torch.tensor(True), torch.tensor(False)
+    low, above = (d, 0) if op == "ge" else (d, 1) if op == "gt" else (0 - d, 0) if op == "le" else (0 - d, 1)
+    if ex.at_least(low, above):
+        return Sides(yes, yes)
+    if ex.at_least(0 - low, 1 - above):
+        return Sides(no, no)
     row, column = ex.coefficient(d, ROW), ex.coefficient(d, COLUMN)
     if (row, column) == (1, -1):
         d, op = 0 - d, _MIRRORED[op]
     cut = _diagonal(d)
     if cut is None:
         return None
-    yes, no = torch.tensor(True), torch.tensor(False)
     if op in ("le", "lt"):
         return Sides(yes, no, cut if op == "le" else cut - 1)
     return Sides(no, yes, cut if op == "gt" else cut - 1)

@@ -8,6 +8,7 @@ from tinycompile.base.config import config
 from tinycompile.base.errors import VerifyError
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.verify_graph import verify_graph
+from tinycompile.passes.attention_masks import plain_masks
 from tinycompile.passes.constants import fold_constants
 from tinycompile.passes.cse import merge_equal
 from tinycompile.passes.dce import drop_dead
@@ -24,6 +25,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("literals", spell_literals),
     ("in_place", write_in_place),
     ("attention", recognise_attention),
+    ("masks", plain_masks),
     ("epilogues", activate_products),
     ("decompose", decompose),
     ("fold", fold),
