@@ -260,3 +260,15 @@ def test_every_op_compiles(dtype: torch.dtype, arch: int) -> None:
 @pytest.mark.parametrize("op", FRAMED)
 def test_float64_circular_functions_keep_a_table(op: str) -> None:
     assert compile_offline(emitted(op_case(op, torch.float64)), 90).spills == library_frame(op, torch.float64, 90) > 0
+
+
+def test_a_sine_of_a_small_value_takes_no_multiple_of_pi_away() -> None:
+    """|tanh| and |clamp| bound what follows; at 2.2 and below the polynomial alone is within 5 ulp."""
+    b = Build("sin_near", i0=1 << 14)
+    i = b.axis("i0")
+    b.input("x", torch.linspace(-3.0, 3.0, 1 << 14))
+    bounded = b.op("minimum", b.op("maximum", b.load("x", i), b.const(-2.2)), b.const(2.2))
+    b.output("out", (1 << 14,), torch.float32)
+    b.store("out", b.op("sin", bounded), i)
+    source = check(b.case(), rtol=5 * 2**-23)
+    assert "sin_near(" in source.text

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import tinycompile
 from tests.codegen.triton.harness import offline_ok
 from tests.passes.test_attention import captured, on_cuda
 from tinycompile.base import expr as ex
@@ -144,3 +145,28 @@ def test_compiles_offline(fn: Callable[..., Any], shape: tuple[int, ...], arch: 
     kernel = kernel_of(fn, shape, target=A100 if arch == 80 else H100)
     for config in kernel.configs[:2]:
         offline_ok(replace(kernel, configs=(config,)), arch, vectors=True)
+
+
+def test_the_last_block_is_loaded_once() -> None:
+    for kernel in (kernel_of(softmax, (512, 131072)), kernel_of(softmax, (2000, 20011))):
+        loads = [line.split("=")[0].strip() for line in kernel.text.splitlines() if "tl.load(x_ptr" in line]
+        assert loads == ["x_kept", "x", "x"], kernel.text  # before the first walk, and in each walk over the others
+
+
+def test_only_the_last_block_is_masked() -> None:
+    lines = kernel_of(softmax, (2000, 20011)).text.splitlines()
+    assert [line.split("=")[0].strip() for line in lines if "tl.load(" in line and "mask=col_mask" in line] == ["x_kept"]
+    assert sum("tl.store(" in line and "mask=col_mask" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("length", [20011, 16384 * 3, 16385])
+def test_long_rows_of_one_program(length: int) -> None:
+    x = torch.randn(3, length)
+    got = tinycompile.compile(normalised_rows, backend="triton")(x)
+    wide = x.double()
+    true = (wide - wide.mean(-1, keepdim=True)) * torch.rsqrt(wide.var(-1, unbiased=False, keepdim=True) + 1e-5)
+    torch.testing.assert_close(got.double(), true, rtol=1e-5, atol=2e-6)
+
+
+def normalised_rows(x: Tensor) -> Tensor:
+    return (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5)

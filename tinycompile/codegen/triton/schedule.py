@@ -18,12 +18,14 @@ from tinycompile.codegen.triton.tiles import (
     RUNNING_FOLD,
     Schedule,
     TileDim,
+    aligned,
     blocks,
     candidates,
     in_store_order,
     largest_item,
     main_contiguous,
     power_of_2,
+    row_needed_again,
     row_scalars,
     tile_dim,
     tile_values,
@@ -179,9 +181,12 @@ def _whole_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, tar
     rows = max(1, min(2048 // r, power_of_2(p)))
     while rows > 1 and p < rows * target.units * 2:
         rows //= 2
-    warps = max(1, min(32, rows * r // (32 * (16 if largest_item(analysis) <= 4 else 8))))
+    each = 16 if largest_item(analysis) <= 4 else 8
+    if not aligned(analysis) and (row_needed_again(analysis) or tile_values(analysis) <= 1):
+        each *= 2  # loads of one element: more of them in flight in each thread
+    warps = max(1, min(32, rows * r // (32 * each)))
     if r * rows >= 1024:
-        warps = max(warps, 4)
+        warps = max(warps, 64 // each)
     if rows == 1:
         scalars = row_scalars(parallel, rows_extent)
         configs = candidates([Config((("COLS", r),), w) for w in (warps, warps * 2, max(warps // 2, 1)) if w <= 32])
@@ -200,7 +205,7 @@ def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, ta
     """A row is too long for registers (or its length is symbolic): walk it block by block, once a reduction level."""
     rows_extent = analysis.extent(parallel)
     r = analysis.hint(extent)
-    block, each, running = _loop_step(r, analysis.hint(rows_extent) < 4 * target.units, analysis)
+    block, each, running = _loop_step(extent, r, analysis.hint(rows_extent) < 4 * target.units, analysis)
     block = next((b for b in (block, block // 2, block // 4) if b >= 1024 and ex.divisible_by(extent, b)), block)
     warps = max(1, block // (32 * each))
     tried = [(block, warps), (block * 2, warps * 2), (block // 2, max(warps // 2, 1))]
@@ -222,7 +227,7 @@ def _looped_rows(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, ta
     )
 
 
-def _loop_step(r: int, few: bool, analysis: Analysis) -> tuple[int, int, bool]:
+def _loop_step(extent: Dim, r: int, few: bool, analysis: Analysis) -> tuple[int, int, bool]:
     """Elements of a row that a program takes at once, elements of a thread, and whether the loop only keeps a running softmax.
     ``few``: there are too few rows to fill the device."""
     vector = max(16 // largest_item(analysis), 2)
@@ -234,11 +239,14 @@ def _loop_step(r: int, few: bool, analysis: Analysis) -> tuple[int, int, bool]:
         each = RUNNING_FOLD * vector
         warps = 32 if few else max(4096 // (32 * each), 4)
     elif kinds == {"sum"} and tile_values(analysis) <= 2:
-        warps, each = 16 if few else 8, 32  # many loads in flight at once
+        warps, each = 16 if few else 8, 32 if aligned(analysis) else 16  # many loads in flight at once
     else:
         warps, each = 16 if few else 8, vector  # a chain of arithmetic: many warps
+    keeps = isinstance(extent, int) and "scan" not in kinds and row_needed_again(analysis)  # the last block: see walks.py
+    warps = min(2 * warps, 32) if keeps else warps
     block = min(32 * warps * each, MAX_WHOLE_ROW)
-    while block > 16 and r < 4 * block and (block > 1024 or r < block):  # the last step is partly idle
+    steps = 2 if keeps else 4
+    while block > 16 and r < steps * block and (block > 1024 or r < block):  # the last step is partly idle
         block //= 2
     return block, each, running
 

@@ -17,7 +17,7 @@ import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base.target import Target
-from tinycompile.codegen.triton.analysis import Analysis, axes_in, uses_of
+from tinycompile.codegen.triton.analysis import Analysis
 from tinycompile.codegen.triton.dtypes import short_name, triton_dtype
 from tinycompile.codegen.triton.reductions import identity
 from tinycompile.codegen.triton.scalars import literal
@@ -25,9 +25,11 @@ from tinycompile.codegen.triton.tiles import (
     FOLD,
     RUNNING_FOLD,
     Schedule,
+    aligned,
     candidates,
     largest_item,
     power_of_2,
+    row_needed_again,
     row_scalars,
     tile_dim,
     tile_values,
@@ -57,7 +59,7 @@ def suits(analysis: Analysis, target: Target) -> bool:
         return False
     device = analysis.metas[stores[0].buffer].device
     fits = extent <= MOST_ELEMENTS and target.units >= MOST_PARTS and shareable(analysis.nest.body, device)
-    return fits and _pays(extent, analysis, target) and _row_needed_again(analysis)
+    return fits and _pays(extent, analysis, target) and row_needed_again(analysis)
 
 
 def _pays(extent: int, analysis: Analysis, target: Target) -> bool:
@@ -66,27 +68,6 @@ def _pays(extent: int, analysis: Analysis, target: Target) -> bool:
     if rows >= FEW_ROWS * target.units:
         return False
     return rows < target.units or (tile_values(analysis) <= 2 and rows * extent * largest_item(analysis) > target.l2)
-
-
-def _aligned(analysis: Analysis) -> bool:
-    """Whether a row's loads are 16 bytes wide: every stretch of it begins and ends at a multiple of that."""
-    axes, along = (*analysis.parallel, *analysis.reduction), {a.name for a in analysis.reduction}
-    for s, form in analysis.accesses():
-        vector = max(16 // analysis.metas[s.buffer].dtype.itemsize, 1)
-        for axis in axes if axes_in(form.offset, analysis) & along else ():
-            step = ex.coefficient(form.offset, axis.name)
-            if step is None or not ex.divisible_by(axis.extent if step == 1 else step, vector):
-                return False
-    return True
-
-
-def _row_needed_again(analysis: Analysis) -> bool:
-    along = {a.name for a in analysis.reduction}
-    for position, s in enumerate(analysis.nest.body):
-        waits = any(analysis.level.get(u, 0) for u in uses_of(s, analysis.forms[position]))
-        if waits and analysis.axes_at(position) & along:
-            return True
-    return False
 
 
 def schedule(parallel: tuple[Axis, ...], extent: int, analysis: Analysis, target: Target) -> Schedule:
@@ -105,7 +86,7 @@ def schedule(parallel: tuple[Axis, ...], extent: int, analysis: Analysis, target
 def _configs(rows: int, extent: int, running: bool, analysis: Analysis, target: Target) -> tuple[Config, ...]:
     """Parts so small that those in flight stay in the L2, and so many that every multiprocessor has some."""
     item, most = max(largest_item(analysis), 4), min(target.units, 2 * MOST_PARTS)
-    columns, part = (n // item // (1 if _aligned(analysis) else 2) for n in (BLOCK_BYTES, PART_BYTES))
+    columns, part = BLOCK_BYTES // item // (1 if aligned(analysis) else 2), PART_BYTES // item
     while part > columns // 2 and rows * math.ceil(extent / part) < FULL * target.units and part > 2048:
         part //= 2
     columns = min(columns, part)
@@ -113,9 +94,10 @@ def _configs(rows: int, extent: int, running: bool, analysis: Analysis, target: 
         part *= 2
     modern = int(target.arch.removeprefix("sm_")) >= 90
     wide = not running and tile_values(analysis) <= 2 and item == 4 and modern  # else ptxas would spill
-    tried = [(columns, part, 1), (columns * 2, part * 2, 1), (columns, part * 2, 1), (columns // 2, part // 2, 1)]
-    if wide:
-        tried += [(columns, part, 2), (columns, part * 2, 2), (columns, columns, 2), (columns // 2, part, 2)]
+    tried = [(columns, part, 1), (columns, part * 2, 1), (columns, part // 2, 1), (columns // 2, part // 2, 1)]
+    tried += [(columns * 2, part * 2, 1)]
+    if wide:  # all of a part in registers
+        tried += [(columns, columns, 2)]
     fitting = [(c, p, n) for c, p, n in tried if c <= p and math.ceil(extent / p) <= most]
     vector = max(16 // item, 1)
     configs = [_config(extent, c, p, n * THREAD_BYTES // item, vector, running, 64 * (n > 1)) for c, p, n in fitting]

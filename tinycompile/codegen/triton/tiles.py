@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
-from tinycompile.codegen.triton.analysis import Analysis, axes_in, contiguous_axis, reach
+from tinycompile.codegen.triton.analysis import Analysis, axes_in, contiguous_axis, reach, uses_of
 from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Store
 from tinycompile.ir.source import Config
 
@@ -134,6 +134,28 @@ def tile_values(analysis: Analysis) -> int:
     scans = sum(1 for s in analysis.nest.body if isinstance(s, Scan))
     pairs = sum(1 for s in analysis.nest.body if isinstance(s, Reduce) and len(s.args) + len(s.names) > 2)
     return len(loads) + scans + pairs + (1 if heavy > 2 else 0)
+
+
+def aligned(analysis: Analysis) -> bool:
+    """Whether a row's loads are 16 bytes wide: every stretch of it begins and ends at a multiple of that."""
+    axes, along = (*analysis.parallel, *analysis.reduction), {a.name for a in analysis.reduction}
+    for s, form in analysis.accesses():
+        vector = max(16 // analysis.metas[s.buffer].dtype.itemsize, 1)
+        for axis in axes if axes_in(form.offset, analysis) & along else ():
+            step = ex.coefficient(form.offset, axis.name)
+            if step is None or not ex.divisible_by(axis.extent if step == 1 else step, vector):
+                return False
+    return True
+
+
+def row_needed_again(analysis: Analysis) -> bool:
+    """Whether something along the row waits for a reduction of it."""
+    along = {a.name for a in analysis.reduction}
+    for position, s in enumerate(analysis.nest.body):
+        waits = any(analysis.level.get(u, 0) for u in uses_of(s, analysis.forms[position]))
+        if waits and analysis.axes_at(position) & along:
+            return True
+    return False
 
 
 def widen(chosen: Schedule, analysis: Analysis) -> Schedule:
