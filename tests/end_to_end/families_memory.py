@@ -135,3 +135,43 @@ def scatter_then_gather() -> Iterator[Program]:
     }
     for name, fn in programs.items():
         yield name, fn, (x, index, src)
+
+
+def paddings_of_every_layout() -> Iterator[Program]:
+    """What padding makes of a layout, of nothing, and of a crop that leaves nothing."""
+    pads = ((1, 1), (-1, 2), (-1, -1), (-2, -2), (1, 0, 2, 1), (-1, -1, 0, 1), (0, 0, 0, 0), (-2, -2, -1, -2))
+    g = torch.Generator().manual_seed(4)
+    for mode, shape, pad in itertools.product(
+        ("constant", "reflect", "replicate", "circular"), ((2, 3, 4), (2, 0, 4), (0, 3, 4), (2, 3, 4, 5), (1, 1, 4, 5)), pads
+    ):
+        x = torch.randn(shape, generator=g)
+        layouts = {"": x, "channels_last": x.to(memory_format=torch.channels_last)} if x.dim() == 4 else {"": x}
+        for layout, data in layouts.items():
+            yield f"{mode} {shape} by {pad} {layout}", lambda x, m=mode, p=pad: F.pad(x, p, mode=m), (data,)
+
+
+def products_with_sizes_of_one_and_none() -> Iterator[Program]:
+    """einsum and convolution: the strides of their results come from what is left of the operands."""
+    g = torch.Generator().manual_seed(5)
+    equations = (
+        "ij,jk->ik", "ij,jk->ki", "bij,bjk->bki", "bij,bjk->ibk", "i,j->ji", "ij,ij->i", "bij,kj->bki", "bhij,bhjd->bihd",
+        "ijk,jil->kl", "ijk->kji", "ii->i", "abc,cbd->ad", "ab,cd->dbca", "ij,jk,kl->il",
+    )  # fmt: skip
+    for equation, (one, none) in itertools.product(
+        equations, (("", ""), ("i", ""), ("j", ""), ("bk", ""), ("ad", ""), ("", "j"))
+    ):
+        sizes = {c: 1 if c in one else 0 if c in none else 2 + (ord(c) % 2) for c in equation if c.isalpha()}
+        operands = [torch.randn([sizes[c] for c in part], generator=g) for part in equation.split("->")[0].split(",")]
+        for layout, given in (("", operands), ("reversed", [o.mT.contiguous().mT if o.dim() > 1 else o for o in operands])):
+            yield f"{equation} {sizes} {layout}", lambda *o, e=equation: torch.einsum(e, *o), tuple(given)
+    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...], Any], ...] = (
+        ((2, 0, 5), (3, 0, 2), 0), ((0, 2, 5), (3, 2, 2), 0), ((2, 4, 6), (4, 4, 2), "same"), ((1, 4, 1), (2, 4, 1), 0),
+        ((2, 0, 5, 5), (3, 0, 2, 2), 0), ((2, 2, 5, 5), (2, 2, 2, 3), "same"), ((2, 2, 5, 5), (2, 2, 3, 3), "valid"),
+        ((2, 1, 5, 5), (3, 1, 2, 2), 1), ((2, 3, 1, 1), (3, 3, 1, 1), 0),
+    )  # fmt: skip
+    for shape, kernel, padding in shapes:
+        x, w = torch.randn(shape, generator=g), torch.randn(kernel, generator=g)
+        conv = F.conv1d if x.dim() == 3 else F.conv2d
+        for data in (x, x.to(memory_format=torch.channels_last)) if x.dim() == 4 else (x,):
+            name = f"conv {shape} {kernel} {padding} {data.stride()}"
+            yield name, lambda x, w, f=conv, p=padding: f(x, w, padding=p), (data, w)

@@ -44,6 +44,8 @@ FAMILIES: tuple[Family, ...] = (
     families_memory.every_kind_of_memory,
     families_memory.writes_that_read_elsewhere,
     families_memory.scatter_then_gather,
+    families_memory.paddings_of_every_layout,
+    families_memory.products_with_sizes_of_one_and_none,
 )
 
 

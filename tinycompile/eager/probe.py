@@ -37,6 +37,9 @@ _UNRELIABLE_NAMES = frozenset(
         "max_unpool2d",
         "max_unpool3d",
         "nonzero_static",
+        "conv1d",
+        "conv2d",
+        "conv3d",
         "svd_lowrank",
         "pca_lowrank",
     )

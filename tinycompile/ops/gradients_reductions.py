@@ -217,7 +217,10 @@ def _vector_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradien
         found = ops.mul(ops.sign(wide), _shared(g, ops.abs(wide), y, dim, True))
     else:
         size = ops.abs(wide)
-        slope = ops.mul(ops.sign(wide), ops.pow_scalar(size, order - 1))
+        if order > 2:  # torch's two ways
+            slope = ops.mul(wide, ops.pow_scalar(size, order - 2))
+        else:
+            slope = ops.mul(ops.sign(wide), ops.pow_scalar(size, order - 1))
         slope = ops.where(ops.eq(size, 0), 0.0, slope) if order < 1 else slope
         found = ops.mul(slope, ops.where(ops.eq(y, 0), 0.0, ops.div(g, ops.pow_scalar(y, order - 1))))
     return cast(found, x.dtype), None, None, None, None

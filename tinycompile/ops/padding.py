@@ -49,7 +49,10 @@ def _pad_meta(x: TensorMeta, pad: Sequence[Dim], mode: str = "constant", value: 
                 f"The input size {x.shape[d]}, plus negative padding {before} and {after} resulted in a negative output size, "
                 f"which is invalid. Check dimension {d} of your input."
             )
-    return TensorMeta(tuple(shape), _pad_strides(x, tuple(shape), mode), x.dtype, x.device)
+    if mode in ("reflect", "replicate") and any(isinstance(s, int) and s < 1 for s in (*x.shape[-n - 1 :], *shape[-n:])):
+        sizes = [shapes.hint(s) for s in x.shape]  # torch has words for what has no elements
+        F.pad(torch.empty(sizes, dtype=x.dtype), tuple(map(shapes.hint, pad)), mode)
+    return TensorMeta(tuple(shape), _pad_strides(x, tuple(shape), pad, mode), x.dtype, x.device)
 
 
 def _check_padding(x: TensorMeta, d: int, before: Dim, after: Dim, mode: str) -> None:
@@ -63,8 +66,11 @@ def _check_padding(x: TensorMeta, d: int, before: Dim, after: Dim, mode: str) ->
         raise RuntimeError("Padding value causes wrapping around more than once.")
 
 
-def _pad_strides(x: TensorMeta, shape: Coords, mode: str) -> Coords:
-    if rules.suggests_channels_last(x):
+def _pad_strides(x: TensorMeta, shape: Coords, pad: Sequence[Dim], mode: str) -> Coords:
+    """Circular padding forgets the layout; what is only cropped is a clone of a slice."""
+    if mode == "constant" and 0 in shape and all(isinstance(p, int) and p <= 0 for p in pad):
+        return x.strides
+    if mode != "circular" and rules.suggests_channels_last(x):
         return rules.channels_last_strides(shape)
     return rules.dense_strides(shape)
 
@@ -114,6 +120,12 @@ def _pad_calls() -> list[Sample]:
         call(t(3), (1,)),
         call(t(3), (1, 1, 1, 1)),
         call(t(3), (-2, -2)),
+        call(t(2, 3, 4), (-2, -2)),
+        call(t(2, 3, 4, layout="transposed"), (-2, -2)),
+        *(call(t(2, 3, 4, 5, layout="channels_last"), (1, 0, 2, 1), mode) for mode in ("reflect", "replicate", "circular")),
+        *(call(t(2, 0, 4), (1, 1), mode) for mode in ("reflect", "replicate", "circular")),
+        *(call(t(2, 3, 4), (-2, -2), mode) for mode in ("reflect", "replicate")),
+        *(call(t(0, 3, 4, 5), (1, 1, 0, 1), mode) for mode in ("reflect", "replicate")),
     ]
 
 
