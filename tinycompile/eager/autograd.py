@@ -16,20 +16,18 @@ from tinycompile.base.torch_private import keeps_graph
 from tinycompile.eager import inplace
 from tinycompile.eager.autograd_function import Function, once_differentiable
 from tinycompile.eager.engine import Backward
+from tinycompile.eager.hooks import HookHandle, Hooks, Retain
 from tinycompile.eager.recording import call_torch, edge_of, is_tracked
 from tinycompile.eager.saved import saved_hooks
 from tinycompile.eager.tape import (
     AUTOGRAD,
     Edge,
-    HookHandle,
-    Hooks,
-    Retain,
     require_grad,
     tape_of,
 )
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory
 from tinycompile.eager.tensor import version_of as _version_of
-from tinycompile.eager.torch_words import unused
+from tinycompile.eager.torch_words import raise_torchs, unused
 from tinycompile.ops.calls import ops
 from tinycompile.ops.gradients import zeros
 
@@ -107,7 +105,7 @@ def grad(
     ``materialize_grads``)."""
     targets = _listed(inputs)
     if not targets:
-        raise ValueError("grad requires non-empty inputs.")
+        raise_torchs(lambda x: torch.autograd.grad(x.sum(), ()))
     if materialize_grads and allow_unused is False:
         raise ValueError(
             "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
@@ -156,6 +154,8 @@ def _seed(output: Any, seed: Any, i: int) -> Any:
     if seed is None:
         if not all(size == 1 for size in output.shape):
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
+        if output.dtype.is_complex:
+            raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {output.dtype}")
         return ops.full(tuple(output.shape), 1.0, dtype=output.dtype, device=output.device)
     if tuple(seed.shape) != tuple(output.shape):
         raise RuntimeError(
@@ -224,6 +224,8 @@ class _Tape:
                     "subgraph that doesn't require differentiation use var_no_grad = var.detach()."
                 )
         elif value and meta is None:
+            if not tensor.lacks_handle and tensor.raw().is_inference() and not torch.is_inference_mode_enabled():
+                raise RuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.")
             require_grad(tensor)
         elif not value and meta is not None:
             tensor._autograd, tensor.keys = None, tensor.keys & ~AUTOGRAD
@@ -253,10 +255,8 @@ class _Tape:
     @staticmethod
     def set_grad(tensor: Tensor, value: Any) -> None:
         if value is not None and (tuple(value.shape) != tuple(tensor.shape) or value.dtype != tensor.dtype):
-            raise RuntimeError(
-                f"assigned grad has data of a different size or type: {list(value.shape)} {value.dtype} for "
-                f"{list(tensor.shape)} {tensor.dtype}"
-            )
+            wrong = torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
+            torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta", requires_grad=True).grad = wrong  # raises
         if tensor._autograd is None:
             tensor.raw().grad = value.raw() if isinstance(value, Tensor) else value
         else:
@@ -310,6 +310,10 @@ class _Tape:
             tensor.raw().detach_()
         tensor._autograd, tensor.keys = None, tensor.keys & ~AUTOGRAD
         return tensor
+
+    @staticmethod
+    def data(tensor: Tensor) -> Tensor:
+        return tensor.detach() if tensor.lacks_handle else from_torch(tensor.raw().data)
 
     @staticmethod
     def set_data(tensor: Tensor, value: Any) -> None:

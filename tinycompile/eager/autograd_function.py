@@ -84,6 +84,16 @@ class FunctionNode(Node):
         super().__init__([edges[i] for i in self.places], ())
         self.function, self.context, self.count = function, context, len(args)
 
+    def __getattr__(self, name: str) -> Any:
+        """In torch the node is the ``ctx``: what either has been given is seen through both."""
+        return getattr(object.__getattribute__(self, "context"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(type(self), name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.context, name, value)
+
     def name(self) -> str:
         """``MyFunctionBackward``."""
         return f"{self.function.__name__}Backward"
@@ -91,7 +101,7 @@ class FunctionNode(Node):
     def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
         """The user's backward."""
         if self.context.materialize_grads:
-            grads = [zeros(m) if g is None else g for g, m in zip(grads, self.metas, strict=True)]
+            grads = [zeros(m) if g is None and m is not None else g for g, m in zip(grads, self.metas, strict=True)]
         found = self.function.backward(self.context, *grads)
         found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
         if not keep:
@@ -125,7 +135,10 @@ class Function:
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """One gradient (or None) an argument of forward."""
-        raise NotImplementedError("You must implement either the backward or vjp method for your custom autograd.Function.")
+        raise NotImplementedError(
+            "You must implement either the backward or vjp method for your custom autograd.Function to use it with backward "
+            "mode AD."
+        )
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
@@ -143,6 +156,11 @@ class Function:
             return output
         node = FunctionNode(cls, context, args, edges)
         results = list(output) if isinstance(output, (tuple, list)) else [output]
+        if not all(any(d is r for r in results) for d in context.dirty):
+            raise RuntimeError(
+                "Some elements marked as dirty during the forward method were not returned as output. The inputs that are "
+                "modified inplace must all be outputs of the Function."
+            )
         node.metas = tuple(r.meta if isinstance(r, Tensor) else None for r in results)  # type: ignore[misc]
         finished = [_finished(node, context, args, i, r) for i, r in enumerate(results)]
         context.close(node, results)
@@ -158,6 +176,8 @@ def _finished(node: FunctionNode, context: FunctionContext, args: Sequence[Any],
     if not isinstance(result, Tensor) or not result.dtype.is_floating_point or among(context.non_differentiable):
         return result
     if among(context.dirty):
+        if result._view is None and result._autograd is not None and result.is_leaf:
+            raise RuntimeError("a leaf Variable that requires grad has been used in an in-place operation.")
         check_writable(result)
         rebase(result, Edge(node, index))
         return result

@@ -116,8 +116,8 @@ class DifferentiableMethods:
 
     @property
     def data(self) -> Any:
-        """The same memory, off the tape."""
-        return self.detach()
+        """The same memory, off the tape; writes to it are not counted."""
+        return self.tape.data(self)
 
     @data.setter
     def data(self, value: Any) -> None:

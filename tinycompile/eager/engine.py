@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.meta import TensorMeta
+from tinycompile.eager.hooks import ON_NODE
 from tinycompile.eager.streams import OnStream, where_launched
 from tinycompile.eager.tape import AccumulateGrad, Edge, Node
 from tinycompile.ops.calls import cast, ops
@@ -118,6 +119,9 @@ class Backward:
             return ()
         if isinstance(node, AccumulateGrad) and self.wanted is not None:
             return ()
+        first = node.pre_hooks.get(ON_NODE) if node.pre_hooks else None
+        if first:
+            grads = first.replace_all(grads)
         try:
             results = self._on_its_stream(node, grads)
             if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
@@ -127,7 +131,7 @@ class Backward:
                 _tell_origin(node)
             raise
         if node.post_hooks:
-            results = _after(node, results, grads)
+            results = node.post_hooks.replace_all(results, tuple(grads))
         return results
 
     def _on_its_stream(self, node: Node, grads: list[Any]) -> Sequence[Any]:
@@ -205,13 +209,3 @@ def _tell_origin(node: Node) -> None:
         UserWarning,
         stacklevel=2,
     )
-
-
-def _after(node: Node, results: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
-    assert node.post_hooks is not None
-    found = tuple(results)
-    for hook in list(node.post_hooks.values()):
-        replaced = hook(found, tuple(grads))
-        if replaced is not None:
-            found = tuple(replaced) if isinstance(replaced, (tuple, list)) else (replaced,)
-    return list(found)

@@ -51,6 +51,8 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
     if level_of(bound.args):
         with local_keys.exclude(Key.AUTOCAST):
             return replace(target, dispatcher.call_bound(op.name, (_copy_of(target), *bound.args[1:])))
+    if target.dtype.is_complex:
+        return call(fn, args, kwargs)
     if op.vjp is not None:
         needs, edges = edges_of(bound.args, edge_of)
         before = (_copy_of(target), *bound.args[1:]) if _reads_target(op, needs) else bound.args

@@ -107,6 +107,8 @@ def has_floats(result: Any) -> bool:
 
 def record(op: Op, args: Sequence[Any], result: Any) -> Any:
     """Leave a node for a call that ran; gives the result back, on the tape."""
+    if _has_complex((args, result)) and is_tracked(args):  # our formulas are of real numbers
+        return call_torch(op.eager, args, {}, op.name)
     if not isinstance(result, tuple):
         return _record_one(op, args, result)
     if not any(r.dtype.is_floating_point for r in result) or any(r is a for r in result for a in args):
@@ -119,6 +121,10 @@ def record(op: Op, args: Sequence[Any], result: Any) -> Any:
             if r.dtype.is_floating_point:
                 set_history(r, node, i)
     return result
+
+
+def _has_complex(values: Any) -> bool:
+    return any(t.dtype.is_complex for t in dispatcher.tensors_in(values))
 
 
 def _record_one(op: Op, args: Sequence[Any], result: Any) -> Any:
@@ -269,6 +275,8 @@ def call_on_tape(known: Known, fn: Callable[..., Any], args: Sequence[Any], raws
             refresh(arg)
         meta = arg._autograd
         if meta is not None:
+            if raw.is_complex():
+                return None
             made_by = meta.grad_fn
             edges.append(_new(Edge, (accumulator(arg), 0) if made_by is None else (made_by, meta.index)))
             needs.append(True)
@@ -279,7 +287,7 @@ def call_on_tape(known: Known, fn: Callable[..., Any], args: Sequence[Any], raws
             needs.append(False)
     made = sibling(fn(*raws), args, raws)
     if made is None or not made.meta.dtype.is_floating_point:
-        return made
+        return None if made is not None and made.meta.dtype.is_complex else made
     return set_history(made, OpNode.of_small_call(_reads(known, tuple(needs)), (*args, *known.rest), edges, made), 0)
 
 

@@ -9,7 +9,6 @@ Gradient mode, inference mode and anomaly mode are torch's own, so ``torch.no_gr
 
 from __future__ import annotations
 
-import itertools
 import threading
 import traceback
 import weakref
@@ -20,13 +19,13 @@ import torch
 
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch.keys import Key
+from tinycompile.eager.hooks import ON_NODE, HookHandle, Hooks, serial
 from tinycompile.eager.streams import where_launched
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import ops
 
 AUTOGRAD, _CUDA = Key.AUTOGRAD.bit, Key.CUDA.bit
-serial = itertools.count()
 _anomaly = torch.is_anomaly_enabled
 
 
@@ -35,55 +34,6 @@ class Edge(NamedTuple):
 
     node: Node
     index: int  # type: ignore[assignment]  # a field, in place of tuple.index
-
-
-class HookHandle:
-    """``remove()`` takes a hook away again; also a context manager."""
-
-    __slots__ = ("_hooks", "_key")
-
-    def __init__(self, hooks: Hooks, hook: Any) -> None:
-        self._hooks, self._key = weakref.ref(hooks), next(serial)
-        hooks[self._key] = hook
-
-    def remove(self) -> None:
-        """The hook is called no more."""
-        hooks = self._hooks()
-        if hooks is not None:
-            hooks.pop(self._key, None)
-
-    def __enter__(self) -> HookHandle:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.remove()
-
-
-class Hooks(dict[int, Any]):
-    """Hooks in the order in which they were added; a class of its own because a plain dict can't be referenced weakly."""
-
-    __slots__ = ("__weakref__",)
-
-    def replace(self, grad: Any) -> Any:
-        """The gradient after all hooks; those that retain it see it last."""
-        for hook in sorted(self.values(), key=lambda h: isinstance(h, Retain)):
-            replaced = hook(grad)
-            grad = grad if replaced is None else replaced
-        return grad
-
-
-class Retain:
-    """The hook of ``retain_grad()``."""
-
-    __slots__ = ("_meta",)
-
-    def __init__(self, meta: AutogradMeta) -> None:
-        self._meta = weakref.ref(meta)
-
-    def __call__(self, grad: Any) -> None:
-        meta = self._meta()
-        if meta is not None:
-            meta.grad = grad if meta.grad is None else ops.add(meta.grad, grad)
 
 
 class AutogradMeta:
@@ -148,8 +98,12 @@ class Node:
             self.post_hooks = Hooks()
         return HookHandle(self.post_hooks, hook)
 
+    def register_prehook(self, hook: Callable[[tuple[Any, ...]], Any]) -> HookHandle:
+        """``hook(grad_outputs)`` before the node runs; a result replaces the output gradients."""
+        return HookHandle(self.hooks_of(ON_NODE), hook)
+
     def hooks_of(self, index: int) -> Hooks:
-        """Hooks on the gradient of one result."""
+        """Hooks on the gradient of one result, or (``ON_NODE``) on all of them."""
         if self.pre_hooks is None:
             self.pre_hooks = {}
         return self.pre_hooks.setdefault(index, Hooks())
@@ -167,7 +121,7 @@ class AccumulateGrad(Node):
     """Adds what arrives to a leaf's ``grad``."""
 
     __slots__ = ("lock", "variable")
-    label = "AccumulateGrad"
+    label = "torch::autograd::AccumulateGrad"  # as torch's says
 
     def __init__(self, variable: Tensor) -> None:
         super().__init__((), (variable.meta,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import NoReturn
 
 import torch
 
@@ -16,6 +17,13 @@ def function_name(name: str) -> str:
 def unused(index: int) -> str:
     """What ``torch.autograd.grad`` says of an input on which no output depends."""
     return _unused().replace("index 1", f"index {index}")
+
+
+def raise_torchs(wrong: Callable[[torch.Tensor], object]) -> NoReturn:
+    """Raise what the installed torch raises for a wrong call on a leaf of two elements."""
+    with torch.inference_mode(False), torch.enable_grad():
+        wrong(torch.ones(2, requires_grad=True))
+    raise AssertionError("torch takes the call")
 
 
 @cache
