@@ -1,6 +1,7 @@
 """That what a graph writes shares no memory with another input: found out at capture, guarded at each call.
 
-Which tensors a guard holds is fixed, so their places are looked up once; only those that come with a call are looked at again."""
+Which tensors a guard holds is fixed, so their places are looked up once; only those that come with a call are looked at
+again."""
 
 from __future__ import annotations
 

@@ -201,8 +201,8 @@ class Gradients:
                 tr.guards.check(f"{check.name}({group.name})", f"{len(tensors)} leaves {label}")
         changed = [s for s in self.slots.values() if s.changed]
         if any(not isinstance(s.source, Held) for s in changed):
-            check, every = tr.guards.hold(distinct, "distinct").name, ", ".join(s.source.text for s in changed)
-            tr.guards.check(f"{check}(({every},))", "leaves whose .grad is set are different tensors")
+            helper, every = tr.guards.hold(distinct, "distinct"), ", ".join(s.source.text for s in changed)
+            tr.guards.check(f"{helper.name}(({every},))", "leaves whose .grad is set are different tensors")
         lines = [f"{rebuilder.reach(s.source)}.grad = {rebuilder.expr(s.now)}" for s in changed if s.now is not NONE]  # type: ignore[arg-type]
         emptied = [rebuilder.reach(s.source) for s in changed if s.now is NONE]
         if emptied:
@@ -283,7 +283,7 @@ class SpentBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
         """The same data in a tensor that is no view."""
-        return result.new_empty(0).set_(result)
+        return result.new_empty(0).set_(result)  # type: ignore[call-overload]
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -293,4 +293,4 @@ class SpentBackward(torch.autograd.Function):
 
 def spent(result: torch.Tensor) -> torch.Tensor:
     """A result as it is behind its backward."""
-    return SpentBackward.apply(torch.zeros((), requires_grad=True), result)  # type: ignore[no-untyped-call]
+    return SpentBackward.apply(torch.zeros((), requires_grad=True), result)

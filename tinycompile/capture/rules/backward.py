@@ -14,6 +14,7 @@ from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import FALSE, NONE
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.dispatch import dispatcher
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -60,11 +61,12 @@ def _grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
             "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if this is "
             "the desired behavior."
         )
-    fill = [tr.tensor_method(t, "detach", [], {}) if zeros else NONE for t in inputs]
-    return TupleValue(
-        [g if g is not None else tr.tensor_method(f, "new_zeros", [f.get_attr(tr, "shape")], {}) if zeros else NONE
-         for g, f in zip(found, fill, strict=True)]  # type: ignore[arg-type]
-    )  # fmt: skip
+    return TupleValue([g or (_zeros(tr, t) if zeros else NONE) for g, t in zip(found, inputs, strict=True)])
+
+
+def _zeros(tr: Tracer, t: TensorValue) -> Value:
+    tr.about_to_record()
+    return TensorValue(dispatcher.call("full_like", dispatcher.call("detach", t.fake), 0.0), torch.Tensor, False)
 
 
 def _kept(tr: Tracer, given: Kwargs) -> bool:

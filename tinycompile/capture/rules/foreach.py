@@ -38,9 +38,9 @@ def _lists(tr: Tracer, args: Args, count: int) -> list[list[Value]]:
     """One list of operands for each tensor of the first list; what is no list counts for all."""
     columns = []
     for value in args:
-        listed = isinstance(value, SequenceValue)
-        columns.append(list(value.values(tr)) if listed else [value] * count)
-        if listed and len(columns[-1]) != count:
+        column = list(value.values(tr)) if isinstance(value, SequenceValue) else [value] * count
+        columns.append(column)
+        if len(column) != count:
             raise GraphBreak("unsupported-argument", "lists of different lengths for torch._foreach")
     return [list(row) for row in zip(*columns, strict=True)]
 
@@ -124,7 +124,8 @@ _register()
 @rule(_foreach_utils._group_tensors_by_device_and_dtype)
 def _group(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """Lists of tensors by the device and dtype of those in the first list, in the order in which they come up."""
-    columns = [list(v.values(tr)) for v in args[0].values(tr)] if isinstance(args[0], SequenceValue) else []
+    lists = args[0].values(tr) if isinstance(args[0], SequenceValue) else ()
+    columns = [list(v.values(tr)) for v in lists if isinstance(v, SequenceValue)]
     groups: dict[Any, list[int]] = {}
     for at, t in enumerate(columns[0] if columns else ()):
         if not isinstance(t, TensorValue):
@@ -133,9 +134,9 @@ def _group(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     indexed = (args[1] if len(args) > 1 else kwargs.get("with_indices", FALSE)).truth(tr)
     pairs: list[tuple[Value, Value]] = []
     for (device, dtype), where in groups.items():
-        lists = [ListValue([column[i] for i in where]) for column in columns]
+        parts = [ListValue([column[i] for i in where]) for column in columns]
         indices = ListValue([Const(i) for i in where] if indexed else [])
-        pairs.append((TupleValue([Const(device), Const(dtype)]), TupleValue([ListValue(lists), indices])))
+        pairs.append((TupleValue([Const(device), Const(dtype)]), TupleValue([ListValue(parts), indices])))
     return DictValue(tr, pairs)
 
 

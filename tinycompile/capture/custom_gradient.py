@@ -1,0 +1,191 @@
+"""A program's own gradient: a call of an ``autograd.Function`` as one op of the graph.
+
+Its ``forward`` and its ``backward`` are both followed when the call is captured, with one shadow of ``ctx``; what they recorded
+is cut out of the graph and becomes a record: the first is what the op means, the second its formula. Values of the forward that
+the backward reads are results of the op."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.base.meta import TensorMeta
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch import schema as schemas
+from tinycompile.ir.builder import dims_in, inputs_of, map_refs
+from tinycompile.ir.effects import is_random, written
+from tinycompile.ir.graph import Graph, Node, Ref
+from tinycompile.ir.graph_text import print_graph
+from tinycompile.ir.interpreter import run_graph
+from tinycompile.ops.calls import ops
+from tinycompile.ops.record import CUSTOM, OPS, Decompose, Op, Vjp, register
+
+if TYPE_CHECKING:
+    from tinycompile.ir.builder import GraphBuilder
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a call recorded. ``forward``, ``backward``: nodes in order; ``given``: the tensors of the call; ``results``: what
+    the forward returns; ``tangents``: stand-ins for the gradients that come in, one a result; ``gradients``: what the backward
+    returns, one for each of ``given``."""
+
+    name: str
+    forward: tuple[Node, ...]
+    backward: tuple[Node, ...]
+    given: tuple[Ref, ...]
+    results: tuple[Ref, ...]
+    tangents: tuple[Ref, ...]
+    gradients: tuple[Ref | None, ...]
+
+
+@dataclass(frozen=True)
+class Made:
+    """The op: its record's name, and the values that a call takes."""
+
+    op: str
+    args: tuple[Ref, ...]
+
+
+def make_op(recorded: Recorded, metas: dict[str, Any]) -> Made:
+    """The record of a call. ``metas``: of every node of the graph."""
+    inner = {n.name for n in recorded.forward}
+    behind = inner | {n.name for n in recorded.backward} | {t.name for t in recorded.tangents}
+    read = [r for n in (*recorded.forward, *recorded.backward) for r in inputs_of(n)]
+    read += [g for g in recorded.gradients if g is not None]
+    outside = [Ref(n) for n in dict.fromkeys((*(r.name for r in recorded.given), *(r.name for r in read))) if n not in behind]
+    late = [r for n in recorded.backward for r in inputs_of(n)] + [g for g in recorded.gradients if g is not None]
+    kept = [Ref(n) for n in dict.fromkeys(r.name for r in late) if n in inner and Ref(n) not in recorded.results]
+    for ref in (*outside, *kept):
+        if not isinstance(metas[ref.name], TensorMeta):
+            raise GraphBreak("unsupported-value", f"{recorded.name} uses a size that changes")
+    results = (*recorded.results, *kept)
+    forward = _graph("forward", outside, recorded.forward, results, metas)
+    taken = [*outside, *results, *recorded.tangents]
+    backward = _graph("backward", taken, recorded.backward, [g for g in recorded.gradients if g is not None], metas)
+    text = print_graph(forward) + print_graph(backward) + repr([g is None for g in recorded.gradients])
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    name = f"{recorded.name}_{digest[:12]}"
+    if name not in OPS:
+        wanted = [i for i, g in enumerate(recorded.gradients) if g is not None]
+        formula = Formula(backward, len(outside), len(results), tuple(recorded.given), tuple(outside), tuple(wanted))
+        _register(name, forward, formula, tuple(metas[r.name] for r in results), _read(backward, len(outside), len(results)))
+        CUSTOM[name] = digest
+    return Made(name, tuple(outside))
+
+
+def _graph(name: str, given: Sequence[Ref], nodes: Sequence[Node], results: Sequence[Ref], metas: dict[str, Any]) -> Graph:
+    """A graph of its own, with names that depend on nothing around it."""
+    names = {ref.name: f"x{i}" for i, ref in enumerate(given)}
+    names |= {n.name: f"v{i}" for i, n in enumerate(n for n in nodes if n.name not in names)}
+    body = [
+        replace(
+            n,
+            name=names[n.name],
+            args=map_refs(n.args, lambda r: Ref(names[r.name])),
+            kwargs=tuple((k, map_refs(v, lambda r: Ref(names[r.name]))) for k, v in n.kwargs),
+            loc=None,
+        )
+        for n in nodes
+    ]
+    placeholders = [Node(names[r.name], "placeholder", "", meta=metas[r.name]) for r in given]
+    return Graph(name, (*placeholders, *body, Node("output", "output", "", (tuple(Ref(names[r.name]) for r in results),))))
+
+
+def check(name: str, nodes: Sequence[Node]) -> None:
+    """Break for what can't be an op: writes, random numbers, sizes that change."""
+    for node in nodes:
+        if written(node) or is_random(node):
+            raise GraphBreak("unsupported-op", f"{name}: {node.target} within a function with a gradient of its own")
+        if any(True for _ in dims_in((node.args, node.kwargs, node.meta))):
+            raise GraphBreak("unsupported-value", f"{name}: sizes that change within a function with a gradient of its own")
+
+
+def _read(backward: Graph, args: int, results: int) -> tuple[str, ...]:
+    """What the backward reads of the op's arguments and results, as a formula names it."""
+    names = [*(f"a{i}" for i in range(args)), *(f"result{i}" for i in range(results))] if results > 1 else []
+    names = names or [*(f"a{i}" for i in range(args)), "result"]
+    used = {r.name for n in backward.nodes for r in inputs_of(n)}
+    used |= {r.name for r in backward.output.args[0]}
+    return tuple(word for word, p in zip(names, backward.placeholders, strict=False) if p.name in used)
+
+
+def _register(name: str, forward: Graph, formula: Formula, metas: tuple[TensorMeta, ...], saves: tuple[str, ...]) -> None:
+    several = len(metas) > 1
+    args = ", ".join(f"Tensor a{i}" for i in range(len(forward.placeholders)))
+    returned = f"({', '.join('Tensor' for _ in metas)})" if several else "Tensor"
+    parsed = schemas.parse(f"{name}({args}) -> {returned}")
+    body = Body(forward, several)
+    register(Op(parsed, Metas(metas), body.eagerly, Decompose(body), vjp=Vjp(formula, saves)))
+    dispatcher.define(parsed)
+
+
+@dataclass(frozen=True)
+class Metas:
+    """The shape rule: the call was captured for these sizes."""
+
+    results: tuple[TensorMeta, ...]
+
+    def __call__(self, *args: Any) -> Any:
+        return self.results if len(self.results) > 1 else self.results[0]
+
+
+@dataclass(frozen=True)
+class Body:
+    """What the op means."""
+
+    graph: Graph
+    several: bool
+
+    def __call__(self, *args: Any) -> Any:
+        made = replayed(self.graph, args)
+        return made if self.several else made[0]
+
+    def eagerly(self, *args: Any) -> Any:
+        """On torch tensors."""
+        made = run_graph(self.graph, args)
+        return made if self.several else made[0]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The backward: ``graph`` takes the op's ``args`` arguments, its ``results`` results and the gradients that come in, and
+    gives the gradients of the given tensors at ``wanted``."""
+
+    graph: Graph
+    args: int
+    results: int
+    given: tuple[Ref, ...]
+    outside: tuple[Ref, ...]
+    wanted: tuple[int, ...]
+
+    def __call__(self, grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], needs: Sequence[Any]) -> list[Any]:
+        count = len(self.graph.placeholders) - self.args - self.results
+        tangents = [g if g is not None else ops.full_like(r, 0.0) for g, r in zip(grads[:count], results, strict=False)]
+        made = replayed(self.graph, (*args, *results, *tangents))
+        found: list[Any] = [None] * len(args)
+        for at, grad in zip(self.wanted, made, strict=True):
+            position = self.outside.index(self.given[at])
+            found[position] = grad if found[position] is None else ops.add(found[position], grad)
+        return [g if need else None for g, need in zip(found, needs, strict=True)]
+
+
+def replayed(graph: Graph, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Record a graph's nodes again, on these values."""
+    values = dict(zip((p.name for p in graph.placeholders), inputs, strict=True))
+
+    def given(value: Any) -> Any:
+        return map_refs(value, lambda r: values[r.name])
+
+    for node in graph.nodes[len(inputs) : -1]:
+        if node.kind == "item":
+            values[node.name] = values[node.args[0].name][node.args[1]]
+        elif node.kind == "call":
+            values[node.name] = dispatcher.call_bound(node.target, given(node.args))
+        else:
+            recorder: GraphBuilder = next(iter(dispatcher.tensors_in(inputs))).recorder
+            values[node.name] = recorder.extern(node.target, given(node.args), {k: given(v) for k, v in node.kwargs}, node.meta)
+    return tuple(given(r) for r in graph.output.args[0])
