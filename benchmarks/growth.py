@@ -99,8 +99,9 @@ def stepper(who: str, device: str) -> tuple[Callable[[], object], Callable[[], i
 
 
 def _step_on_our_tape(x: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
-    mine, w, v = (tinycompile.from_torch(t) for t in (x, torch.randn(32, 64) / 6, torch.randn(64, 16) / 8))
-    w, v = (t.to(x.device).requires_grad_() for t in (w, v))
+    first, second = torch.randn(32, 64, device=x.device) / 6, torch.randn(64, 16, device=x.device) / 8
+    mine, w, v = (tinycompile.from_torch(t) for t in (x, first, second))
+    w.requires_grad_(), v.requires_grad_()
 
     def step() -> None:
         hidden = F.layer_norm(F.dropout(F.gelu(mine @ w), 0.1), (64,))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -97,10 +98,10 @@ def run_memory(only: str, settings: Settings) -> MemoryResults:
         _let_go(results, settings)
     for training in trainings:
         progress.step(training.name)
-        results.rows.append(_training_row(training, settings))
-        _let_go(results, settings)
-    progress.step("growth")
-    results.about |= measure_growth(device, settings.contenders, 100 if settings.quick else 1000)
+        _add_training(training, results, settings)
+    if any(p in "growth" for p in only.split("|")):
+        progress.step("growth")
+        results.about |= measure_growth(device, settings.contenders, 100 if settings.quick else 1000)
     progress.close()
     return results
 
@@ -133,7 +134,8 @@ def _function_row(workload: Workload, settings: Settings) -> MemoryRow:
         try:
             torch.manual_seed(0)
             got = _gradients(fn, inputs, seeds)
-            used = use_of(lambda fn=fn: fn(*inputs), lambda made: torch.autograd.backward(tensors(made), seeds), device)
+            forward = functools.partial(fn, *inputs)
+            used = use_of(forward, lambda made: torch.autograd.backward(tensors(made), seeds), device)
         except Exception as error:  # noqa: BLE001  # a contender that fails is a result, and the others go on
             row.failed[who] = one_line(error)
             continue
@@ -166,17 +168,17 @@ def _record(row: MemoryRow, who: str, used: Use) -> None:
 # --- training steps ----------------------------------------------------------------------------------------------------------
 
 
-def _training_row(training: Training, settings: Settings) -> MemoryRow:
+def _add_training(training: Training, results: MemoryResults, settings: Settings) -> None:
     device = settings.device
     row = MemoryRow(f"train {training.name}", "small" if device == "cpu" else "full size")
+    results.rows.append(row)
     for who in settings.contenders:
         try:
             row.held, used = _training_use(training, who, device)
+            _record(row, who, used)
         except Exception as error:  # noqa: BLE001  # as above
             row.failed[who] = one_line(error)
-            continue
-        _record(row, who, used)
-    return row
+        _let_go(results, settings)
 
 
 def _training_use(training: Training, who: str, device: str) -> tuple[int, Use]:

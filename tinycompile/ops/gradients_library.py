@@ -208,6 +208,7 @@ def _attention_backward(
     third = _summed(ops.matmul(turned, g), v, groups)
     given = grad, q, k, v, mask, out, statistics, is_causal, scale
     metas = OPS["attention_backward"].meta(*(getattr(a, "meta", a) for a in given))
+    assert isinstance(metas, tuple)
     return tuple(ops.restride(cast(x, m.dtype), m.strides) for x, m in zip((first, second, third), metas, strict=True))
 
 
