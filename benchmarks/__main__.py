@@ -1,4 +1,4 @@
-"""``python -m benchmarks --suite kernels|shapes|overhead|compile|memory|streams|models|zoo``: measure, print, save
+"""``python -m benchmarks --suite kernels|shapes|cpu|overhead|compile|memory|streams|models|zoo``: measure, print, save
 JSON, Markdown and a plot."""
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import torch
 
 from benchmarks.compile_suite import run_compile
 from benchmarks.contenders import CONTENDERS, DEFAULT, Settings
+from benchmarks.cpu_suite import run_cpu
+from benchmarks.cpu_workloads import CPU
 from benchmarks.memory_suite import run_memory
 from benchmarks.model_suite import run_models
 from benchmarks.plain_models import PLAIN
@@ -26,6 +28,7 @@ from benchmarks.zoo import ZOO
 SUITES: dict[str, Callable[[Sequence[Workload], Settings], Results | StreamResults]] = {
     "kernels": run_kernels,
     "shapes": functools.partial(run_kernels, suite="shapes"),
+    "cpu": run_cpu,
     "overhead": run_overhead,
     "compile": run_compile,
     "streams": run_streams,
@@ -71,7 +74,7 @@ def _run(suite: str, only: str, settings: Settings) -> Results | StreamResults:
         subjects = [s for s in MODEL_SUITES[suite] if only in s.name]
         return run_models(suite, subjects, settings, torch.bfloat16 if settings.device == "cuda" else torch.float32)
     with torch.no_grad():
-        return SUITES[suite](select(suite, only, settings.quick, (*WORKLOADS, *SHAPES)), settings)
+        return SUITES[suite](select(suite, only, settings.quick, (*WORKLOADS, *SHAPES, *CPU)), settings)
 
 
 if __name__ == "__main__":

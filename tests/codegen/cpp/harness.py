@@ -16,20 +16,23 @@ import torch
 
 from tests.codegen.triton.nests import Case
 from tinycompile.base import expr as ex
+from tinycompile.base.target import Target
 from tinycompile.codegen.cpp.emit import emit_kernel, prelude
 from tinycompile.ir.loops import Loops, Reduce, Scan, Store
 from tinycompile.ir.loops_reference import run_loops
 from tinycompile.ir.source import KernelSource
 from tinycompile.runtime.cpp_build import Launcher, compile_cpp, cpu_target, launcher, load
 
+# This machine's vector extension, and none: half the width or less, and no fused multiply-add.
+TARGETS = {"machine": cpu_target(), "generic": dataclasses.replace(cpu_target(), arch="generic", vector=16)}
 _PROMOTE = {torch.float32: torch.float64}
 
 
 class Compiled:
-    """The kernels of some cases, built together."""
+    """The kernels of some cases, built together, for this machine's target or another that it can run."""
 
-    def __init__(self, cases: Iterable[Case], folder: Path) -> None:
-        target = cpu_target()
+    def __init__(self, cases: Iterable[Case], folder: Path, target: Target | None = None) -> None:
+        target = target or cpu_target()
         self.cases = {c.name: c for c in cases}
         self.sources: dict[str, KernelSource] = {}
         for case in self.cases.values():

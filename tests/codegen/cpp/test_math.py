@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.codegen.cpp.harness import TARGETS
+from tinycompile.base.target import Target
 from tinycompile.codegen.cpp.emit import prelude
-from tinycompile.runtime.cpp_build import compile_cpp, compiler, cpu_target, load
+from tinycompile.runtime.cpp_build import compile_cpp, compiler, load
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(compiler() is None, reason="no C++ compiler")]
 
@@ -40,8 +42,8 @@ _SPECIAL = [
 ]
 
 
-def _source() -> str:
-    lines = [prelude(cpu_target())]
+def _source(target: Target) -> str:
+    lines = [prelude(target)]
     for kind, names in (("float", FLOAT32), ("double", FLOAT64)):
         for name in names:
             fault = ", fault" if name in ANGLES else ""
@@ -83,9 +85,10 @@ class Functions:
         return out, self.library[name](*pointers, ctypes.c_int64(out.numel()))
 
 
-@pytest.fixture(scope="module")
-def functions(tmp_path_factory: pytest.TempPathFactory) -> Functions:
-    return Functions(load(compile_cpp(_source(), cpu_target(), tmp_path_factory.mktemp("math"))))
+@pytest.fixture(scope="module", params=TARGETS)
+def functions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Functions:
+    target = TARGETS[request.param]
+    return Functions(load(compile_cpp(_source(target), target, tmp_path_factory.mktemp("math"))))
 
 
 def every_float(step: int = 3989) -> torch.Tensor:

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from tests.codegen.cpp.harness import Compiled
+from tests.codegen.cpp.harness import TARGETS, Compiled
 from tests.codegen.triton.nests import Build, Case
 from tinycompile.base.expr import sym
 from tinycompile.ops.scalar import REDUCTIONS, SCANS
@@ -195,9 +195,9 @@ def all_cases() -> list[Case]:
 CASES = {c.name: c for c in all_cases()}
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    return Compiled(CASES.values(), tmp_path_factory.mktemp("reductions"))
+@pytest.fixture(scope="module", params=TARGETS)
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    return Compiled(CASES.values(), tmp_path_factory.mktemp("reductions"), TARGETS[request.param])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -234,11 +234,14 @@ def test_softmax_of_a_row_of_minus_infinity_is_nan(kernels: Compiled) -> None:
     kernels.check("softmax_1_5_1000", [x])
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("where, over", [("row", (1,)), ("column", (0,)), ("full", (0, 1))])
-def test_long_sums_are_as_exact_as_torchs(tmp_path_factory: pytest.TempPathFactory, where: str, over: tuple[int, ...]) -> None:
+def test_long_sums_are_as_exact_as_torchs(
+    tmp_path_factory: pytest.TempPathFactory, where: str, over: tuple[int, ...], target: str
+) -> None:
     shapes = {"row": (2, 1 << 20), "column": (1 << 17, 8), "full": (1 << 10, 1 << 10)}
     x = torch.rand(shapes[where])
-    kernels = Compiled([reduction(f"long_{where}", "sum", x, over)], tmp_path_factory.mktemp(where))
+    kernels = Compiled([reduction(f"long_{where}", "sum", x, over)], tmp_path_factory.mktemp(where), TARGETS[target])
     exact = x.double().sum(over)
     ours, torchs = ((r.double() - exact).abs().max() for r in (kernels.run(f"long_{where}")[0], x.sum(over)))
     assert ours <= 2 * torchs + exact.abs().max() * 2**-23
@@ -255,3 +258,11 @@ def test_any_number_of_threads_gives_the_answer_and_repeats_it(kernels: Compiled
                 assert torch.equal(first, second)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("where", ["row", "column", "full"])
+def test_a_mean_is_finite_though_the_sum_is_beyond_float32(kernels: Compiled, where: str) -> None:
+    x = torch.full((2, 1031), 3e38)
+    mean, m2 = kernels.run(name_of("welford", where, F32, 2, 1031), [x])
+    torch.testing.assert_close(mean, torch.full_like(mean, 3e38))
+    assert not m2.isnan().any()

@@ -1,7 +1,8 @@
 """How reductions accumulate: per kind and dtype, what to start from, how to take in a value, how partial results join.
 
-A long sum of floats has two levels: a part in its own precision over at most a few hundred additions a lane, then a total in
-float64. So the error of a long sum stays that of a short one.
+A sum of float32 along the lane runs in float64: that costs a conversion, and the error doesn't depend on the vector's width. A
+long sum of columns (or of float64) has two levels: a part in its own precision over a few dozen additions a lane, then a total
+in float64. So the error of a long sum stays that of a short one.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Accumulator:
         """Bools accumulate as int, for vectors of bools are slow; products in float64, whose range holds what comes between."""
         if self.dtype == torch.bool:
             return "int"
-        return "double" if self.reduce.kind == "prod" and self.dtype == torch.float32 else C_TYPES[self.dtype]
+        return "double" if is_wide(self.reduce, self.lanes) else C_TYPES[self.dtype]
 
     @property
     def total_type(self) -> str:
@@ -109,15 +110,19 @@ def result_text(variable: str, kind: str, dtype: torch.dtype) -> str:
     return variable if kind == C_TYPES[dtype] else f"({C_TYPES[dtype]}){variable}"
 
 
-def has_own_type(reduce: Reduce) -> bool:
+def is_wide(reduce: Reduce, lanes: bool) -> bool:
+    """Whether float32 accumulates in float64 from the first value on: products, and sums whose lanes are added up."""
+    return reduce.dtypes[0] == torch.float32 and (reduce.kind == "prod" or (reduce.kind == "sum" and not lanes))
+
+
+def has_own_type(reduce: Reduce, lanes: bool) -> bool:
     """Whether the accumulator has the type of the result, and so can be named as it."""
-    dtype = reduce.dtypes[0]
-    return dtype != torch.bool and not (reduce.kind == "prod" and dtype == torch.float32)
+    return reduce.dtypes[0] != torch.bool and not is_wide(reduce, lanes)
 
 
-def needs_two_levels(reduce: Reduce) -> bool:
-    """Long sums of floats do."""
-    return reduce.kind == "sum" and reduce.dtypes[0].is_floating_point
+def needs_two_levels(reduce: Reduce, lanes: bool) -> bool:
+    """Long sums of floats do, if nothing wider takes them in."""
+    return reduce.kind == "sum" and reduce.dtypes[0].is_floating_point and not is_wide(reduce, lanes)
 
 
 def scan_state(scan: Scan) -> tuple[str, str, str]:

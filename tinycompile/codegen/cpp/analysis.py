@@ -37,7 +37,8 @@ class FlatNest:
 
 def flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> FlatNest:
     """Normalise ``nest``. Raises BackendError where it reads back what it wrote at another index."""
-    body = tuple(s for old in _forward_stores(nest.body) for s in _simple_reductions(old, nest))
+    body = tuple(_widened(tuple(_forward_stores(nest.body))))
+    body = tuple(s for old in body for s in _simple_reductions(old, nest))
     body = tuple(_flat_access(s, buffers) for s in _share_equal(body))
     flat = FlatNest(nest.name, nest.axes, body)
     for step in (_drop_unit_axes, _split_divided_axes, _merge_axes):
@@ -151,16 +152,43 @@ def _two_pass_arg(s: Reduce, nest: Nest) -> Iterator[Statement]:
 
 
 def _two_pass_moments(s: Reduce, nest: Nest) -> Iterator[Statement]:
+    """In float64, as torch's own: a mean is finite though the sum is beyond float32, and so is a deviation."""
     mean, m2 = s.names
-    dtype, x = s.dtypes[0], s.args[0]
+    wide, x, dtype = torch.float64, s.args[0], s.dtypes[0]
     count = ex.product(a.extent for a in nest.axes if a.name in s.axes)
-    total, number, delta, square = (f"{mean}_{word}" for word in ("sum", "count", "delta", "square"))
-    yield Reduce((total,), (dtype,), "sum", (x,), s.axes, s.origin)
-    yield Const(number, dtype, count, s.origin)
-    yield Scalar(mean, dtype, "div", (total, number), s.origin)
-    yield Scalar(delta, dtype, "sub", (x, mean), s.origin)
-    yield Scalar(square, dtype, "mul", (delta, delta), s.origin)
-    yield Reduce((m2,), (dtype,), "sum", (square,), s.axes, s.origin)
+    value, total, number, delta, square = (f"{mean}_{w}" for w in ("value", "sum", "count", "delta", "square"))
+    yield Scalar(value, wide, "cast", (x,), s.origin)
+    yield Reduce((total,), (wide,), "sum", (value,), s.axes, s.origin)
+    yield Const(number, wide, count, s.origin)
+    yield Scalar(_wide(mean), wide, "div", (total, number), s.origin)
+    yield Scalar(mean, dtype, "cast", (_wide(mean),), s.origin)
+    yield Scalar(delta, wide, "sub", (value, _wide(mean)), s.origin)
+    yield Scalar(square, wide, "mul", (delta, delta), s.origin)
+    yield Reduce((_wide(m2),), (wide,), "sum", (square,), s.axes, s.origin)
+    yield Scalar(m2, dtype, "cast", (_wide(m2),), s.origin)
+
+
+def _wide(name: str) -> str:
+    return f"{name}_wide"
+
+
+def _widened(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    """What is made of a sum of squares (a variance, its root) is made of the float64 one, and rounded after."""
+    wide = {s.names[1] for s in body if isinstance(s, Reduce) and s.kind == "welford"}
+    for s in body:
+        if not isinstance(s, Scalar) or s.op not in _KEEPS_WIDE or s.dtype != torch.float32 or s.args[0] not in wide:
+            yield s
+            continue
+        args = [_wide(s.args[0])]
+        for other in s.args[1:]:
+            args.append(f"{s.name}_{other}")
+            yield Scalar(args[-1], torch.float64, "cast", (other,), s.origin)
+        yield Scalar(_wide(s.name), torch.float64, s.op, tuple(args), s.origin)
+        yield Scalar(s.name, s.dtype, "cast", (_wide(s.name),), s.origin)
+        wide.add(s.name)
+
+
+_KEEPS_WIDE = frozenset(("div", "mul", "sqrt"))
 
 
 def _two_pass_softmax(s: Reduce, nest: Nest) -> Iterator[Statement]:

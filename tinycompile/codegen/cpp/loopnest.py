@@ -24,7 +24,6 @@ from tinycompile.codegen.cpp.statements import Statements, may_fault
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Axis, Index, Load, Reduce, Scalar, Scan, Store
 
-ROW_CHUNK = 1024  # additions of a part along the lane
 COLUMN_CHUNK = 64  # additions of a part where lanes are columns
 KEEP_BYTES = 1 << 19  # on the stack of a thread (8 MiB as a rule)
 SHARE_UNIT = 64  # threads share the lane in multiples of this
@@ -142,10 +141,10 @@ class LoopNest:
         lanes = self.lanes is not None and self.lanes.name in self.loops[i]
         short = len(s.axes) == 1 and isinstance(axis.extent, int) and axis.extent <= self.chunk(axis)
         name = s.names[0]
-        if needs_two_levels(s) and not short:
+        if needs_two_levels(s, lanes) and not short:
             total, part = self.names.value(f"{name}.total"), self.names.value(f"{name}.part")
         else:
-            total = part = self.names.value(f"{name}.lanes" if lanes else name if has_own_type(s) else f"{name}.so_far")
+            total = part = self.names.value(f"{name}.lanes" if lanes else name if has_own_type(s, lanes) else f"{name}.so_far")
         made = self.accumulators[i] = Accumulator(s, total, part, lanes)
         return made
 
@@ -160,7 +159,7 @@ class LoopNest:
         self.text.texts[name] = variable
 
     def chunk(self, axis: Axis) -> int:
-        return ROW_CHUNK if axis == self.plan.lane else COLUMN_CHUNK
+        return self.plan.chunk if axis == self.plan.lane else COLUMN_CHUNK
 
     def chunks(self, open_axes: Open, axis: Axis, roots: Sequence[int], begin: str, end: str) -> None:
         """The loop over ``axis`` from ``begin`` to ``end``, cut into chunks where parts must be added to totals now and then.

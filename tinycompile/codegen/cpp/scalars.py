@@ -38,7 +38,7 @@ _COMPARE = {
 _FLOAT = _COMPARE | {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
     "isnan": "{0} != {0}", "reciprocal": "1 / {0}", "isinf": "tc::fabs({0}) == tc::INF", "signbit": "tc::signbit({0})",
-    "abs": "tc::fabs({0})", "fmod": "tc::fmod({0}, {1})", "fma": "tc::fma({0}, {1}, {2})", "rsqrt": "1 / tc::sqrt({0})",
+    "abs": "tc::fabs({0})", "fmod": "tc::fmod({0}, {1})", "fma": "tc::fused({0}, {1}, {2})", "rsqrt": "1 / tc::sqrt({0})",
 }  # fmt: skip
 
 _INT = _COMPARE | {

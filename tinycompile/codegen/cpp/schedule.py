@@ -21,6 +21,7 @@ POINTWISE_BLOCK = 4096  # elements of a block without reductions: the unit that 
 COLUMN_BLOCK = 512  # lanes of a block with reductions: its accumulators stay in L1, and each row gives 2 KiB in a stretch
 TILE_BLOCK = 64  # lanes of a block, and rows of it, where some loads are contiguous across the lanes
 SMALL = 8  # an axis shorter than this is a poor lane
+LANE_ADDITIONS = 64  # a vector's element of a sum along the lane takes in as many values before it goes into the total
 UNKNOWN_SIZE = 1024  # what a size symbol without a hint is taken for
 
 
@@ -29,7 +30,7 @@ class Schedule:
     """``lane``: the axis of the innermost loops. ``block``: lanes in a block when the lane is parallel (0: it is none, or runs
     whole). ``inner``: reduction axes, outermost first. ``split``: the reduction axis that threads share where the parallel
     axes offer too little. ``tile``: the parallel axis along which some loads are contiguous instead of along the lane.
-    ``cost``: of one point."""
+    ``cost``: of one point. ``chunk``: values of a sum along the lane that make one part of its total."""
 
     outer: tuple[Axis, ...]
     lane: Axis | None
@@ -38,6 +39,7 @@ class Schedule:
     split: str | None = None
     tile: Axis | None = None
     cost: int = 1
+    chunk: int = LANE_ADDITIONS * 8
 
     @property
     def lane_is_parallel(self) -> bool:
@@ -87,7 +89,8 @@ class _Choice:
         block = TILE_BLOCK if tile else self.block(lane, outer, inner)
         items = self.count(outer) * (-(-self.size(lane.extent) // block) if lane and block else 1)
         split = inner[0].name if inner and self.shareable(inner[0], items) else None
-        return Schedule(outer, lane, block, inner, split, tile, self.cost())
+        chunk = LANE_ADDITIONS * self.target.vector // 4  # so the error does not depend on the width
+        return Schedule(outer, lane, block, inner, split, tile, self.cost(), chunk)
 
     def count(self, axes: Iterable[Axis]) -> int:
         total = 1

@@ -3,15 +3,24 @@
 // zeros are as in C. Coefficients: near-minimax fits of the remainder that the comment names, made in 40-digit arithmetic.
 namespace tc {
 
+// a*b + c for polynomials and corrections: one rounding, or nearly so where the instruction is missing and the library's would be
+// a slow call. `fused` has exactly one rounding everywhere.
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-#define TC_HAS_FMA 1
 static inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-#else  // the library's fma would be a slow call; without the instruction the bounds below grow by about one ulp
-#define TC_HAS_FMA 0
-static inline float fma(float a, float b, float c) { return a * b + c; }
+static inline double minus_product(double z, double n, double p) { return __builtin_fma(-n, p, z); }
+#else
+static inline float fma(float a, float b, float c) { return (float)((double)a * b + c); }
 static inline double fma(double a, double b, double c) { return a * b + c; }
+// z - n*p for n*p near z: the product's rounding error by Dekker's (1971) splitting.
+static inline double minus_product(double z, double n, double p) {
+    const double cn = 134217729.0 * n, cp = 134217729.0 * p, nh = cn - (cn - n), ph = cp - (cp - p), nl = n - nh, pl = p - ph;
+    const double product = n * p, error = ((nh * ph - product) + nh * pl + nl * ph) + nl * pl;
+    return (z - product) - error;
+}
 #endif
+static inline float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
 // c0 + c1*x + c2*x^2 + ...
 template <class T> static inline T horner(T, T c) { return c; }
@@ -236,9 +245,9 @@ static inline float atanh(float x) {  // 3 ulp
 struct Angle { float r; uint32_t quadrant; };
 static inline Angle by_half_pi(float x, int& fault) {
     constexpr double SHIFT = 6755399441055744.0;  // 1.5*2^52: adding it rounds to an integer, held in the low bits
-    const double z = x, t = fma(z, 0.6366197723675814, SHIFT), n = t - SHIFT;
+    const double z = x, t = z * 0.6366197723675814 + SHIFT, n = t - SHIFT;
     fault |= (fabs(x) > 2.8e14f) & (fabs(x) < INF) ? ARGUMENT_TOO_LARGE : 0;
-    const double r = fma(n, -6.123233995736766e-17, fma(n, -1.5707963267948966, z));
+    const double r = fma(n, -6.123233995736766e-17, minus_product(z, n, 1.5707963267948966));
     return {(float)r, (uint32_t)bits(t) & 3u};
 }
 static inline float sin_near(float r) {  // sin(r) = r + r^3*p(r^2)

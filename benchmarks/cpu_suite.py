@@ -1,0 +1,162 @@
+"""``python -m benchmarks --suite cpu --device cpu``: 40 workloads beside eager and ``torch.compile``, in one process.
+
+Per row: run times in turns, the share of the bandwidth that a copy (or, where twice as much is read as written, a triad) of as
+many bytes reaches, and the seconds of the first call with empty caches. All results are judged by float64.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.accuracy import judge
+from benchmarks.contenders import CONTENDERS, EAGER, INDUCTOR, OURS, Settings
+from benchmarks.results import COLUMNS, Progress, Results, Row, about, one_line, ratio
+from benchmarks.timing import FLUSH_BYTES, copy_call, samples, spread
+from benchmarks.workloads import Workload, count_bytes, geometric_mean, tensors
+from tinycompile.base.config import config
+
+PROTOCOL = (
+    "wall time of one call, contenders and the copy or triad in turns, medians; before each, "
+    f"{FLUSH_BYTES['cpu'] >> 20} MB are read to empty the caches; page faults of fresh results count, for all. "
+    "Cold compile: the first call with empty caches on disk, all in one process; torch.compile's first is shown apart"
+)
+SECONDS = 1.5  # of measuring, a row
+
+
+@dataclass
+class CpuRow(Row):
+    """``reference``: what the bandwidth is measured with: copy or triad."""
+
+    reference: str = "copy"
+
+    @property
+    def share(self) -> float | None:
+        """Of the measured bandwidth."""
+        return self.copy / self.run[OURS] if self.copy and OURS in self.run else None
+
+    @property
+    def by_memory(self) -> bool:
+        """Whether memory bounds it."""
+        return not self.note
+
+
+class CpuResults(Results):
+    """The table and the bars of the issue."""
+
+    def table(self) -> list[list[str]]:
+        """As of any suite, with the share of the bandwidth by copy or triad."""
+        own = {"% of copy": ("bandwidth", lambda r: f"{r.share:.0%} {r.reference}" if r.by_memory and r.share else "")}
+        columns = [own.get(title, (title, cell)) for title, cell in COLUMNS if title not in ("op/byte", "Gop/s")]
+        columns = [c for c in columns if any(c[1](row) for row in self.rows)]
+        return [[title for title, _ in columns], *([cell(row) or "-" for _, cell in columns] for row in self.rows)]
+
+    def remarks(self) -> list[str]:
+        """The bars, then what failed."""
+        rows = [r for r in self.rows if isinstance(r, CpuRow)]
+        lines = []
+        for other in (INDUCTOR, EAGER):
+            found = {r.workload: q for r in rows if (q := ratio(r.run, other))}
+            if found:
+                above = ", ".join(f"{n} {q:.2f}" for n, q in sorted(found.items(), key=lambda i: -i[1]) if q > 1.15)
+                lines.append(f"* run time: ours / {other}, geometric mean {geometric_mean(list(found.values())):.2f}; "
+                             f"above 1.15: {above or 'none'}")  # fmt: skip
+        bound = [r for r in rows if r.by_memory and r.share]
+        low = [f"{r.workload} {r.share:.0%}" for r in bound if r.share and r.share < 0.85]
+        if bound:
+            lines.append(f"* at 85% of the bandwidth: {len(bound) - len(low)} of {len(bound)} bound by memory; below: "
+                         f"{', '.join(low) or 'none'}")  # fmt: skip
+        lines += _compile_remarks(rows)
+        wrong = [(who, r) for r in rows for who, ok in r.correct.items() if not ok]
+        lines += [f"* over the error bound: {who} on {r.workload}: {r.error[who]:.1e}" for who, r in wrong]
+        return lines + [f"* FAILED: {who} on {r.workload}: {why}" for r in rows for who, why in r.failed.items()]
+
+
+def _compile_remarks(rows: Sequence[CpuRow]) -> list[str]:
+    both = [r.cold for r in rows if {OURS, INDUCTOR} <= set(r.cold)]
+    if not both:
+        return []
+    first, later = both[0], both[1:]
+    lines = [f"* cold compile, the first: ours {first[OURS]:.2f} s, {INDUCTOR} {first[INDUCTOR]:.2f} s: "
+             f"{first[OURS] / first[INDUCTOR]:.2f}"]  # fmt: skip
+    if later:
+        ratios = [c[OURS] / c[INDUCTOR] for c in later]
+        lines.append(f"* cold compile, later ones: ours / {INDUCTOR}, geometric mean {geometric_mean(ratios):.2f}, worst "
+                     f"{max(ratios):.2f}; medians {statistics.median(c[OURS] for c in later):.2f} s and "
+                     f"{statistics.median(c[INDUCTOR] for c in later):.2f} s")  # fmt: skip
+    return lines
+
+
+def run_cpu(workloads: Sequence[Workload], settings: Settings) -> CpuResults:
+    """Compile and measure each row; finished rows are kept on disk while others run."""
+    results = CpuResults(
+        "cpu", "cpu", {**about("cpu"), "load": f"{os.getloadavg()[0]:.1f} when it began", "protocol": PROTOCOL}
+    )
+    progress = Progress(len(workloads))
+    with (
+        tempfile.TemporaryDirectory(prefix="tinycompile-cpu-") as root,
+        config.patch(cache_dir=str(Path(root) / "tinycompile")),
+    ):
+        before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(root) / "inductor")
+        try:
+            for workload in workloads:
+                progress.step(workload.name)
+                results.rows.append(_measured(workload, settings))
+                if settings.out is not None:
+                    results.write_json(settings.out)
+        finally:
+            if before is None:
+                del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+            else:
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+    progress.close()
+    return results
+
+
+def _measured(workload: Workload, settings: Settings) -> CpuRow:
+    inputs = workload.inputs("cpu")
+    row = CpuRow(workload.name, workload.sizes("cpu"), note=workload.note)
+    expected, eager = workload.expected(inputs), tensors(workload.fn(*inputs))
+    row.bytes = count_bytes(inputs, eager)
+    written = count_bytes([], eager)
+    row.reference = "triad" if row.bytes - written >= 2 * written > row.bytes // 8 else "copy"
+    calls: dict[str, Callable[[], Any]] = {}
+    for who in settings.contenders:
+        start = time.perf_counter()
+        try:
+            fn = CONTENDERS[who](workload.fn)
+            got = tensors(fn(*inputs))
+        except Exception as error:  # noqa: BLE001  # a contender that fails is a result, and the others go on
+            row.failed[who] = one_line(error)
+            continue
+        if who != EAGER:
+            row.cold[who] = time.perf_counter() - start
+        if who == OURS:
+            row.kernels, row.stages = len(fn.kernels), dict(fn.stage_times)
+        verdict = judge(got, eager, expected)
+        if verdict.problem:
+            row.failed[who] = verdict.problem
+        row.correct[who], row.error[who] = verdict.ok, verdict.error
+        calls[who] = lambda fn=fn: fn(*inputs)  # type: ignore[misc]
+    del expected, eager
+    calls["copy"] = triad_call(row.bytes) if row.reference == "triad" else copy_call(row.bytes, "cpu")
+    times = samples(calls, "cpu", settings.seconds or (0.2 if settings.quick else SECONDS))
+    row.copy = statistics.median(times.pop("copy"))
+    row.run = {who: statistics.median(taken) for who, taken in times.items()}
+    row.spread = spread(times[OURS]) if OURS in times else None
+    return row
+
+
+def triad_call(bytes_moved: int) -> Callable[[], object]:
+    """``a = b + 3c`` that reads two thirds of ``bytes_moved`` and writes a fresh third."""
+    b, c = (torch.rand(max(bytes_moved // 12, 1)) for _ in range(2))
+    return lambda: torch.add(b, c, alpha=3)

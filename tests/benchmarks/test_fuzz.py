@@ -1,0 +1,60 @@
+"""The fuzzer: what it makes, and that it finds a wrong kernel and nothing else."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+import tinycompile
+from benchmarks.fuzz import check
+from benchmarks.fuzz_noise import excused
+from benchmarks.fuzz_programs import Program, make
+from benchmarks.opinfo_judge import Call
+
+pytestmark = pytest.mark.pure
+
+
+def test_a_seed_is_a_program() -> None:
+    first, again = make(7), make(7)
+    assert first.source == again.source and all(map(torch.equal, first.inputs, again.inputs))
+    assert make(8, random.Random(7)).source == first.source
+
+
+def test_programs_are_of_every_dtype_and_layout() -> None:
+    inputs = [x for seed in range(60) for x in make(seed).inputs]
+    assert len({x.dtype for x in inputs}) == 10 and any(not x.is_contiguous() for x in inputs)
+    assert any(0 in x.stride() for x in inputs) and any(x.storage_offset() for x in inputs)
+
+
+def test_the_interpreter_agrees_with_eager() -> None:
+    with tinycompile.config.patch(on_error="raise", disk_cache=False):
+        assert check([make(s) for s in range(500, 520)], "loops")[0] == []
+
+
+def _excused(source: str, got: torch.Tensor, *inputs: torch.Tensor) -> bool:
+    program = Program(0, source, inputs)
+    want = program.fn(*inputs)
+    return excused(program.fn, Call(inputs, {}), (got,), (want,) if isinstance(want, torch.Tensor) else want)
+
+
+def test_an_ulp_of_an_inexact_op_is_excused_and_a_wrong_value_is_not() -> None:
+    x = torch.linspace(-2, 2, 40)
+    y = torch.tanh(x)
+    source = "def program(x):\n    return torch.tanh(x)\n"
+    assert _excused(source, torch.nextafter(y, y + 1), x)
+    assert not _excused(source, y + 1e-5, x)
+
+
+def test_what_ieee_determines_is_never_excused() -> None:
+    x = torch.linspace(-2, 2, 40)
+    assert not _excused("def program(x):\n    return (x * 3 > 1).long()\n", (x * 3 > 1).long().flip(0), x)
+    assert not _excused("def program(x):\n    return x * 3\n", torch.nextafter(x * 3, x + 9) + 1e-6, x)
+
+
+def test_a_comparison_at_the_margin_is_excused_only_there() -> None:
+    x = torch.tensor([0.3, 5.0])
+    source = "def program(x):\n    return (torch.tanh(x) >= torch.tanh(x).clone()).long()\n"
+    assert _excused(source, torch.tensor([0, 1]), x)
+    assert not _excused("def program(x):\n    return (torch.tanh(x) > 0).long()\n", torch.tensor([0, 1]), x)
