@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tinycompile import batched_calls
 from tinycompile.backends import Backend, lookup_backend
 from tinycompile.base.logs import warn_once
 from tinycompile.capture.breaks import Break
@@ -20,6 +21,8 @@ from tinycompile.capture.bytecode import SUPPORTED, VERSION
 from tinycompile.capture.marks import Switch, is_disabled, mark_of
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.trampoline import drive
+from tinycompile.eager.batched import active
+from tinycompile.eager.transforms import Transform, transform_of
 from tinycompile.entries import CacheEntry
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
@@ -38,6 +41,8 @@ class CompiledFunction(FirstPiece):
     def __init__(self, fn: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, fn)
         super().__init__(fn, options)
+        self.batched: dict[Any, CompiledFunction] = {}
+        """Under ``vmap``: the function over all examples at once, by what is batched."""
         _live.add(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -47,6 +52,8 @@ class CompiledFunction(FirstPiece):
             if entry.guard(*args, **kwargs):
                 break
         else:
+            if active.levels and (spread := self._under_vmap(args, kwargs)) is not NotImplemented:
+                return spread
             entry = self._miss(args, kwargs)
         try:
             result = entry.run(*args, **kwargs)
@@ -57,6 +64,9 @@ class CompiledFunction(FirstPiece):
         else:
             return result if entry.stop is None else drive(entry.stop, result)
         return self.redo(entry, failure, args, kwargs)
+
+    def _under_vmap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return batched_calls.spread(self.original, self.batched, lambda fn: CompiledFunction(fn, self.options), args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -274,6 +284,8 @@ def _compile(fn: Any, options: Options) -> Any:
         return compiled_step(bound, getattr(fn, "__self__", None), lookup_backend(options.backend, mode=options.mode))
     if isinstance(fn, types.MethodType):
         return types.MethodType(CompiledFunction(fn.__func__, options), fn.__self__)
+    if (made := transform_of(fn)) is not None:
+        return CompiledFunction(_transformed(made), options)
     if isinstance(fn, types.FunctionType):
         return CompiledFunction(fn, options)
     if isinstance(fn, functools.partial):
@@ -283,6 +295,17 @@ def _compile(fn: Any, options: Options) -> Any:
     if callable(fn) and not isinstance(fn, type) and isinstance(call := type(fn).__call__, types.FunctionType):
         return types.MethodType(CompiledFunction(call, options), fn)
     raise TypeError(f"tinycompile takes a Python function, a method, an nn.Module or an object that can be called, not {fn!r}")
+
+
+def _transformed(made: Transform) -> Callable[..., Any]:
+    """A function that makes ``vmap(f)`` or ``grad(f)`` and calls it, which capture follows."""
+    transform, fn, options = made
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return transform(fn, **options)(*args, **kwargs)
+
+    call.__name__, call.__doc__ = getattr(fn, "__name__", transform.__name__), fn.__doc__
+    return call
 
 
 def _in_python(fn: types.BuiltinFunctionType) -> Callable[..., Any]:

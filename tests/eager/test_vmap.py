@@ -71,7 +71,11 @@ def close(got: torch.Tensor, want: torch.Tensor) -> bool:
     return torch.allclose(got, want, equal_nan=True, **TOLERANCE.get(want.dtype, {"rtol": 0, "atol": 0}))
 
 
-def check(op: Op, args: tuple[Any, ...], batched: tuple[int, ...]) -> None:
+def check(
+    op: Op, args: tuple[Any, ...], batched: tuple[int, ...], fn: Callable[..., Any] | None = None, **options: Any
+) -> None:
+    """``vmap`` of a record (or of ``fn``, which calls it) against one call an example."""
+    fn = fn or (lambda *a: dispatcher.call_bound(op.name, a))
     given = [examples(a) if i in batched else a for i, a in enumerate(args)]
     theirs = [a.torch() if isinstance(a, Device) else a for a in given]
 
@@ -84,7 +88,7 @@ def check(op: Op, args: tuple[Any, ...], batched: tuple[int, ...]) -> None:
         )(*(theirs[k] for k in batched))
 
     dims = tuple(0 if k in batched else None for k in range(len(given)))
-    got = outcome(lambda: tc.vmap(lambda *a: dispatcher.call_bound(op.name, a), dims)(*(mapped(a, from_torch) for a in given)))
+    got = outcome(lambda: tc.vmap(fn, dims, **options)(*(mapped(a, from_torch) for a in given)))
     each = [outcome(lambda i=i: one(i)) for i in range(EXAMPLES)]  # type: ignore[misc]
     if isinstance(each[0], Exception):
         assert isinstance(got, type(each[0])), got
@@ -143,6 +147,48 @@ def test_dims(in_dim: int, out_dim: int) -> None:
     both(lambda x: x.cumsum(0) * x.sum(1, keepdim=True), torch.randn(3, 4, 5), in_dims=in_dim, out_dims=out_dim)
 
 
+@pytest.mark.parametrize("chunk_size", [1, 2, 3, 7, 20])
+def test_chunks(chunk_size: int) -> None:
+    a, b = torch.randn(7, 4), torch.randn(4, 7)
+    both(lambda x, y: (x * y, (x.sum(), [y])), a, b, in_dims=(0, 1), out_dims=(1, 0), chunk_size=chunk_size)
+    x = from_torch(torch.ones(7, 50))
+    same = tc.vmap(lambda x: F.dropout(x, 0.5, True), randomness="same", chunk_size=chunk_size)(x).torch()
+    assert all(torch.equal(row, same[0]) for row in same)
+    different = tc.vmap(lambda x: F.dropout(x, 0.5, True), randomness="different", chunk_size=chunk_size)(x).torch()
+    assert not torch.equal(different[0], different[1])
+
+
+def test_chunks_of_nothing() -> None:
+    for vmap in (torch.vmap, tc.vmap):
+        with pytest.raises(ValueError, match="chunk_size should be None or greater than 0"):
+            vmap(lambda x: x, chunk_size=0)
+
+
+@pytest.mark.parametrize("name", sorted(OPS.keys() - LEFT_OUT))
+def test_every_record_nested(name: str) -> None:
+    """Inside another vmap, over whose examples the arguments are the same, and in chunks."""
+    op = OPS[name]
+    sample = next(iter(op.samples()))
+    torch.manual_seed(0)
+    args = bind_sample(op, sample)
+    at = tuple(k for k, a in enumerate(args) if has_tensors(a))
+    if at:
+        nested = tc.vmap(lambda *a: dispatcher.call_bound(op.name, a), tuple(0 if k in at else None for k in range(len(args))))
+        inner = [mapped(examples(a), lambda t: from_torch(torch.stack([t, t]))) if k in at else a for k, a in enumerate(args)]
+        plain = [mapped(examples(a), from_torch) if k in at else a for k, a in enumerate(args)]
+        want, got = (
+            outcome(lambda: nested(*plain)),
+            outcome(lambda: tc.vmap(nested, tuple(0 if k in at else None for k in range(len(args))))(*inner)),
+        )
+        if isinstance(want, Exception):
+            assert isinstance(got, type(want)), got
+            return
+        assert not isinstance(got, Exception), got
+        for g, w in zip(got, want, strict=True):
+            assert close(g.torch()[0], w.torch()) and close(g.torch()[1], w.torch())
+        check(op, args, at, chunk_size=2)
+
+
 def test_structures() -> None:
     a, b, c = torch.randn(3, 4), torch.randn(4, 3), torch.randn(4)
     both(lambda p, x: (p[0] * p[1] + x, p[0].sum()), (a, b), c, in_dims=((0, 1), None), out_dims=(1, 0))
@@ -195,6 +241,65 @@ def test_nesting() -> None:
         got = tc.vmap(tc.vmap(lambda x, y: x * y.sum() + 1, (p, None)), (None, q))(from_torch(a), from_torch(b))
         want = torch.vmap(torch.vmap(lambda x, y: x * y.sum() + 1, (p, None)), (None, q))(a, b)
         torch.testing.assert_close(got.torch(), want)
+
+
+# --- indices -----------------------------------------------------------------------------------------------------------------
+
+
+def assigned(y: Any, index: Any, value: Any) -> Any:
+    y = y * 1
+    y[index] = value
+    return y
+
+
+INDEXED: dict[str, Callable[[Any, Any], Any]] = {
+    "x[i]": lambda x, i: x[i],
+    "x[:, i]": lambda x, i: x[:, i % 4],
+    "x[..., i]": lambda x, i: x[..., i % 4],
+    "x[i, 1:3]": lambda x, i: x[i, 1:3],
+    "x[i, None]": lambda x, i: x[i, None],
+    "x[i, 1]": lambda x, i: x[i, 1],
+    "x[1, i]": lambda x, i: x[1, i % 4],
+    "x[i, j]": lambda x, i: x[i, i % 4],
+    "x[i, :]": lambda x, i: x[i, :],
+    "x[list]": lambda x, i: x[[0, -1]],
+    "x[i] = n": lambda x, i: assigned(x, i, 3.0),
+    "x[i] = y": lambda x, i: assigned(x, i, x[:2] * 2),
+    "x[i, 1] = y": lambda x, i: assigned(x, (i, 1), x[0, :2]),
+    "x[list, 1:] = n": lambda x, i: assigned(x, ([0, 2], slice(1, None)), 7),
+    "x[list] = x[list]": lambda x, i: assigned(x, [0, 1], x[[2, 3]]),
+    "x[1:3] = y": lambda x, i: assigned(x, slice(1, 3), x[:2]),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+@pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0)], ids=str)
+def test_indexing_by_tensors(name: str, dims: tuple[int | None, int | None]) -> None:
+    x, i = torch.randn(3, 5, 4), torch.tensor([[0, 2], [1, -1], [4, 0]])
+    args = tuple(t if d == 0 else t[0] for t, d in zip((x, i), dims, strict=True))
+    if dims[0] is None and name in ("x[i] = n", "x[i] = y", "x[i, 1] = y"):
+        for vmap in (torch.vmap, tc.vmap):
+            with pytest.raises(RuntimeError, match="vmap: .* is not possible because there exists a Tensor `other`"):
+                vmap(INDEXED[name], dims)(*args)
+        return
+    both(INDEXED[name], *args, in_dims=dims)
+
+
+def test_indexing_by_masks() -> None:
+    x, m = torch.randn(3, 5, 4), torch.rand(3, 5) < 0.5
+    both(lambda x, m: x[m], x, m[0], in_dims=(0, None))
+    for vmap in (torch.vmap, tc.vmap):
+        with pytest.raises(RuntimeError, match="dynamic shape"):
+            vmap(lambda x, m: x[m])(x, m)
+    got = tc.vmap(lambda x, m: assigned(x, m, 1.0))(x, m)  # torch refuses, though no size depends on the mask
+    assert torch.equal(got, torch.where(m[..., None], 1.0, x))
+
+
+def test_gradients_through_indices() -> None:
+    x, i = torch.randn(3, 5), torch.tensor([[0, 2], [1, 1], [4, 0]])
+    got = tc.vmap(tc.func.grad(lambda x, i: (assigned(x, i, x[:2] ** 2)[i] * x[i]).sum()))(x, i)
+    want = torch.vmap(torch.func.grad(lambda x, i: (assigned(x, i, x[:2] ** 2)[i] * x[i]).sum()))(x, i)
+    torch.testing.assert_close(got, want)
 
 
 # --- writes ------------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tinycompile.capture.breaks import NotRebuildable
+from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.values.autocast import AutocastMode, rebuilt_autocast
@@ -113,7 +114,13 @@ def grad_mode(r: Rebuilder, value: GradMode) -> str:
 
 def mapped(r: Rebuilder, value: MappedFunction) -> str:
     in_dims, out_dims, randomness = (r._constant(o) for o in value.options)
-    return f"{r.held(value.made_by, 'vmap')}({r.expr(value.fn)}, {in_dims}, {out_dims}, {randomness})"
+    dims = f"{in_dims}, {out_dims}" if value.strict else in_dims
+    return f"{r.held(value.made_by, value.made_by.__name__)}({r.expr(value.fn)}, {dims}, {randomness})"
+
+
+def function_of(r: Rebuilder, value: FunctionOf) -> str:
+    options = "".join(f", {k}={r._constant(v)}" for k, v in value.options.items())
+    return f"{r.held(value.made_by, value.made_by.__name__)}({r.expr(value.fn)}{options})"
 
 
 def autocast(r: Rebuilder, value: AutocastMode) -> str:

@@ -14,6 +14,7 @@ import torch
 from tinycompile.base.expr import symbols
 from tinycompile.capture import rebuilt_objects as objects
 from tinycompile.capture.breaks import NotRebuildable
+from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.rules.types import SuperValue
@@ -140,7 +141,7 @@ class Rebuilder:
             return [] if value.content is None else [value.content]
         if isinstance(value, FunctionValue) and value.fn is None:
             return [*value.defaults, *value.kwdefaults.values(), *value.closure, *value.attributes.values()]
-        if isinstance(value, MappedFunction):
+        if isinstance(value, (MappedFunction, FunctionOf)):
             return [value.fn]
         if isinstance(value, PartialValue):
             return [value.fn, *value.args, *value.kwargs.values()]
@@ -371,6 +372,7 @@ _REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
     GradMode: objects.grad_mode,
     AutocastMode: objects.autocast,
     MappedFunction: objects.mapped,
+    FunctionOf: objects.function_of,
     NullContext: objects.null_context,
     UnderGradMode: objects.under_grad_mode,
     Getter: objects.getter,

@@ -29,6 +29,7 @@ from tinycompile.eager.autocast import cast_call, outside
 from tinycompile.eager.batched import BatchedTensor
 from tinycompile.eager.fake import FakeTensor, fake_extern_meta, path_of
 from tinycompile.eager.probe import refuses
+from tinycompile.eager.recording import is_tracked
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.interpreter import torch_function
 from tinycompile.ops import table
@@ -265,6 +266,8 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     inputs = list(tensors_in(tr, operands))
     if any(isinstance(t.fake, BatchedTensor) for t in inputs):
         raise GraphBreak("unsupported-op", f"{path} has no batching rule: under vmap it is called once an example")
+    if torch.is_grad_enabled() and is_tracked([t.fake for t in inputs]):
+        raise GraphBreak("unsupported-op", f"{path} under tinycompile.func: torch alone can differentiate it")
     _specialise(inputs)
     tr.about_to_record()
     try:

@@ -25,6 +25,7 @@ from tinycompile.capture.pins import guard_one_object
 from tinycompile.capture.rules import (
     autograd,
     batch_norm,
+    functions_of,
     graph_modules,
     iteration,
     iterators,
@@ -65,6 +66,7 @@ _RULES_LOADED = (
     iterators,
     objects,
     batch_norm,
+    functions_of,
     graph_modules,
     operator_rules,
     torch_functions,
@@ -98,6 +100,7 @@ class Tracer(Inputs, Lookups):
         self.frames: list[Frame] = []
         self.pinned: dict[int, Value] = {}  # by id of an object that guards hold
         self.grad_enabled = self.root_grad_enabled = torch.is_grad_enabled()
+        self.on_tape = False  # whether our tape follows the fakes: see rules/functions_of.py
         self.root_regions = region_state() if any_autocast() else None
         self._regions = region_state()
         self.autocast_depth = 0  # regions entered and not left; negative where those from outside were left
@@ -318,6 +321,8 @@ class Tracer(Inputs, Lookups):
         if mode and not self.root_grad_enabled:
             raise GraphBreak("grad-mode", "gradients are switched on inside a call that runs without")
         self.grad_enabled = mode
+        if self.on_tape:
+            torch.set_grad_enabled(mode)
 
     def about_to_record(self) -> None:
         """Before each node: where it comes from, and whether it may be there."""

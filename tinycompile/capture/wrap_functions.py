@@ -24,6 +24,7 @@ from tinycompile.capture.values.generic import HINTS, Hint
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import TupleValue
+from tinycompile.eager.transforms import Transform, transform_of
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -41,7 +42,8 @@ def pinned(tr: Tracer, obj: Any, source: Source) -> Value:
 def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
     """Functions, classes, modules, methods: objects whose identity is known already."""
     if isinstance(obj, FunctionType):
-        return _function(tr, obj, source)
+        made = transform_of(obj)
+        return _function(tr, obj, source) if made is None else _transformed(tr, made)
     if isinstance(obj, type):
         return ClassValue(obj, source)
     if isinstance(obj, ModuleType):
@@ -67,6 +69,12 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
             source,
         )
     return BuiltinValue(obj, source)
+
+
+def _transformed(tr: Tracer, made: Transform) -> Value:
+    """``vmap(f)`` or ``grad(f)`` that was made outside, as if it were made here. What it is made of never changes."""
+    options = {k: tr.from_python(v) for k, v in made.options.items()}
+    return BuiltinValue(made.made_by).call(tr, [tr.wrap(made.fn, tr.guards.hold(made.fn, "fn"))], options)
 
 
 def _function(tr: Tracer, fn: FunctionType, source: Held | None) -> FunctionValue:
@@ -113,7 +121,7 @@ def cell_from(tr: Tracer, cell: CellType, where: Source) -> Cell:
 
 def passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
     """A function that comes with the call: what counts is its code and its variables, for it may be made anew each time."""
-    if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or mark_of(fn) is not None:
+    if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or mark_of(fn) is not None or transform_of(fn):
         return pinned(tr, fn, source)
     found = tr.functions.get(id(fn))
     if found is not None:

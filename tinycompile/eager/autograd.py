@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.torch_private import keeps_graph
+from tinycompile.dispatch.keys import Key
 from tinycompile.eager import inplace
 from tinycompile.eager.autograd_function import Function, once_differentiable
 from tinycompile.eager.engine import Backward
@@ -224,7 +225,8 @@ class _Tape:
                     "subgraph that doesn't require differentiation use var_no_grad = var.detach()."
                 )
         elif value and meta is None:
-            if not tensor.lacks_handle and tensor.raw().is_inference() and not torch.is_inference_mode_enabled():
+            has_data = not (tensor.lacks_handle or tensor.keys & Key.TRACING.bit)
+            if has_data and tensor.raw().is_inference() and not torch.is_inference_mode_enabled():
                 raise RuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.")
             require_grad(tensor)
         elif not value and meta is not None:

@@ -135,6 +135,9 @@ class BatchedTensor(Tensor):
     @classmethod
     def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A torch function without a record: one call an example."""
+        own = EXTERN_RULES.get(fn)
+        if own is not None:
+            return own(*args, **kwargs)
         name = getattr(fn, "__name__", "a function")
         if name.endswith("_") and not name.endswith("__"):
             raise RuntimeError(f"vmap: {name} writes in place and has no batching rule")
@@ -163,7 +166,7 @@ class BatchedTensor(Tensor):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write in place, each example into its own."""
-        write_item(self, index, value)
+        write_item[0](self, index, value)
 
     def __repr__(self) -> str:
         batch = f"{self.value.shape[0]} examples" if self.batched else "one for all examples"
@@ -206,6 +209,13 @@ def _example(tensor: Any, level: int, i: int) -> Any:
     return ops.select(tensor.value, 0, i) if tensor.batched else tensor.value
 
 
+EXTERN_RULES: dict[Any, Callable[..., Any]] = {}
+"""What functions of torch's without a record do under vmap."""
+
+write_item: list[Callable[[Any, Any, Any], None]] = []
+"""``write_item[0](target, index, value)``; set by ``batched_indexing.py``, which stands above this file."""
+
+
 # --- writing -----------------------------------------------------------------------------------------------------------------
 
 
@@ -245,14 +255,6 @@ def _shown(dtype: torch.dtype) -> str:
     }
     plain = str(dtype).removeprefix("torch.")
     return names.get(plain, plain.capitalize())
-
-
-def write_item(target: Any, index: Any, value: Any) -> None:
-    """``target[index] = value`` where one of them is batched."""
-    view = target[index]
-    if any(isinstance(p, (Tensor, torch.Tensor, list)) for p in (index if isinstance(index, tuple) else (index,))):
-        raise NotImplementedError("vmap: writing at index tensors has no batching rule; use index_put or torch.where")
-    write_view(view, value)
 
 
 def write_view(view: Any, value: Any) -> None:

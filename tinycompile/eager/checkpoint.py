@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from tinycompile.dispatch import dispatcher
 from tinycompile.eager.autograd import saved_tensors_hooks
+from tinycompile.eager.rng import cuda_devices, rng_state, set_rng_state
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
@@ -26,9 +26,8 @@ class _Frame:
         self.function, self.args, self.kwargs = function, args, kwargs
         self.count = 0
         self.again: dict[int, Any] = {}
-        cuda = {t.device.index for t in dispatcher.tensors_in((*args, *kwargs.values())) if t.device.type == "cuda"}
-        self.devices = sorted(cuda)
-        self.rng = _rng_state(self.devices) if keep_rng else None
+        self.devices = cuda_devices((*args, *kwargs.values()))
+        self.rng = rng_state(self.devices) if keep_rng else None
 
     def pack(self, tensor: Any) -> int:
         """The number of a saved tensor."""
@@ -49,7 +48,7 @@ class _Frame:
             saved_tensors_hooks(lambda t: _append(found, t), lambda t: t),
         ):
             if self.rng is not None:
-                _set_rng_state(self.rng, self.devices)
+                set_rng_state(self.rng, self.devices)
             self.function(*self.args, **self.kwargs)
         if len(found) != self.count:
             raise RuntimeError(
@@ -63,13 +62,3 @@ class _Frame:
 def _append(found: list[Any], tensor: Any) -> Any:
     found.append(tensor)
     return tensor
-
-
-def _rng_state(devices: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    return torch.get_rng_state(), [torch.cuda.get_rng_state(d) for d in devices]
-
-
-def _set_rng_state(state: tuple[torch.Tensor, list[torch.Tensor]], devices: Sequence[int]) -> None:
-    torch.set_rng_state(state[0])
-    for device, of_device in zip(devices, state[1], strict=True):
-        torch.cuda.set_rng_state(of_device, device)

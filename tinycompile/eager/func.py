@@ -17,6 +17,7 @@ from tinycompile.eager.batched import BatchedTensor, active, mapped
 from tinycompile.eager.recording import edge_of
 from tinycompile.eager.tape import AccumulateGrad, Node
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory
+from tinycompile.eager.transforms import made_by
 from tinycompile.eager.vmap import vmap
 from tinycompile.ops.calls import ops
 
@@ -32,7 +33,7 @@ def grad(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bo
         found, value = grad_and_value(fn, argnums, has_aux)(*args, **kwargs)
         return (found, value[1]) if has_aux else found
 
-    return wrapped
+    return made_by(grad, fn, wrapped, argnums=argnums, has_aux=has_aux)
 
 
 def grad_and_value(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -56,7 +57,7 @@ def grad_and_value(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, h
         chosen = _chosen(given, argnums)
         return _rebuilt(chosen, iter(found)), result if keep else mapped(result, _off_the_tape)
 
-    return wrapped
+    return made_by(grad_and_value, fn, wrapped, argnums=argnums, has_aux=has_aux)
 
 
 def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
@@ -97,27 +98,33 @@ def jacrev(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
         found = vmap(lambda row: pull_back(row)[0])(rows)
         return ops.reshape(found, (*result.shape, *args[argnums].shape))
 
-    return wrapped
+    return made_by(jacrev, fn, wrapped, argnums=argnums)
 
 
 def hessian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     """A function that gives the second derivatives of ``fn``'s scalar result for an argument."""
-    return jacrev(jacrev(fn, argnums), argnums)
+    made: Callable[..., Any] = jacrev(jacrev(fn, argnums), argnums)
+    return made
 
 
 # --- leaves ------------------------------------------------------------------------------------------------------------------
 
 
 def _with_leaves(args: Sequence[Any], argnums: int | tuple[int, ...]) -> tuple[tuple[Any, ...], list[Tensor]]:
-    """The arguments with new tensors in place of those to differentiate for; those tensors."""
-    chosen = {n % len(args) for n in (argnums if isinstance(argnums, tuple) else (argnums,))}
+    """The arguments with new tensors in place of those to differentiate for; those tensors, in the order of ``argnums``."""
+    chosen = [n % len(args) for n in (argnums if isinstance(argnums, tuple) else (argnums,))]
+    if len(set(chosen)) < len(chosen):
+        raise RuntimeError(f"argnums elements must be unique, got {argnums}")
     leaves: list[Tensor] = []
 
     def leaf(value: Any) -> Tensor:
         leaves.append(_leaf(value))
         return leaves[-1]
 
-    return tuple(mapped(a, leaf) if i in chosen else a for i, a in enumerate(args)), leaves
+    given = list(args)
+    for n in chosen:
+        given[n] = mapped(args[n], leaf)
+    return tuple(given), leaves
 
 
 def _leaf(value: Any) -> Tensor:

@@ -1,6 +1,6 @@
 """``t[index]`` where the index is basic (ints, slices, None, one Ellipsis): a chain of view ops.
 
-Masks and index tensors are torch's to handle.
+Masks and index tensors are torch's to handle, and under vmap the op ``index``'s.
 """
 
 from __future__ import annotations
@@ -42,6 +42,29 @@ def basic_view(tensor: Any, index: Any) -> Any:
             continue
         dim += 1
     return dispatcher.call("alias", result) if result is tensor else result
+
+
+def basic_first(tensor: Any, parts: Sequence[Any], ranks: Sequence[int]) -> tuple[Any, tuple[Any, ...]]:
+    """All parts of an index but its tensors applied, as torch does first: the view, and an index tensor or None a dim of it
+    (None at the end is left out). ``ranks``: how many dims each part takes, 0 for None and the Ellipsis."""
+    rest = tensor.ndim - sum(ranks)
+    if rest < 0:
+        raise IndexError(f"too many indices for tensor of dimension {tensor.ndim}")
+    basic: list[Any] = []
+    indices: list[Any] = []
+    for part, rank in zip(parts, ranks, strict=True):
+        if part is ...:
+            basic += [slice(None)] * rest
+            indices += [None] * rest
+        elif part is None or isinstance(part, (slice, int, Expr)):
+            basic.append(part)
+            indices += [None] if part is None or isinstance(part, slice) else []
+        else:
+            basic += [slice(None)] * rank
+            indices.append(part)
+    while indices and indices[-1] is None:
+        indices.pop()
+    return basic_view(tensor, tuple(basic)), tuple(indices)
 
 
 def _refuse_scalar(index: Any) -> None:

@@ -7,43 +7,115 @@ the Batched key.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from tinycompile.eager import batching, batching_library, batching_rules  # noqa: F401  the rules
+from tinycompile.eager import batched_indexing, batching, batching_library, batching_rules  # noqa: F401  the rules
 from tinycompile.eager.batched import BatchedTensor, Level, active
+from tinycompile.eager.rng import cuda_devices, rng_state, set_rng_state
 from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.eager.transforms import made_by
 from tinycompile.ops.calls import ops
 
 RANDOMNESS = ("error", "different", "same")
 
 
-def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error") -> Callable[..., Any]:
+def vmap(
+    fn: Callable[..., Any],
+    in_dims: Any = 0,
+    out_dims: Any = 0,
+    randomness: str = "error",
+    *,
+    chunk_size: int | None = None,
+) -> Callable[..., Any]:
     """``fn`` over one dim of its arguments. As ``torch.vmap``, for our tensors and torch's.
 
     ``in_dims``: an int for all arguments, or nested as they are (None: not mapped over). ``out_dims``: where the examples' dim
     goes in each result. ``randomness``: ``"error"``, ``"different"`` numbers for each example, or the ``"same"``. Keyword
-    arguments are mapped over dim 0. Raises ValueError for arguments that do not fit."""
-    if randomness not in RANDOMNESS:
-        raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
+    arguments are mapped over dim 0. ``chunk_size``: so many examples at a time, to take less memory; None: all of them.
+    Raises ValueError for arguments that do not fit."""
+    _check_options(randomness, chunk_size)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        name = getattr(fn, "__name__", type(fn).__name__)
-        dims = _in_dims(in_dims, args, name)
-        pairs = [*_leaves(args, dims, name), *_leaves(kwargs, 0, name)]
-        size = _size(pairs, name)
-        ours = any(isinstance(leaf, Tensor) for leaf, _ in pairs)
+        return _call(fn, in_dims, out_dims, randomness, chunk_size, args, kwargs)
+
+    options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness, "chunk_size": chunk_size}
+    return made_by(vmap, fn, wrapped, **options)
+
+
+def batched(fn: Callable[..., Any], in_dims: Any, randomness: str) -> Callable[..., Any]:
+    """``vmap`` for a part of a function that is under vmap: what the part returns besides tensors stays as it is."""
+
+    def wrapped(*args: Any) -> Any:
+        return _call(fn, in_dims, 0, randomness, None, args, {}, strict=False)
+
+    return made_by(batched, fn, wrapped, in_dims=in_dims, randomness=randomness)
+
+
+def _check_options(randomness: str, chunk_size: int | None) -> None:
+    if randomness not in RANDOMNESS:
+        raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
+    if chunk_size is not None and not chunk_size > 0:
+        raise ValueError(f"vmap: chunk_size should be None or greater than 0. (got {chunk_size})")
+
+
+def _call(
+    fn: Callable[..., Any],
+    in_dims: Any,
+    out_dims: Any,
+    randomness: str,
+    chunk_size: int | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    strict: bool = True,
+) -> Any:
+    name = getattr(fn, "__name__", type(fn).__name__)
+    dims = _in_dims(in_dims, args, name)
+    pairs = [*_leaves(args, dims, name), *_leaves(kwargs, 0, name)]
+    size = _size(pairs, name)
+    ours = any(isinstance(leaf, Tensor) for leaf, _ in pairs)
+
+    def some(pairs: Sequence[tuple[Any, int | None]], size: Any) -> Any:
         with level(size, randomness) as here:
             given = iter([enter(leaf, dim, here) for leaf, dim in pairs])
             positional, named = _rebuilt(args, given), _rebuilt(kwargs, given)
-            results = fn(*positional, **named)
-            return _left(results, out_dims, here, ours, name)
+            return _left(fn(*positional, **named), out_dims, here, ours, name, strict)
 
-    return wrapped
+    if chunk_size is None or chunk_size >= size:
+        return some(pairs, size)
+    return _in_chunks(some, pairs, size, chunk_size, out_dims, randomness == "same")
+
+
+def _in_chunks(
+    some: Callable[..., Any], pairs: list[tuple[Any, int | None]], size: int, chunk: int, out_dims: Any, same: bool
+) -> Any:
+    """``chunk`` examples at a time, and the results joined. ``same``: every chunk draws the same random numbers."""
+    found = []
+    devices = cuda_devices([leaf for leaf, _ in pairs])
+    state = rng_state(devices)
+    for start in range(0, size, chunk):
+        count = min(chunk, size - start)
+        if same:
+            set_rng_state(state, devices)
+        found.append(some([(p if d is None else ops.narrow(p, d, start, count), d) for p, d in pairs], count))
+    return _joined(found, out_dims)
+
+
+def _joined(found: Sequence[Any], dims: Any) -> Any:
+    """The results of several chunks, each along its ``out_dims``."""
+    first = found[0]
+    if isinstance(first, (Tensor, torch.Tensor)):
+        dim = dims[0] if isinstance(dims, (tuple, list)) else dims
+        return first if dim is None else torch.cat(list(found), dim)  # type: ignore[arg-type]
+    if isinstance(first, dict):
+        return {k: _joined([f[k] for f in found], dims[k] if isinstance(dims, dict) else dims) for k in first}
+    each = dims if isinstance(dims, (tuple, list)) else [dims] * len(first)
+    items = [_joined(column, d) for column, d in zip(zip(*found, strict=True), each, strict=True)]
+    return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
 
 
 @contextmanager
@@ -136,7 +208,7 @@ def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:
 # --- out of the level --------------------------------------------------------------------------------------------------------
 
 
-def _left(results: Any, out_dims: Any, here: Level, ours: bool, name: str) -> Any:
+def _left(results: Any, out_dims: Any, here: Level, ours: bool, name: str, strict: bool) -> Any:
     """Results with the examples at ``out_dims``; what does not depend on the example is repeated."""
     if isinstance(results, (tuple, list)) and not isinstance(results, torch.Size):
         if isinstance(out_dims, (tuple, list)) and len(out_dims) != len(results):
@@ -145,13 +217,16 @@ def _left(results: Any, out_dims: Any, here: Level, ours: bool, name: str) -> An
                 f"`outputs`. out_dims has structure {len(out_dims)} but outputs has structure {len(results)}."
             )
         each = out_dims if isinstance(out_dims, (tuple, list)) else [out_dims] * len(results)
-        items = [_left(r, d, here, ours, name) for r, d in zip(results, each, strict=True)]
+        items = [_left(r, d, here, ours, name, strict) for r, d in zip(results, each, strict=True)]
         return type(results)(*items) if hasattr(results, "_fields") else type(results)(items)
     if isinstance(results, dict):
         return {
-            k: _left(v, out_dims[k] if isinstance(out_dims, dict) else out_dims, here, ours, name) for k, v in results.items()
+            k: _left(v, out_dims[k] if isinstance(out_dims, dict) else out_dims, here, ours, name, strict)
+            for k, v in results.items()
         }
     if not isinstance(results, (Tensor, torch.Tensor)):
+        if not strict:
+            return results
         raise ValueError(f"vmap({name}, ...): `{name}` must only return Tensors, got type {type(results)} as a return.")
     dim = out_dims[0] if isinstance(out_dims, (tuple, list)) else out_dims
     made = leave(results, dim, here)

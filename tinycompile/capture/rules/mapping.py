@@ -19,20 +19,20 @@ from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager.batched import Level
-from tinycompile.eager.vmap import enter, leave, level, vmap
+from tinycompile.eager.vmap import batched, enter, leave, level, vmap
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 
 class MappedFunction(Value):
-    """What ``vmap(fn)`` gives. ``options``: in_dims, out_dims, randomness."""
+    """What ``vmap(fn)`` gives. ``options``: in_dims, out_dims, randomness. ``strict``: it returns nothing but tensors."""
 
-    __slots__ = ("fn", "made_by", "options")
+    __slots__ = ("fn", "made_by", "options", "strict")
 
-    def __init__(self, made_by: Any, fn: Value, options: tuple[Any, Any, str]) -> None:
+    def __init__(self, made_by: Any, fn: Value, options: tuple[Any, Any, str], strict: bool = True) -> None:
         super().__init__()
-        self.made_by, self.fn, self.options = made_by, fn, options
+        self.made_by, self.fn, self.options, self.strict = made_by, fn, options, strict
 
     def truth(self, tr: Tracer) -> bool:
         return True
@@ -50,7 +50,7 @@ class MappedFunction(Value):
         with level(sizes[0], randomness) as here:
             given = [_entered(tr, a, d, here) for a, d in zip(args, each, strict=True)]
             result = self.fn.call(tr, given, {k: _entered(tr, v, 0, here) for k, v in kwargs.items()})
-            return _left(tr, result, out_dims, here)
+            return _left(tr, result, out_dims, here, self.strict)
 
 
 def _leaves(tr: Tracer, value: Value, dims: Any) -> list[tuple[TensorValue, int | None]]:
@@ -67,7 +67,10 @@ def _parts(tr: Tracer, value: Value, dims: Any) -> tuple[list[Value], list[Any]]
         parts = [v for _, v in value.pairs(tr)]
     else:
         return [], []
-    each = list(dims) if isinstance(dims, (tuple, list)) else [dims] * len(parts)
+    if isinstance(dims, dict) and isinstance(value, DictValue):
+        each = [dims.get(k.constant(tr)) if k.is_constant else None for k, _ in value.pairs(tr)]
+    else:
+        each = list(dims) if isinstance(dims, (tuple, list)) else [dims] * len(parts)
     if len(each) != len(parts):
         raise GraphBreak("unsupported-argument", "dims of vmap that do not fit a structure")
     return parts, each
@@ -92,11 +95,11 @@ def _entered(tr: Tracer, value: Value, dims: Any, here: Level) -> Value:
     return value if dims is None else torch_calls.wrap_result(tr, enter(value.fake, dims, here), [value], alias=True)
 
 
-def _left(tr: Tracer, value: Value, dims: Any, here: Level) -> Value:
+def _left(tr: Tracer, value: Value, dims: Any, here: Level, strict: bool) -> Value:
     if not isinstance(value, TensorValue):
-        if not isinstance(value, (SequenceValue, DictValue)):
+        if strict and not isinstance(value, (SequenceValue, DictValue)):
             raise GraphBreak("unsupported-value", "a function under vmap returns something other than tensors")
-        return _rebuilt(tr, value, dims, lambda v, d: _left(tr, v, d, here))
+        return _rebuilt(tr, value, dims, lambda v, d: _left(tr, v, d, here, strict))
     dim = dims[0] if isinstance(dims, (tuple, list)) else dims
     return torch_calls.wrap_result(tr, leave(value.fake, dim, here), [value], alias=True)
 
@@ -109,6 +112,12 @@ def _vmap(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @rule(torch.vmap)
 def _torch_vmap(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return _mapped(torch.vmap, tr, args, kwargs)
+
+
+@rule(batched)
+def _batched(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    fn, in_dims, randomness = args
+    return MappedFunction(batched, fn, (in_dims.constant(tr), 0, randomness.constant(tr)), strict=False)
 
 
 _OPTIONS = ("in_dims", "out_dims", "randomness")

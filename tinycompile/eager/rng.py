@@ -1,0 +1,29 @@
+"""The states of torch's generators, for what draws the same numbers twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.dispatch import dispatcher
+
+State = tuple[torch.Tensor, list[torch.Tensor]]
+
+
+def cuda_devices(args: Sequence[Any]) -> list[int]:
+    """The cards on which tensors among the arguments are."""
+    return sorted({t.device.index for t in dispatcher.tensors_in(args) if t.device.type == "cuda"})
+
+
+def rng_state(devices: Sequence[int]) -> State:
+    """Of the host, and of these cards."""
+    return torch.get_rng_state(), [torch.cuda.get_rng_state(d) for d in devices]
+
+
+def set_rng_state(state: State, devices: Sequence[int]) -> None:
+    """Back to what :func:`rng_state` gave for them."""
+    torch.set_rng_state(state[0])
+    for device, of_device in zip(devices, state[1], strict=True):
+        torch.cuda.set_rng_state(of_device, device)
