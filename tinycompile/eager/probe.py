@@ -1,7 +1,8 @@
 """Metadata of torch functions by running them: for those whose meta kernels are missing, or wrong in strides.
 
 The arguments are stand-ins of the real sizes, strides and dtypes: identity matrices, on which decompositions and solvers work,
-ones for vectors, zeros for integers. What looks at the values to decide its result's size can't be told beforehand: refused.
+ones for vectors and pivots, zeros for other integers. What looks at the values to decide its result's size can't be told
+beforehand: refused.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from tinycompile.eager.tensor import Tensor
 _UNRELIABLE = ("torch.fft.", "torch.linalg.")  # whole namespaces
 _UNRELIABLE_NAMES = frozenset(
     (
+        "sort",
+        "msort",
         "svd",
         "qr",
         "lu",
@@ -65,13 +68,16 @@ def probe(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def refuses(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> bool:
-    """Whether ``fn`` raises on stand-ins too what its meta kernel raised: then the call is wrong, not the kernel missing."""
+    """Whether ``fn`` raises on stand-ins as its meta kernel did: then the call is wrong, not the kernel missing. Meta kernels
+    may raise other types, or in other words."""
     if isinstance(error, NotImplementedError):
         return False
     try:
         _on_stand_ins(fn, args, kwargs)
-    except Exception as real:  # noqa: BLE001  # whatever it is
-        return type(real) is type(error)
+    except (DataDependentError, NotImplementedError):
+        return False
+    except Exception:  # noqa: BLE001  # whatever it is, torch raises it again when the frame runs
+        return True
     return False
 
 
@@ -111,7 +117,7 @@ def _tensor(meta: TensorMeta) -> torch.Tensor:
     shape, strides = [shapes.hint(s) for s in meta.shape], [shapes.hint(s) for s in meta.strides]
     made = torch.empty_strided(shape, strides, dtype=meta.dtype, device=meta.device.torch())
     if not (meta.dtype.is_floating_point or meta.dtype.is_complex):
-        return made.zero_()
+        return made.fill_(1 if meta.dtype == torch.int32 else 0)  # pivots count from 1, and LAPACK believes them
     if len(shape) < 2:
         return made.fill_(1)
     made.zero_().diagonal(dim1=-2, dim2=-1).fill_(1)

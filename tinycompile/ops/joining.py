@@ -106,19 +106,23 @@ def _stack_meta(tensors: Sequence[TensorMeta], dim: int = 0) -> TensorMeta:
                 f"{list(x.shape)} at "
                 f"entry {i}"
             )
-    widened = [TensorMeta((*x.shape[:at], 1, *x.shape[at:]), _unsqueezed(x, at), x.dtype, x.device) for x in tensors]
-    found = _cat_meta(widened, at)
-    return found if rules.is_channels_last(found) else rules.fresh(found.shape, found.dtype, found.device)
-
-
-def _unsqueezed(x: TensorMeta, at: int) -> Coords:
-    stride = x.shape[at] * x.strides[at] if at < x.rank else 1
-    return (*x.strides[:at], stride, *x.strides[at:])
+    if at == tensors[0].rank:
+        widened = [TensorMeta((*x.shape, 1), (*x.strides, 1), x.dtype, x.device) for x in tensors]
+        return _cat_meta(widened, at)
+    found = _cat_meta(tensors, at)
+    shape = (*tensors[0].shape[:at], len(tensors), *tensors[0].shape[at:])
+    strides = shapes.view_strides(found.shape, found.strides, shape)
+    assert strides is not None  # a dim can always be split
+    return TensorMeta(shape, strides, found.dtype, found.device)
 
 
 def _stack(tensors: Sequence[Any], dim: int = 0) -> Any:
-    at = shapes.normalize_dim(dim, len(tensors[0].shape) + 1)
-    return ops.cat(tuple(ops.unsqueeze(x, at) for x in tensors), at)
+    """As ATen: joined along ``dim``, which is then split; so the layout is that of ``cat``."""
+    rank = len(tensors[0].shape)
+    at = shapes.normalize_dim(dim, rank + 1)
+    if at == rank:
+        return ops.cat(tuple(ops.unsqueeze(x, at) for x in tensors), at)
+    return ops.view(ops.cat(tuple(tensors), at), (*tensors[0].shape[:at], len(tensors), *tensors[0].shape[at:]))
 
 
 declare(
@@ -156,6 +160,8 @@ declare(
         call((t(), t())),
         call((t(2, 3), t(2, 4))),
         call((t(4, 6, layout="transposed"), t(4, 6))),
+        *(call((t(2, 3, 4, 5, layout="channels_last"),) * 2, d) for d in range(5)),
+        *(call((t(2, 3, 5, layout="transposed"),) * 2, d) for d in range(4)),
     ],
 )
 

@@ -42,6 +42,7 @@ class Checked:
         self.checks = 0
         self.refuted: str = ""
         self._eager: Fn | None = None
+        self._draw = random.Random()  # not the program's own sequence
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         if not self.refuted and self._due():
@@ -55,7 +56,7 @@ class Checked:
     def _due(self) -> bool:
         if self.policy == "always" or self.checks == 0:
             return True
-        return not isinstance(self.policy, str) and random.random() < float(self.policy or 0)
+        return not isinstance(self.policy, str) and self._draw.random() < float(self.policy or 0)
 
     def _check(self, inputs: Sequence[Any]) -> None:
         self.checks += 1

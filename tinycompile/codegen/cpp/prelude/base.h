@@ -148,9 +148,10 @@ static inline bool signbit(double x) { return bits(x) >> 63; }
 // ---- transposing a block: tile[c*N + r] = from[r*step + c] for r < rows, c < columns ----
 #if defined(__clang__) || __GNUC__ >= 12
 typedef uint32_t Four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint16_t Eight __attribute__((vector_size(16), aligned(2), may_alias));
 
 // Four rows of four 32-bit elements at once, in registers.
-static inline void transpose_4x4(uint32_t* tile, int64_t tile_step, const uint32_t* from, int64_t step) {
+static inline void transpose_square(uint32_t* tile, int64_t tile_step, const uint32_t* from, int64_t step) {
     const Four a = *(const Four*)from, b = *(const Four*)(from + step);
     const Four c = *(const Four*)(from + 2 * step), d = *(const Four*)(from + 3 * step);
     const Four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
@@ -160,19 +161,41 @@ static inline void transpose_4x4(uint32_t* tile, int64_t tile_step, const uint32
     *(Four*)(tile + 2 * tile_step) = __builtin_shufflevector(AB, CD, 0, 1, 4, 5);
     *(Four*)(tile + 3 * tile_step) = __builtin_shufflevector(AB, CD, 2, 3, 6, 7);
 }
+
+// Eight rows of eight 16-bit elements: three rounds, each interleaving row r with row r + 4.
+static inline void transpose_square(uint16_t* tile, int64_t tile_step, const uint16_t* from, int64_t step) {
+    Eight row[8], next[8];
+    for (int r = 0; r < 8; ++r) row[r] = *(const Eight*)(from + r * step);
+    for (int round = 0; round < 3; ++round) {
+        for (int r = 0; r < 4; ++r) {
+            next[2 * r] = __builtin_shufflevector(row[r], row[r + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+            next[2 * r + 1] = __builtin_shufflevector(row[r], row[r + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+        }
+        for (int r = 0; r < 8; ++r) row[r] = next[r];
+    }
+    for (int r = 0; r < 8; ++r) *(Eight*)(tile + r * tile_step) = row[r];
+}
 #else
-static inline void transpose_4x4(uint32_t* tile, int64_t tile_step, const uint32_t* from, int64_t step) {
-    for (int r = 0; r < 4; ++r)
-        for (int c = 0; c < 4; ++c) tile[c * tile_step + r] = from[r * step + c];
+template <class T> static inline void transpose_square(T* tile, int64_t tile_step, const T* from, int64_t step) {
+    for (int r = 0; r < 16 / (int)sizeof(T); ++r)
+        for (int c = 0; c < 16 / (int)sizeof(T); ++c) tile[c * tile_step + r] = from[r * step + c];
 }
 #endif
 
+template <class T> struct SameBits { using type = uint32_t; };  // as what elements of two and four bytes move
+template <> struct SameBits<uint16_t> { using type = uint16_t; };
+template <> struct SameBits<int16_t> { using type = uint16_t; };
+
 template <int N, class T> static inline void transpose(T* tile, const T* from, int64_t step, int64_t rows, int64_t columns) {
-    const int64_t r4 = sizeof(T) == 4 ? rows & ~3 : 0, c4 = sizeof(T) == 4 ? columns & ~3 : 0;
-    for (int64_t r = 0; r < r4; r += 4)
-        for (int64_t c = 0; c < c4; c += 4) transpose_4x4((uint32_t*)(tile + c * N + r), N, (const uint32_t*)(from + r * step + c), step);
+    using U = typename SameBits<T>::type;
+    constexpr bool in_squares = sizeof(T) == sizeof(U);
+    constexpr int64_t side = 16 / sizeof(U);
+    const int64_t whole_rows = in_squares ? rows & -side : 0, whole_columns = in_squares ? columns & -side : 0;
+    for (int64_t r = 0; r < whole_rows; r += side)
+        for (int64_t c = 0; c < whole_columns; c += side)
+            transpose_square((U*)(tile + c * N + r), (int64_t)N, (const U*)(from + r * step + c), step);
     for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = r < r4 ? c4 : 0; c < columns; ++c) tile[c * N + r] = from[r * step + c];
+        for (int64_t c = r < whole_rows ? whole_columns : 0; c < columns; ++c) tile[c * N + r] = from[r * step + c];
 }
 
 }  // namespace tc
