@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.capture.constructs import classes, containers, contexts, exceptions, generators, matching, numpy_use, stdlib  # noqa: F401
+from tests.capture.constructs import (  # noqa: F401
+    classes,
+    containers,
+    contexts,
+    exceptions,
+    generators,
+    matching,
+    numpy_use,
+    odd_classes,
+    odd_exceptions,
+    odd_library,
+    odd_namespaces,
+    odd_objects,
+    stdlib,
+)
 from tests.capture.constructs.compare import alike, observed
 from tests.capture.constructs.registry import CASES
 from tinycompile.api import CompiledFunction

@@ -123,6 +123,18 @@ _ALL = (
         "this is a fault of tinycompile's; what it can't follow runs in eager Python",
         "Report it, with the folder that the warning names. TINYCOMPILE_ON_ERROR=raise shows where it failed.",
     ),
+    BreakKind(
+        "class-body",
+        "A class was made",
+        "each time it is another class, and its body and its metaclass may do anything",
+        "Move the class out of the compiled function.",
+    ),
+    BreakKind(
+        "frame",
+        "A frame object was asked for",
+        "compiled code has other frames than the program, so all of the function runs in plain Python",
+        "Ask for it outside the compiled function.",
+    ),
     BreakKind("generator", "A generator or a coroutine", "its frame outlives the call", _UNSUPPORTED),
     BreakKind(
         "iterator",

@@ -48,6 +48,7 @@ def capture_from(start: Start, args: Sequence[Any], kwargs: Mapping[str, Any], o
     if attempt.graph is None and options.resume and is_resumable(start.function.__code__):
         stopped = _stopped(attempt, args, kwargs)
         if stopped is not None:
+            attempt.release()
             return stopped.finish()
     return attempt.finish()
 
@@ -65,6 +66,7 @@ def _stopped(broken: _Attempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -
                 if is_argument(source):
                     guard_kind(attempt.tr, obj, source)
             return attempt
+        attempt.release()
         earlier = attempt.leave_at
         stop = earlier if earlier is not None and earlier < stop else None
     return None
@@ -117,6 +119,8 @@ class _Attempt:
         if isinstance(error, NotRebuildable):
             births = [self.tr.births[id(v)][1] for v in error.holders if id(v) in self.tr.births]
             self.leave_at = births[0] if births else None
+        elif kind == "frame" and (failure is None or failure.depth == 1):
+            self.leave_at = None
         elif self.frame is not None and self.frame.result is None and failure is not None and failure.error is error:
             self.callee_broke = failure.depth > 1 or kind == "optimizer"
             trivial = self.frame.current.op in TRIVIAL and kind != "forced"
@@ -187,6 +191,11 @@ class _Attempt:
         self.result = result
         tr.effects.record_writes(tr)
         self.graph = tr.builder.finish(self.start.name, [t.fake for t in self.rebuilder.outputs], tr.env.hints)
+
+    def release(self) -> None:
+        """Let go of the objects of the call: they die when the program drops them, not when the collector comes by."""
+        self.tr.forget()
+        self.frame = None
 
     def finish(self) -> Captured:
         """The product."""

@@ -87,9 +87,16 @@ class Lookups:
             found = self._globals[id(globals_), name] = self._find_global(globals_, name)
         return found
 
+    def variable(self, globals_: dict[str, Any], name: str) -> Value | None:
+        """A global variable, if there is one of that name."""
+        if self.effects.global_value(globals_, name) is None and name not in globals_:
+            self.guards.absent(self.globals_of(globals_), name, f"no global is named {name}")
+            return None
+        return self.global_value(globals_, name)
+
     def set_global(self, globals_: dict[str, Any], name: str, value: Value) -> None:
         """Assign a global variable."""
-        self.effects.set_global(self._globals_of(globals_), name, value)
+        self.effects.set_global(self.globals_of(globals_), name, value)
 
     def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
         trusted = is_trusted(globals_.get("__name__"))
@@ -98,11 +105,12 @@ class Lookups:
         if not hasattr(python_builtins, name):
             raise NameError(f"name '{name}' is not defined")
         if not trusted:
-            self.guards.absent(self._globals_of(globals_), name, f"no global hides the builtin {name}")
+            self.guards.absent(self.globals_of(globals_), name, f"no global hides the builtin {name}")
         return self.from_python(getattr(python_builtins, name))
 
     def _global(self, globals_: dict[str, Any], name: str, label: str) -> Value:
-        return self.wrap(globals_[name], HeldItem(self._globals_of(globals_), name, label))
+        return self.wrap(globals_[name], HeldItem(self.globals_of(globals_), name, label))
 
-    def _globals_of(self, globals_: dict[str, Any]) -> Held:
+    def globals_of(self, globals_: dict[str, Any]) -> Held:
+        """A module's variables, to be guarded."""
         return self.guards.hold(globals_, f"{identifier(str(globals_.get('__name__', '')))}_globals")

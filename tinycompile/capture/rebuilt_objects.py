@@ -23,7 +23,7 @@ from tinycompile.capture.values.context import GradMode, NullContext, UnderGradM
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import DELETED, NewObject
+from tinycompile.capture.values.object import DELETED, NewObject, is_hidden
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.sets import SetValue
@@ -60,18 +60,21 @@ def annotations_of(r: Rebuilder, value: Value) -> str:
     return f"{{{', '.join(f'{k}: {v}' for k, v in zip(flat[::2], flat[1::2], strict=True))}}}"
 
 
-def _set_attributes(r: Rebuilder, name: str, shadow: Mapping[str, Any]) -> None:
-    """Past the class's own ``__setattr__``, which has been followed already."""
+def _set_attributes(r: Rebuilder, name: str, cls: type, shadow: Mapping[str, Any]) -> None:
+    """Past the class's own ``__setattr__``, which has been followed already, and past its descriptors."""
+    base = r.held(object, "object") if shadow else ""
     for at, v in shadow.items():
-        if v is not DELETED:
-            r.statements.append(f"{r.held(object, 'object')}.__setattr__({name}, {at!r}, {r.expr(v)})")
+        if v is not DELETED and is_hidden(cls, at):
+            r.statements.append(f"{base}.__getattribute__({name}, '__dict__')[{at!r}] = {r.expr(v)}")
+        elif v is not DELETED:
+            r.statements.append(f"{base}.__setattr__({name}, {at!r}, {r.expr(v)})")
 
 
 def new_object(r: Rebuilder, value: NewObject) -> str:
     cls = type(value.obj)
     name = r.names[id(value)] = r.tr.guards.names.take(identifier(cls.__name__.lower()))
     r.statements.append(f"{name} = {r.held(object, 'object')}.__new__({r.held(cls, cls.__name__)})")
-    _set_attributes(r, name, value.shadow)
+    _set_attributes(r, name, cls, value.shadow)
     return name
 
 
@@ -85,7 +88,7 @@ def exception(r: Rebuilder, value: ExceptionValue) -> str:
     r.statements.append(f"{name} = {r.held(cls, cls.__name__)}.__new__({r.held(cls, cls.__name__)}, *{args})")
     if not isinstance(error, BaseExceptionGroup):
         r.statements.append(f"{name}.args = {args}")
-    _set_attributes(r, name, value.shadow)
+    _set_attributes(r, name, cls, value.shadow)
     if value.notes is not None:
         r.statements.append(f"{name}.__notes__ = {r.expr(value.notes)}")
     return name
@@ -161,7 +164,7 @@ def container(r: Rebuilder, value: NewContainer) -> str:
             items = list(base.items.values()) if isinstance(base, SetValue) else base.values(r.tr)
             method = "update" if isinstance(base, SetValue) else "extend"
             r.statements.append(f"{kind}.{method}({name}, {r.tuple_([r.expr(v) for v in items])})")
-    _set_attributes(r, name, value.shadow)
+    _set_attributes(r, name, type(value.obj), value.shadow)
     return name
 
 

@@ -33,7 +33,8 @@ from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cel
 from tinycompile.capture.values.generic import Hint
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.module import ModuleCall, ModuleValue
-from tinycompile.capture.values.object import DELETED, AttributesValue, NewObject, ObjectValue
+from tinycompile.capture.values.namespace import AttributesValue
+from tinycompile.capture.values.object import DELETED, NewObject, ObjectValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue
@@ -266,7 +267,7 @@ class Rebuilder:
 
     def _dict(self, value: DictValue) -> str:
         if isinstance(value, AttributesValue):
-            raise NotRebuildable(value, f"the __dict__ of {value.owner.describe()}")
+            return f"{self.expr(value.owner)}.__dict__"
         items = ", ".join(f"{self.expr(k)}: {self.expr(v)}" for k, v in value.pairs(self.tr))
         if value.cls is dict:
             return f"{{{items}}}"

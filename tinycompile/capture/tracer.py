@@ -30,6 +30,7 @@ from tinycompile.capture.rules import (
     iteration,
     iterators,
     marked,
+    namespaces,
     objects,
     optimizers,
     registry,
@@ -39,6 +40,7 @@ from tinycompile.capture.rules import (
 from tinycompile.capture.rules import operators as operator_rules
 from tinycompile.capture.sources import Source
 from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.values import namespace
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const
@@ -64,6 +66,7 @@ _TORCH_ROOT = os.path.dirname(torch.__file__) + os.sep
 _RULES_LOADED = (
     autograd,
     iterators,
+    namespaces,
     objects,
     batch_norm,
     functions_of,
@@ -112,6 +115,7 @@ class Tracer(Inputs, Lookups):
         self.resumed = False  # whether this capture begins behind a break
         self.births: dict[int, tuple[Value, int]] = {}  # by id: iterators, and which instruction of the outermost frame made it
         self.functions: dict[int, FunctionValue] = {}  # by id of a function that came with the call
+        self.shown: dict[int, Frame] = {}  # frames whose locals() were asked for, by id
         self._by_source: dict[str, Value] = {}
         self._by_id: dict[int, tuple[Any, Value]] = {}  # objects from outside that may change, kept alive
         self.cells: dict[int, Cell] = {}  # by id of a closure cell
@@ -124,6 +128,8 @@ class Tracer(Inputs, Lookups):
         self.inputs.clear()
         self.asleep.clear()
         self.failure = self.handled = None
+        self.guards.odd.clear()
+        self.shown.clear()
         for table_ in (self._by_source, self._by_id, self._globals, self._exceptions, self.births, self.cells, self.functions):
             table_.clear()
         self.pinned.clear()
@@ -171,6 +177,14 @@ class Tracer(Inputs, Lookups):
     def make_dict(self, pairs: Sequence[tuple[Value, Value]]) -> Value:
         """A fresh dict."""
         return DictValue(self, pairs)
+
+    def attributes_of(self, owner: ObjectValue) -> Value:
+        """``owner.__dict__``."""
+        return namespace.attributes_of(self, owner)
+
+    def globals_value(self, space: dict[str, Any]) -> Value:
+        """A module's variables as a dict."""
+        return namespace.Globals(space, self.globals_of(space))
 
     def objects_seen(self) -> Iterator[Value]:
         """Objects from outside that may change, and that were looked at."""

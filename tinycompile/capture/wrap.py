@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections import OrderedDict, defaultdict, deque
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,11 @@ from tinycompile.capture import wrap_containers as containers
 from tinycompile.capture import wrap_data as data
 from tinycompile.capture import wrap_functions as functions
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.pins import guard_kind
+from tinycompile.capture.pins import guard_kind, pin
 from tinycompile.capture.sources import Source
 from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
 from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.classes import is_heap_type
 from tinycompile.capture.values.constant import Const, is_constant_object
 from tinycompile.capture.values.generic import HINTS, Hint
 from tinycompile.capture.values.mapping import DictValue
@@ -35,12 +37,16 @@ if TYPE_CHECKING:
 
 def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     """The Value of an object from outside, guarded. Where breaks can be resumed, one that can't be modelled is Opaque."""
+    cls = obj if isinstance(obj, type) else type(obj)
+    if tr.resumed and _is_of_this_call(tr, cls):
+        return Opaque(source, GraphBreak("class-body", f"{cls.__name__} is another class in each call"))
     try:
         return _wrap(tr, obj, source)
     except GraphBreak as why:
         guard_kind(tr, obj, source)  # what broke for one kind need not break for another
         if not tr.options.resume:
             raise
+        why.__traceback__ = why.__context__ = None  # they would keep alive what the call was about
         return Opaque(source, why)
 
 
@@ -50,6 +56,9 @@ def _wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     if isinstance(obj, (torch.Tensor, OurTensor)):
         return data.tensor(tr, obj, source)
     rule = _RULES.get(type(obj))
+    if type(obj) is dict and "__name__" in obj and _is_namespace(tr, obj):
+        pin(tr, obj, source)
+        return tr.globals_value(obj)
     if rule is not None:
         return rule(tr, obj, source)
     if isinstance(obj, (torch.nn.Module, ModuleType)):
@@ -63,6 +72,18 @@ def _wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     if isinstance(obj, (torch.Generator, BaseException)):
         raise GraphBreak("unsupported-value", f"{source.label} is a {type(obj).__module__}.{type(obj).__qualname__}")
     return functions.plain_object(tr, obj, source)
+
+
+def _is_of_this_call(tr: Tracer, cls: type) -> bool:
+    """Whether a class statement of the very function that goes on here made a class."""
+    inside = f"{tr.frames[0].code.co_qualname}.<locals>." if tr.frames else ""
+    return bool(inside) and is_heap_type(cls) and cls.__qualname__.startswith(inside)
+
+
+def _is_namespace(tr: Tracer, obj: dict[str, Any]) -> bool:
+    """Whether a dict holds the variables of a module, which code may change in other ways, too."""
+    module = sys.modules.get(obj["__name__"]) if type(obj["__name__"]) is str else None
+    return getattr(module, "__dict__", None) is obj or any(f.globals is obj for f in tr.frames)
 
 
 def has_identity(obj: Any) -> bool:

@@ -225,7 +225,7 @@ def with_contextlib_closing(x):
     return y
 
 
-@breaks
+@case
 def with_exit_stack(x):
     with contextlib.ExitStack() as stack:
         stack.enter_context(Noted("a"))

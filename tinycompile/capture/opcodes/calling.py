@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.values.function import FunctionValue
 from tinycompile.capture.values.mapping import DictValue
@@ -67,10 +68,16 @@ def set_function_attribute(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(fn)
 
 
+def load_build_class(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """A class statement: plain Python runs it."""
+    raise GraphBreak("class-body", "a class statement")
+
+
 HANDLERS = {
     "CALL": call,
     "CALL_KW": call_kw,
     "CALL_FUNCTION_EX": call_function_ex,
+    "LOAD_BUILD_CLASS": load_build_class,
     "MAKE_FUNCTION": make_function,
     "SET_FUNCTION_ATTRIBUTE": set_function_attribute,
 }

@@ -109,7 +109,7 @@ def _classes(tr: Tracer, value: Value) -> tuple[Any, ...]:
 @rule(type)
 def _type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1:
-        raise GraphBreak("unsupported-value", "a class is made")
+        raise GraphBreak("class-body", "type() of three arguments")
     return tr.from_python(args[0].python_type(tr))
 
 

@@ -211,6 +211,8 @@ class PyModuleValue(Value):
         return True
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
+        if name == "__dict__":
+            return tr.globals_value(self.module.__dict__)
         return tr.module_attribute(self.module, name)
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:

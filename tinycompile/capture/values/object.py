@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partialmethod
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
@@ -15,7 +16,6 @@ from tinycompile.capture.values.base import Kwargs, Value, no_attribute
 from tinycompile.capture.values.classes import class_lookup, is_of_the_program, is_pythons_own
 from tinycompile.capture.values.constant import Const, natively
 from tinycompile.capture.values.function import BoundFunction, PartialValue
-from tinycompile.capture.values.mapping import DictValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -82,7 +82,7 @@ class ObjectValue(Value):
         if name == "__class__":
             return tr.from_python(cls)
         found = class_lookup(cls, name)
-        if found is not None and _is_data_descriptor(found[1]) and name not in self.shadow:
+        if found is not None and _is_data_descriptor(found[1]) and (name not in self.shadow or is_hidden(cls, name)):
             return self._data_descriptor(tr, name, *found)
         if name in self.shadow:
             if self.shadow[name] is not DELETED:
@@ -124,8 +124,8 @@ class ObjectValue(Value):
             return tr.from_callable(raw.fget).call(tr, [self], {})
         if isinstance(raw, MemberDescriptorType):
             return tr.wrap(getattr(self.obj, name), Attr(self.where, name))
-        if isinstance(raw, GetSetDescriptorType) and name == "__dict__" and not self.shadow:
-            return tr.wrap(self.obj.__dict__, Attr(self.where, name))
+        if isinstance(raw, GetSetDescriptorType) and name == "__dict__":
+            return tr.attributes_of(self)
         if is_of_the_program(raw):
             return self._described(tr, name, owner, raw, "__get__", tr.from_python(type(self.obj)))
         raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
@@ -277,8 +277,30 @@ class ObjectValue(Value):
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         method = self.special(tr, "__iter__")
         if method is None:
-            raise GraphBreak("unsupported-value", f"iteration over {self.describe()}")
-        return method.call(tr, [], {}).iterate(tr)
+            return self._by_index(tr)
+        iterator = method.call(tr, [], {})
+        return iterator.each(tr) if isinstance(iterator, ObjectValue) else iterator.iterate(tr)
+
+    def each(self, tr: Tracer) -> Iterator[Value]:
+        """What its ``__next__`` gives, until that raises StopIteration."""
+        step = self._required(tr, "__next__")
+        while True:
+            try:
+                value = step.call(tr, [], {})
+            except StopIteration:
+                return
+            yield value
+
+    def _by_index(self, tr: Tracer) -> Iterator[Value]:
+        """Iteration by ``__getitem__`` from 0 on, until that raises IndexError."""
+        if self.special(tr, "__getitem__") is None:
+            raise TypeError(f"{type(self.obj).__name__!r} object is not iterable")
+        for at in itertools.count():
+            try:
+                value = self.get_item(tr, Const(at))
+            except (IndexError, StopIteration):
+                return
+            yield value
 
     def length(self, tr: Tracer) -> Value:
         return self._required(tr, "__len__").call(tr, [], {})
@@ -328,7 +350,7 @@ class NewObject(ObjectValue):
         if isinstance(raw, MemberDescriptorType):
             raise no_attribute(self, type(self.obj), name)
         if isinstance(raw, GetSetDescriptorType) and name == "__dict__":
-            return AttributesValue(self)
+            return tr.attributes_of(self)
         if isinstance(raw, GetSetDescriptorType):
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
         return super()._data_descriptor(tr, name, owner, raw)
@@ -337,24 +359,11 @@ class NewObject(ObjectValue):
         return False
 
 
-class AttributesValue(DictValue):
-    """The ``__dict__`` of an object that the program made: its attributes as they are now. It is only read."""
-
-    __slots__ = ("owner",)
-
-    def __init__(self, owner: NewObject) -> None:
-        Value.__init__(self)
-        self.cls, self.holder, self.default_factory = dict, None, None
-        self.owner = owner
-
-    @property
-    def items(self) -> dict[str, tuple[Value, Value]]:  # type: ignore[override]  # what a dict keeps, this computes
-        """By name: the name and the value."""
-        return {name: (Const(name), value) for name, value in self.owner.shadow.items() if value is not DELETED}
-
-    def changed(self, tr: Tracer) -> None:
-        raise GraphBreak("side-effect", f"the __dict__ of {self.owner.describe()} is written")
-
-
 def _is_data_descriptor(raw: Any) -> bool:
     return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+
+
+def is_hidden(cls: type, name: str) -> bool:
+    """Whether a descriptor of the class comes before an attribute of that name in ``__dict__``."""
+    found = class_lookup(cls, name)
+    return found is not None and _is_data_descriptor(found[1]) and not isinstance(found[1], MemberDescriptorType)

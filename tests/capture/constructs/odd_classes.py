@@ -1,0 +1,249 @@
+"""Classes asked for themselves, and classes made inside."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import dataclasses
+import enum
+import typing
+
+from tests.capture.constructs.registry import breaks, case, log
+
+
+class Base:
+    subs = []
+
+    def __init_subclass__(cls, tag=None, **kw):
+        super().__init_subclass__(**kw)
+        cls.tag = tag
+        Base.subs.append(cls.__name__)
+
+
+class Sub(Base, tag="t"):
+    pass
+
+
+@case
+def init_subclass(x):
+    return x, Sub.tag, Sub().tag, Base.subs
+
+
+class CGI:
+    def __class_getitem__(cls, k):
+        return (cls.__name__, k)
+
+
+@case
+def class_getitem(x):
+    return x, CGI[3], list[int] is not None, dict[str, int] == dict[str, int]
+
+
+T = typing.TypeVar("T")
+
+
+class Box2(typing.Generic[T]):
+    def __init__(self, v: T):
+        self.v = v
+
+
+@case
+def generics(x):
+    return Box2[int](x).v + 1, isinstance(Box2(1), Box2), Box2[int] is Box2
+
+
+@dataclasses.dataclass
+class DC:
+    a: int
+    b: list = dataclasses.field(default_factory=list)
+    c: dict = dataclasses.field(default_factory=lambda: {"k": 1}, compare=False)
+
+    def __post_init__(self):
+        self.d = self.a + 1
+
+
+@case
+def dataclass_asdict(x):
+    a = DC(1, [2])
+    return x, dataclasses.asdict(a), dataclasses.astuple(a), dataclasses.is_dataclass(a)
+
+
+@dataclasses.dataclass(order=True, frozen=True, slots=True)
+class DF:
+    a: int
+    b: str = "q"
+
+
+@breaks
+def dataclass_frozen2(x):
+    a, b = DF(1), DF(1, "z")
+    try:
+        a.a = 3
+    except dataclasses.FrozenInstanceError as e:
+        m = str(e)
+    return x, a < b, a == DF(1), sorted([b, a]), m, {a: 1}[DF(1)], repr(a), hash(a) == hash(DF(1))
+
+
+class Meta(type):
+    reg = "meta"
+
+    def __call__(cls, *a):
+        log("meta call")
+        return super().__call__(*a)
+
+    @property
+    def mp(cls):
+        return cls.__name__ + "!"
+
+    def __getitem__(cls, k):
+        return k * 2
+
+    def __iter__(cls):
+        return iter([1, 2])
+
+    def __len__(cls):
+        return 7
+
+    def __contains__(cls, k):
+        return k == 1
+
+    def __instancecheck__(cls, o):
+        return o == 3
+
+    def __getattr__(cls, n):
+        return ("dyn", n)
+
+
+class WM(metaclass=Meta):
+    def __init__(self, v=0):
+        self.v = v
+
+
+@case
+def metaclass(x):
+    return x, WM(3).v, WM.mp, WM[4], list(WM), len(WM), 1 in WM, isinstance(3, WM), WM.reg, WM.other, type(WM) is Meta
+
+
+@breaks
+def classbody(x):
+    k = 3
+
+    class C:
+        v = k
+
+        def f(self):
+            return x * self.v
+
+        @property
+        def p(self):
+            return super().__repr__() is not None
+
+    return C().f(), C.v, C.__name__, C().p
+
+
+class P:
+    __match_args__ = ("a", "b")
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+
+@breaks
+def classbody_twice(x):
+    def mk(n):
+        class D(P):
+            m = n
+
+            def __init__(self, q):
+                super().__init__(q, n)
+
+        return D
+
+    return mk(1)(x).a + 1, mk(2).m, mk(1) is mk(1)
+
+
+@breaks
+def make_type(x):
+    C = type("C", (P,), {"z": 4})
+    return x * C(1, 2).z, C.__mro__[1] is P
+
+
+@breaks
+def nt_inside(x):
+    N = collections.namedtuple("N", "a b")
+    n = N(x, 1)
+    return n.a + 1, n.b
+
+
+@breaks
+def dc_inside(x):
+    @dataclasses.dataclass
+    class Q:
+        a: int = 1
+
+    return x + Q().a, Q(3).a
+
+
+@breaks
+def enum_inside(x):
+    class E(enum.Enum):
+        A = 1
+
+    return x + E.A.value
+
+
+class Abs(abc.ABC):
+    @abc.abstractmethod
+    def f(self): ...
+
+
+class Con(Abs):
+    def f(self):
+        return 1
+
+
+@breaks
+def abcs(x):
+    try:
+        Abs()
+    except TypeError as e:
+        m = "abstract" in str(e)
+    return (
+        x + Con().f(),
+        m,
+        isinstance([], collections.abc.Sequence),
+        isinstance({}, collections.abc.Mapping),
+        isinstance(iter([]), collections.abc.Iterator),
+        issubclass(Con, Abs),
+    )
+
+
+class ListSub(list):
+    def __getitem__(self, i):
+        return ("li", super().__getitem__(i))
+
+
+class DictMiss(dict):
+    def __missing__(self, k):
+        return k * 2
+
+
+@case
+def container_subclasses(x):
+    l = ListSub([1, x])
+    d = DictMiss(a=1)
+    return l[0], len(l), list(l), d["zz"], d.get("q"), dict(d), "a" in d
+
+
+class IntSub(int):
+    def dbl(self):
+        return self * 2
+
+
+class StrSub(str):
+    pass
+
+
+@breaks
+def scalar_subclasses(x):
+    return x * IntSub(3), IntSub(3).dbl(), StrSub("a").upper(), type(IntSub(2) + 1)

@@ -1,0 +1,340 @@
+"""Exceptions, contexts and generators in ways that few programs use them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from tests.capture.constructs.registry import breaks, case, log
+
+
+@case
+def star_except(x):
+    out = []
+    try:
+        raise ExceptionGroup("g", [ValueError(1), TypeError("t"), ValueError(2)])
+    except* ValueError as g:
+        out.append([e.args for e in g.exceptions])
+    except* TypeError as g:
+        out.append(g.message)
+    return x, out
+
+
+@breaks
+def star_except_nested(x):
+    out = []
+    try:
+        raise ExceptionGroup("g", [ValueError(1), ExceptionGroup("h", [TypeError("t"), ValueError(3)])])
+    except* ValueError as g:
+        out.append(len(g.exceptions))
+        out.append(str(g))
+    except* TypeError as g:
+        out.append(g.message)
+    return x, out
+
+
+@case
+def star_except_left(x):
+    try:
+        try:
+            raise ExceptionGroup("g", [ValueError(1), KeyError(2)])
+        except* ValueError:
+            pass
+    except ExceptionGroup as g:
+        return x, g.message, [type(e).__name__ for e in g.exceptions]
+
+
+@breaks
+def star_except_raises(x):
+    try:
+        try:
+            raise ExceptionGroup("g", [ValueError(1), KeyError(2), OSError(3)])
+        except* ValueError:
+            raise RuntimeError("new")
+        except* KeyError:
+            raise LookupError("other")
+    except ExceptionGroup as g:
+        return x, g.message, [repr(e) for e in g.exceptions]
+
+
+@breaks
+def group_methods(x):
+    g = ExceptionGroup("g", [ValueError(1), TypeError(2)])
+    a, b = g.split(ValueError)
+    return x, str(a), str(b), g.subgroup(lambda e: isinstance(e, TypeError)).exceptions[0].args, g.derive([KeyError(1)]).message
+
+
+def gen_ret(x):
+    got = yield x
+    got2 = yield got
+    return x + got2
+
+
+def outer_gen(x):
+    r = yield from gen_ret(x)
+    log("inner done")
+    yield r
+    return 7
+
+
+@case
+def yield_from_send(x):
+    g = outer_gen(x)
+    a = next(g)
+    b = g.send(3)
+    c = g.send(4)
+    try:
+        next(g)
+    except StopIteration as s:
+        return a, b, c, s.value
+
+
+class Swallow:
+    def __init__(self, n, s):
+        self.n, self.s = n, s
+
+    def __enter__(self):
+        log(("in", self.n))
+        return self
+
+    def __exit__(self, k, e, t):
+        log(("out", self.n, k and k.__name__))
+        return self.s
+
+
+@case
+def swallow_chain(x):
+    with Swallow(1, False), Swallow(2, True), Swallow(3, False):
+        x = x + 1
+        raise KeyError("x")
+    return x
+
+
+class ExitRaises:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, k, e, t):
+        raise RuntimeError("in exit")
+
+
+@case
+def exit_raises(x):
+    try:
+        with ExitRaises():
+            raise KeyError("a")
+    except RuntimeError as e:
+        return x, type(e.__context__).__name__, e.__context__.args
+
+
+@case
+def finally_overrides(x):
+    def f():
+        try:
+            raise ValueError("lost")
+        finally:
+            return 5
+
+    def g():
+        for i in range(3):
+            try:
+                continue
+            finally:
+                log(i)
+        return i
+
+    def h():
+        while True:
+            try:
+                return 1
+            finally:
+                break
+        return 2
+
+    return x + f(), g(), h()
+
+
+@case
+def exitstack(x):
+    with contextlib.ExitStack() as s:
+        a = s.enter_context(Swallow(1, False))
+        s.callback(log, "cb")
+        s.push(lambda *e: log("push"))
+        y = x + a.n
+    return y
+
+
+@case
+def exitstack_swallow(x):
+    with contextlib.ExitStack() as s:
+        s.enter_context(Swallow(1, True))
+        s.enter_context(Swallow(2, False))
+        raise ValueError("x")
+    return x + 1
+
+
+@case
+def exitstack_popall(x):
+    s = contextlib.ExitStack()
+    with s:
+        s.enter_context(Swallow(1, False))
+        t = s.pop_all()
+    log("moved")
+    t.close()
+    return x
+
+
+def gen_try(x):
+    try:
+        yield x
+        yield x + 1
+    finally:
+        log("gen closed")
+
+
+@breaks
+def gen_left_next(x):
+    g = gen_try(x)
+    a = next(g)
+    print("hi")
+    return a + next(g)
+
+
+@breaks
+def async_fn(x):
+    async def f():
+        return x + 1
+
+    c = f()
+    try:
+        c.send(None)
+    except StopIteration as s:
+        return s.value
+
+
+@breaks
+def async_gen(x):
+    import asyncio
+
+    async def ag():
+        for i in range(3):
+            yield x + i
+
+    async def main():
+        return [v async for v in ag()]
+
+    return asyncio.run(main())
+
+
+@case
+def try_deep(x):
+    out = []
+    for i in range(4):
+        try:
+            try:
+                if i == 0:
+                    raise ValueError(i)
+                if i == 1:
+                    raise KeyError(i)
+                if i == 2:
+                    continue
+                out.append("ok")
+            except ValueError as e:
+                out.append(repr(e))
+                raise TypeError("t") from e
+            else:
+                out.append("else")
+            finally:
+                out.append("fin")
+        except TypeError as e:
+            out.append((str(e), repr(e.__cause__)))
+        except KeyError as e:
+            out.append(e.args)
+    return x, out
+
+
+@case
+def exc_info(x):
+    try:
+        raise ValueError("a")
+    except ValueError:
+        k = sys.exc_info()[0]
+    return x, k, sys.exc_info()
+
+
+@breaks
+def tb(x):
+    import traceback
+
+    try:
+        raise ValueError("a")
+    except ValueError as e:
+        n = e.__traceback__ is not None
+        s = traceback.format_exc().splitlines()[-1]
+    return x, n, s
+
+
+@breaks
+def with_traceback(x):
+    try:
+        try:
+            raise ValueError("a")
+        except ValueError as e:
+            raise e.with_traceback(None)
+    except ValueError as f:
+        f.add_note("n")
+        return x, f.__notes__
+
+
+@breaks
+def base_exceptions(x):
+    try:
+        raise KeyboardInterrupt
+    except BaseException as e:
+        return x, type(e).__name__
+
+
+@breaks
+def system_exit(x):
+    try:
+        sys.exit(3)
+    except SystemExit as e:
+        return x, e.code
+
+
+@case
+def stop_iter_in_gen(x):
+    def g():
+        yield 1
+        raise StopIteration
+
+    try:
+        list(g())
+    except RuntimeError as e:
+        return x, str(e), type(e.__cause__).__name__
+
+
+@case
+def gen_throw(x):
+    def g():
+        while True:
+            try:
+                v = yield 1
+            except ValueError as e:
+                log(str(e))
+                yield "caught"
+
+    it = g()
+    next(it)
+    return x, it.throw(ValueError("z")), next(it), it.close()
+
+
+@case
+def gen_expr_nested(x):
+    m = [[1, 2], [3]]
+    return (
+        x,
+        sum(v for row in m for v in row if v != 2),
+        list((a, b) for a in range(2) for b in "xy"),
+        max((len(r) for r in m), default=0),
+    )

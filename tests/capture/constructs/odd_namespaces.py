@@ -1,0 +1,283 @@
+"""Variables as dicts, frames, class statements inside, what classes and functions say of themselves."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+
+from tests.capture.constructs.registry import breaks, case, log
+
+
+@breaks
+def frame_objects(x):
+    return x * 2, sys._getframe().f_code.co_name, sys._getframe().f_lineno > 0
+
+
+@breaks
+def exec_statement(x):
+    ns = {"x": x}
+    exec("y = x + 1", ns)
+    return ns["y"]
+
+
+@breaks
+def eval_locals(x):
+    k = 3
+    return x * eval("k + 1")
+
+
+@case
+def del_free_variable(x):
+    v = 1
+
+    def f():
+        return v  # noqa: F821
+
+    a = f()
+    del v
+    try:
+        f()
+    except NameError as e:
+        return x, a, str(e)
+
+
+@case
+def nonlocal_del(x):
+    v = 1
+
+    def f():
+        nonlocal v
+        del v
+
+    f()
+    try:
+        return v
+    except UnboundLocalError as e:
+        return x, str(e)
+
+
+class Named:
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, o, t=None):
+        return self if o is None else o.__dict__.get(self.name, 0) * 2
+
+    def __set__(self, o, v):
+        o.__dict__[self.name] = v
+
+
+class WithNamed:
+    v = Named()
+
+
+@case
+def vars_read(x):
+    o = WithNamed()
+    o.__dict__["z"] = x
+    return vars(o), sorted(vars(o))
+
+
+class P:
+    __match_args__ = ("a", "b")
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+
+@case
+def vars_of_self(x):
+    o = P(1, x)
+    return {k: v for k, v in vars(o).items()}, o.__dict__ is vars(o), "a" in vars(o)
+
+
+@case
+def dict_update_dunder(x):
+    o = P(1, x)
+    o.__dict__.update(c=3)
+    o.__dict__["a"] = 9
+    return o.c, o.a, o
+
+
+@breaks
+def locals_dict(x):
+    a = 1
+    d = locals()
+    return d["a"], d["x"] + 1, sorted(d), len(locals())
+
+
+T = typing.TypeVar("T")
+
+
+@case
+def globals_dict(x):
+    return x, globals()["P"] is P, "nope" in globals(), globals().get("T") is T, __name__
+
+
+G1 = 5
+
+
+@case
+def globals_write(x):
+    globals()["G1"] = 6
+    y = x + G1
+    globals()["G1"] = 5
+    return y, G1
+
+
+def hinted(a: int, b: str = "s") -> float:
+    return 1.0
+
+
+@case
+def inspect_use(x):
+    return x, list(inspect.signature(hinted).parameters), inspect.isfunction(hinted), inspect.isclass(P)
+
+
+class Ops:
+    def __init__(self, v):
+        self.v = v
+
+    def __add__(self, o):
+        return Ops(self.v + (o.v if isinstance(o, Ops) else o))
+
+    __radd__ = __add__
+
+    def __iadd__(self, o):
+        self.v += o
+        return self
+
+    def __matmul__(self, o):
+        return "mm"
+
+    def __neg__(self):
+        return Ops(-self.v)
+
+    def __bool__(self):
+        return self.v != 0
+
+    def __len__(self):
+        return 3
+
+    def __contains__(self, k):
+        return k == self.v
+
+    def __call__(self, *a, **k):
+        return (a, k)
+
+    def __getitem__(self, k):
+        if isinstance(k, int) and k > 2:
+            raise IndexError(k)
+        return k
+
+    def __setitem__(self, k, v):
+        log(("set", k, v))
+
+    def __delitem__(self, k):
+        log(("del", k))
+
+    def __eq__(self, o):
+        return isinstance(o, Ops) and o.v == self.v
+
+    def __hash__(self):
+        return 5
+
+    def __str__(self):
+        return f"Ops<{self.v}>"
+
+    def __format__(self, s):
+        return f"F{s}"
+
+    def __index__(self):
+        return 2
+
+    def __float__(self):
+        return 2.5
+
+    def __divmod__(self, o):
+        return (1, 2)
+
+    def __pow__(self, o, m=None):
+        return ("pow", o, m)
+
+    def __reversed__(self):
+        return iter("rev")
+
+    def __round__(self, n=None):
+        return ("round", n)
+
+    def __abs__(self):
+        return "abs"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *a):
+        return True
+
+    def __missing__(self, k):
+        return k
+
+    def __int__(self):
+        return 7
+
+    def __rmul__(self, o):
+        return ("rmul", o)
+
+    def __lt__(self, o):
+        return True
+
+
+@case
+def method_identity(x):
+    p = Ops(1)
+    m = p.__add__
+    return x, m.__self__ is p, m.__func__ is Ops.__add__, m.__name__, m == p.__add__, m is p.__add__
+
+
+@breaks
+def fn_attrs(x):
+    def f(a, b=2, *, c=3) -> int:
+        "doc"
+
+    return (
+        x,
+        f.__name__,
+        f.__defaults__,
+        f.__kwdefaults__,
+        f.__doc__,
+        f.__qualname__,
+        f.__module__,
+        f.__code__.co_argcount,
+        f.__annotations__,
+        f.__closure__,
+    )
+
+
+@breaks
+def id_is(x):
+    a = [x]
+    b = a
+    return x, id(a) == id(b), a is b, id(x) == id(a[0]), a != [x]
+
+
+@breaks
+def globals_mutation(x):
+    global G2
+    G2 = 1
+    y = x + G2
+    del G2
+    try:
+        G2
+    except NameError as e:
+        return y, str(e)
+
+
+@case
+def del_stuff(x):
+    l = [1, 2, 3]
+    d = {"a": 1, "b": 2}
+    o = P(1, 2)
+    del l[0], d["a"], o.a
+    return x, l, d, hasattr(o, "a"), "b" in vars(o)

@@ -1,0 +1,292 @@
+"""Objects with rare special methods, patterns, deletion, iteration by hand."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+
+from tests.capture.constructs.registry import breaks, case, log
+
+
+class Named:
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, o, t=None):
+        return self if o is None else o.__dict__.get(self.name, 0) * 2
+
+    def __set__(self, o, v):
+        o.__dict__[self.name] = v
+
+
+class WithNamed:
+    v = Named()
+
+
+@case
+def set_name(x):
+    o = WithNamed()
+    o.v = 4
+    return x * o.v, o.__dict__["v"], WithNamed.v.name
+
+
+class GA:
+    def __getattribute__(self, n):
+        log(("ga", n))
+        return object.__getattribute__(self, n)
+
+    def __init__(self):
+        self.q = 1
+
+
+@case
+def getattribute(x):
+    g = GA()
+    return x + g.q
+
+
+class Ops:
+    def __init__(self, v):
+        self.v = v
+
+    def __add__(self, o):
+        return Ops(self.v + (o.v if isinstance(o, Ops) else o))
+
+    __radd__ = __add__
+
+    def __iadd__(self, o):
+        self.v += o
+        return self
+
+    def __matmul__(self, o):
+        return "mm"
+
+    def __neg__(self):
+        return Ops(-self.v)
+
+    def __bool__(self):
+        return self.v != 0
+
+    def __len__(self):
+        return 3
+
+    def __contains__(self, k):
+        return k == self.v
+
+    def __call__(self, *a, **k):
+        return (a, k)
+
+    def __getitem__(self, k):
+        if isinstance(k, int) and k > 2:
+            raise IndexError(k)
+        return k
+
+    def __setitem__(self, k, v):
+        log(("set", k, v))
+
+    def __delitem__(self, k):
+        log(("del", k))
+
+    def __eq__(self, o):
+        return isinstance(o, Ops) and o.v == self.v
+
+    def __hash__(self):
+        return 5
+
+    def __str__(self):
+        return f"Ops<{self.v}>"
+
+    def __format__(self, s):
+        return f"F{s}"
+
+    def __index__(self):
+        return 2
+
+    def __float__(self):
+        return 2.5
+
+    def __divmod__(self, o):
+        return (1, 2)
+
+    def __pow__(self, o, m=None):
+        return ("pow", o, m)
+
+    def __reversed__(self):
+        return iter("rev")
+
+    def __round__(self, n=None):
+        return ("round", n)
+
+    def __abs__(self):
+        return "abs"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *a):
+        return True
+
+    def __missing__(self, k):
+        return k
+
+    def __int__(self):
+        return 7
+
+    def __rmul__(self, o):
+        return ("rmul", o)
+
+    def __lt__(self, o):
+        return True
+
+
+@breaks
+def operators_all(x):
+    a, b = Ops(1), Ops(2)
+    c = a + b
+    d = 5 + a
+    a += 3
+    a[1] = 2
+    del a[4]
+    return (
+        x,
+        c.v,
+        d.v,
+        a.v,
+        a @ b,
+        (-a).v,
+        bool(Ops(0)),
+        len(a),
+        4 in a,
+        a(1, k=2),
+        a[0:2, ...],
+        a == Ops(4),
+        a != b,
+        {a: 1}[Ops(9) if False else a],
+        str(a),
+        f"{a:zz}",
+        [1, 2, 3][a],
+        float(a),
+        divmod(a, 1),
+        a**2,
+        pow(a, 2, 3),
+        list(reversed(a)),
+        round(a),
+        round(a, 2),
+        abs(a),
+        list(a),
+        int(a),
+        3 * a,
+        a < b,
+        sorted([a, b])[0].v,
+        operator.add(a, 1).v,
+    )
+
+
+class TF:
+    def __init__(self, t):
+        self.t = t
+
+    @classmethod
+    def __torch_function__(cls, fn, types, args=(), kwargs=None):
+        log(fn.__name__)
+        return "tf"
+
+
+@breaks
+def torch_function_cls(x):
+    return x + 1, torch.add(TF(1), 2)
+
+
+class GetAttrDyn:
+    def __getattr__(self, n):
+        if n.startswith("v"):
+            return int(n[1:])
+        raise AttributeError(n)
+
+
+@case
+def getattr_dyn(x):
+    g = GetAttrDyn()
+    return x + g.v3, getattr(g, "zz", None), hasattr(g, "v9")
+
+
+@case
+def slices_all(x):
+    l = list(range(6))
+    l[1:3] = "ab"
+    l[::2] = [0, 0, 0]
+    del l[-1]
+    l[2:2] = [9]
+    s = slice(1, None, 2)
+    return (
+        x[1:3],
+        x[::2],
+        x[..., None],
+        x[-1],
+        l,
+        l[s],
+        s.indices(5),
+        "abcdef"[s],
+        (1, 2, 3)[::-1],
+        range(10)[2:8:3],
+        l[-100:100],
+    )
+
+
+class It:
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.n == 0:
+            raise StopIteration
+        self.n -= 1
+        log(self.n)
+        return self.n
+
+
+@case
+def custom_iterators(x):
+    a, b, *c = It(4)
+    return x, list(It(2)), [v for v in It(3)], sum(It(3)), a, b, c, 1 in It(3), dict(zip("ab", It(5))), max(It(3))
+
+
+class Seq:
+    def __getitem__(self, i):
+        if i > 2:
+            raise IndexError
+        return i * 10
+
+
+@case
+def old_protocol(x):
+    return x, list(Seq()), 10 in Seq(), [*Seq()]
+
+
+@case
+def input_list_mutated_in_loop(x):
+    l = [1, 2, 3, 4]
+    for v in l:
+        if v == 2:
+            l.remove(v)
+    d = {1: 1}
+    try:
+        for k in d:
+            d[k + 1] = 1
+    except RuntimeError as e:
+        m = str(e)
+    return x, l, m
+
+
+@case
+def set_changed_in_loop(x):
+    s = {1}
+    try:
+        for k in s:
+            s.add(k + 1)
+    except RuntimeError as e:
+        return x, str(e)

@@ -1,0 +1,83 @@
+"""``globals``, ``locals``, ``vars``; frames and handled exceptions; what makes classes and methods."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import inspect
+import sys
+import types
+from typing import TYPE_CHECKING
+
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.bytecode import VERSION
+from tinycompile.capture.rules.registry import Args, rule
+from tinycompile.capture.values.base import Kwargs, Value
+from tinycompile.capture.values.classes import PyModuleValue
+from tinycompile.capture.values.constant import NONE, Const
+from tinycompile.capture.values.exception import Traceback
+from tinycompile.capture.values.function import BoundFunction, Cell
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.sequence import TupleValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+
+@rule(globals)
+def _globals(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return tr.globals_value(tr.frames[-1].globals)
+
+
+@rule(locals)
+def _locals(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """The variables that are bound now. Before 3.13 all calls in one frame give one dict, which each call brings up to date."""
+    frame = tr.frames[-1]
+    if VERSION < (3, 13) and id(frame) in tr.shown:
+        raise GraphBreak("unsupported-value", "another locals() in one function")
+    tr.shown[id(frame)] = frame
+    code = frame.code
+    found = {n: frame.slots.get(n) for n in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))}
+    bound = {n: v.content if isinstance(v, Cell) else v for n, v in found.items()}
+    return DictValue(tr, [(Const(n), tr.force(v)) for n, v in bound.items() if v is not None])
+
+
+@rule(vars)
+def _vars(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if not args:
+        return _locals(tr, args, kwargs)
+    if isinstance(args[0], (ObjectValue, PyModuleValue)):
+        return args[0].get_attr(tr, "__dict__")
+    raise GraphBreak("unsupported-value", f"vars() of {args[0].describe()}")
+
+
+@rule(sys._getframe, inspect.currentframe)
+def _frame(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    raise GraphBreak("frame", "sys._getframe() or inspect.currentframe()")
+
+
+@rule(sys.exc_info)
+def _exc_info(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if tr.handled is not None:
+        return TupleValue([tr.from_python(tr.handled.python_type(tr)), tr.handled, Traceback()])
+    if tr.resumed or sys.exc_info()[0] is not None:
+        raise GraphBreak("unsupported-value", "sys.exc_info() of what a caller handles")
+    tr.guards.check(f"{tr.guards.hold(sys.exc_info, 'exc_info').name}()[0] is None", "no exception is being handled")
+    return TupleValue([NONE, NONE, NONE])
+
+
+@rule(types.MethodType)
+def _method(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    fn, receiver = args
+    return BoundFunction(fn, receiver)
+
+
+@rule(builtins.__build_class__)
+def _build_class(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    raise GraphBreak("class-body", "a class statement")
+
+
+@rule(collections.namedtuple)
+def _namedtuple(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    raise GraphBreak("class-body", "collections.namedtuple()")

@@ -1,0 +1,149 @@
+"""Dicts that show variables: an object's ``__dict__``, a module's globals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.sources import Attr, Source
+from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
+from tinycompile.capture.values.constant import NONE, Const, boolean
+from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.object import DELETED, NewObject, ObjectValue
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
+
+Entries = dict[Any, tuple[Value, Value | Lazy]]
+
+
+class AttributesValue(DictValue):
+    """The ``__dict__`` of an object that the program made: its attributes as they are now."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: NewObject) -> None:
+        Value.__init__(self)
+        self.cls, self.holder, self.default_factory = dict, None, None
+        self.owner = owner
+
+    def describe(self) -> str:
+        return f"the __dict__ of {self.owner.describe()}"
+
+    @property
+    def items(self) -> Entries:  # type: ignore[override]  # what a dict keeps, this computes
+        """By name: the name and the value."""
+        return {name: (Const(name), value) for name, value in self.owner.shadow.items() if value is not DELETED}
+
+    def changed(self, tr: Tracer) -> None:
+        raise GraphBreak("side-effect", f"{self.describe()} is written")
+
+    def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
+        name = key.constant(tr)
+        if type(name) is not str:
+            self.changed(tr)
+        tr.effects.touch(self.owner)
+        self.owner.shadow[name] = value
+
+    def del_item(self, tr: Tracer, key: Value) -> None:
+        if key.key(tr) not in self.items:
+            raise KeyError(key.constant(tr))
+        tr.effects.touch(self.owner)
+        del self.owner.shadow[key.constant(tr)]
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        return isinstance(other, AttributesValue) and self.owner is other.owner
+
+
+class OutsideAttributes(DictValue):
+    """The ``__dict__`` of an object from outside. It is read as it was; where either has been written, plain Python goes on."""
+
+    __slots__ = ("inner", "owner")
+
+    def __init__(self, owner: ObjectValue, inner: DictValue) -> None:
+        Value.__init__(self, inner.source)
+        self.cls, self.holder, self.default_factory = dict, None, None
+        self.owner, self.inner = owner, inner
+
+    def describe(self) -> str:
+        return f"the __dict__ of {self.owner.describe()}"
+
+    @property
+    def items(self) -> Entries:  # type: ignore[override]
+        """Those of the dict itself."""
+        if self.owner.shadow:
+            raise GraphBreak("side-effect", f"{self.describe()} is read, and attributes were set")
+        return self.inner.items
+
+    def changed(self, tr: Tracer) -> None:
+        raise GraphBreak("side-effect", f"{self.describe()} is written")
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        return isinstance(other, OutsideAttributes) and self.owner is other.owner
+
+
+def attributes_of(tr: Tracer, owner: ObjectValue) -> Value:
+    """``owner.__dict__``."""
+    if isinstance(owner, NewObject):
+        return AttributesValue(owner)
+    inner = tr.wrap(owner.obj.__dict__, Attr(owner.where, "__dict__"))
+    return OutsideAttributes(owner, inner) if isinstance(inner, DictValue) else inner
+
+
+class Globals(Value):
+    """A module's variables as a dict: ``globals()``, ``vars(module)``."""
+
+    __slots__ = ("space",)
+
+    def __init__(self, space: dict[str, Any], source: Source) -> None:
+        super().__init__(source)
+        self.space = space
+
+    def python_type(self, tr: Tracer) -> type:
+        return dict
+
+    def describe(self) -> str:
+        return f"the globals of {self.space.get('__name__')}"
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def find(self, tr: Tracer, key: Value) -> Value | None:
+        """A variable's value; None where there is none."""
+        name = key.constant(tr)
+        return tr.variable(self.space, name) if type(name) is str else None
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        found = self.find(tr, key)
+        if found is None:
+            raise KeyError(key.constant(tr))
+        return found
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        return self.find(tr, item) is not None
+
+    def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
+        name = key.constant(tr)
+        if type(name) is not str:
+            raise GraphBreak("side-effect", f"{self.describe()} get a key that is no name")
+        tr.set_global(self.space, name, value)
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        raise GraphBreak("unsupported-value", f"iteration over {self.describe()}")
+
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if not hasattr(dict, name):
+            raise no_attribute(self, dict, name)
+        return MethodOf(self, name)
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name == "get" and args and not kwargs:
+            found = self.find(tr, args[0])
+            return found or (args[1] if len(args) > 1 else NONE)
+        if name in ("__getitem__", "__contains__") and len(args) == 1:
+            return self.get_item(tr, args[0]) if name == "__getitem__" else boolean(self.contains(tr, args[0]))
+        raise GraphBreak("unsupported-value", f"method {name!r} of {self.describe()}")
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        return isinstance(other, Globals) and self.space is other.space
