@@ -232,7 +232,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "8 rounds tanh, sin",
         eight_rounds,
         (Arg((64, 1024, 1024), (1024, 1024), F32),),
-        note="arithmetic: 16 special functions an element, some 300 instructions",
+        note="arithmetic: 16 special functions an element, some 250 instructions",
     ),
     Workload(
         "rms_norm by hand",
@@ -255,8 +255,8 @@ WORKLOADS: tuple[Workload, ...] = (
         "softmax, long rows",
         softmax,
         (Arg((512, 131072), (32, 131072), F32),),
-        note="a row is needed twice and fits no multiprocessor: its second reading comes from the L2, and its programs wait "
-        "for each other once",
+        note="a row is needed twice and fits no multiprocessor: half of it stays in registers, half is read again from the L2, "
+        "and its programs wait for each other once",
     ),
     Workload(
         "cross_entropy",
@@ -270,8 +270,8 @@ WORKLOADS: tuple[Workload, ...] = (
         "batch statistics, relu",
         batch_stats_relu,
         (Arg((64, 256, 56, 56), (16, 64, 56, 56), F32),),
-        note="a channel is needed twice and fits no multiprocessor: its programs keep 128 KB of it in each one's registers, "
-        "which is what bounds the data on its way, and wait for each other once",
+        note="a channel is needed twice and fits no multiprocessor: half of it stays in registers, which bounds the data on "
+        "its way, half is read again from the L2, and its programs wait for each other once",
     ),
     Workload("x.t()+2y", transpose_add, (Arg((8192, 8192), (2048, 2048), F32), Arg((8192, 8192), (2048, 2048), F32))),
     Workload(

@@ -109,8 +109,8 @@ class _Wrapper:
     def kernel_arg(self, a: KernelArg) -> str:
         if a.kind == "scratch":
             return f"empty(({a.value},), (1,), torch.{a.dtype})"
-        if a.kind == "counters":
-            return f"counters({a.value})"
+        if a.kind in ("counters", "spare"):  # each launch asks for its own
+            return "counters"
         return self.name(a.name) if a.kind == "pointer" else str(a.value)
 
     def extern(self, step: ExternCall) -> None:

@@ -11,8 +11,8 @@ from tinycompile.base.expr import Dim
 @dataclass(frozen=True, slots=True)
 class KernelArg:
     """``kind``: ``pointer`` (``name`` a buffer, ``dtype`` its element type), ``size`` (an int argument with value ``value``),
-    ``scratch`` (``value`` elements of fresh memory of ``dtype``), ``counters`` (``value`` elements that are 0, and are 0 again
-    after the launch).
+    ``scratch`` (``value`` elements of fresh memory of ``dtype``), ``counters`` (``value`` elements that are 0) and, behind it,
+    ``spare`` (as many, which the launch sets to 0 for the next one).
     ``aligned``: a pointer known 16-byte aligned, or a size known divisible by 16 (Triton's ``tt.divisibility``)."""
 
     name: str

@@ -42,7 +42,8 @@ def _numbers(node: Node) -> list[Any]:
             found.append(value)
         else:
             return []
-    return found if len(found) == numel(node.meta.shape) <= MOST else []
+    count = numel(node.meta.shape)
+    return found if isinstance(count, int) and len(found) == count <= MOST else []
 
 
 def _written(found: list[Any], meta: TensorMeta) -> Any:

@@ -1,34 +1,56 @@
-"""Counters that kernels meet at: memory that every launch finds and leaves at zero, so that no launch of its own clears it.
+"""Counters that kernels meet at: memory that is zero when a launch begins, without a launch of its own that clears it.
 
-One buffer a stream serves all kernels, for launches of one stream run one after another.
+There are two sets a stream, used in turns: each launch clears as many of the other set as it uses itself. Both serve all
+kernels of a wrapper, for launches of one stream run one after another.
 """
 
 from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
 
 import torch
 
 from tinycompile.base import torch_private
 
-LEAST = 4096  # int32 elements
+LEAST = 1024  # int32 elements
+
+
+@dataclass
+class Sets:
+    """``ready`` is zero throughout; ``other`` is zero but for its first ``used`` elements."""
+
+    ready: torch.Tensor
+    other: torch.Tensor
+    used: int = 0
 
 
 class Counters:
-    """The counters of a device; called with the number that a launch needs."""
+    """The counters of a device; called with the number that a launch needs, under ``lock``, which is held until that launch is
+    on its stream."""
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.held: dict[int, torch.Tensor] = {}
+        self.held: dict[int, Sets] = {}
+        self.lock = threading.Lock()
 
-    def __call__(self, count: int) -> torch.Tensor:
-        """int32, at least ``count`` elements, for the next launch on the current stream. While a CUDA graph is recorded they
-        are the graph's own, cleared by each replay, for replays of several graphs may overlap."""
+    def __call__(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """For the next launch on the current stream: int32 zeros, at least ``count`` of them, and what that launch must clear.
+        While a CUDA graph is recorded they are the graph's own, cleared by each replay, for replays of several graphs may
+        overlap."""
         if torch.cuda.is_current_stream_capturing():
-            return self.fresh(count)
+            return self.fresh(count), self.fresh(count)
         stream = torch_private.raw_stream(self.index)
-        held = self.held.get(stream)
-        if held is None or held.numel() < count:
-            held = self.held[stream] = self.fresh(max(count, LEAST))
-        return held
+        sets = self.held.get(stream)
+        if sets is None or sets.ready.numel() < count:
+            size = max(count, LEAST)
+            sets = self.held[stream] = Sets(self.fresh(size), self.fresh(size))
+        if sets.used > count:  # an earlier launch used more than this one clears
+            sets.other.zero_()
+        given, spare = sets.ready, sets.other
+        sets.ready, sets.other, sets.used = spare, given, count
+        return given, spare
 
     def fresh(self, count: int) -> torch.Tensor:
+        """Zeros of this device."""
         return torch.zeros(count, dtype=torch.int32, device=torch.device("cuda", self.index))

@@ -8,8 +8,9 @@ fails on the first call, Triton's own ``kernel[grid]``; both with a logged reaso
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -141,10 +142,16 @@ def _write(source: KernelSource, config: Config, call: str, names: dict[str, Any
     ``args``."""
     parameters = [f"a{i}" for i in range(len(source.args))]
     symbols = {a.name: p for a, p in zip(source.args, parameters, strict=True) if a.kind == "size"}
-    values = [f"{p}.data_ptr()" if a.is_tensor else p for a, p in zip(source.args, parameters, strict=True)]
+    holder = next((p for a, p in zip(source.args, parameters, strict=True) if a.kind == "counters"), "")
+    held = {"counters": "ready.data_ptr()", "spare": "spare.data_ptr()", "size": "{}"}
+    values = [held.get(a.kind, "{}.data_ptr()").format(p) for a, p in zip(source.args, parameters, strict=True)]
     x, y, z = (_rename(text, symbols) for text in _grid_over_args(source, dict(config.constants)))
     guard = "" if x.isdigit() and int(x) > 0 else "    if x <= 0: return\n"
     call = call.format(y=y, z=z, args="".join(f"{v}, " for v in values))
+    if holder:  # the set that one launch clears is the next one's: no other launch comes between asking and launching
+        count = next(_rename(str(a.value), symbols) for a in source.args if a.kind == "counters")
+        guarded = f"        try: {call}\n        except BaseException:\n            {holder}.held.clear()\n            raise"
+        call = f"with {holder}.lock:\n        ready, spare = {holder}({count})\n{guarded}"
     text = f"def launch(stream, {', '.join(parameters)}):\n    x = {x}\n{guard}    {call}\n"
     namespace = {"min": min, "max": max, **names}
     exec(compile(text, f"<launch {source.name}>", "exec"), namespace)
@@ -189,4 +196,21 @@ class _Guarded:
         sizes = {a.name: v for a, v in zip(self.source.args, args, strict=True) if a.kind == "size"}
         grid = tuple(ex.evaluate(g, {**sizes, **constants}) for g in self.source.grid)
         if all(g > 0 for g in grid):
-            self.kernel[(*grid, 1, 1)[:3]](*args, *constants.values(), stream=stream)
+            self._public((*grid, 1, 1)[:3], args, sizes, stream)
+
+    def _public(self, grid: tuple[int, ...], args: Sequence[Any], sizes: dict[str, int], stream: int) -> None:
+        launch = functools.partial(self.kernel[grid], stream=stream)
+        constants = [value for _, value in self.config.constants]
+        places = {a.kind: i for i, a in enumerate(self.source.args)}
+        if "counters" not in places:
+            launch(*args, *constants)
+            return
+        counters, given = args[places["counters"]], list(args)
+        with counters.lock:
+            count = ex.evaluate(self.source.args[places["counters"]].value or 0, sizes)
+            given[places["counters"]], given[places["spare"]] = counters(count)
+            try:
+                launch(*given, *constants)
+            except BaseException:  # nothing cleared the spare set
+                counters.held.clear()
+                raise

@@ -45,7 +45,7 @@ def run(fn: Callable[..., Any], *args: Tensor, columns: int | None = None) -> li
     given = []
     for a in kernel.args:
         size = ex.evaluate(a.value, {}) if a.value is not None else 0
-        own = a.kind in ("counters", "scratch")
+        own = a.kind in ("counters", "spare", "scratch")
         given.append(torch.zeros(size, dtype=getattr(torch, a.dtype)) if own else memory[a.name])
     counters = next(x for a, x in zip(kernel.args, given, strict=True) if a.kind == "counters")
     for _ in range(1 + kernel.text.count(" meet(")):

@@ -183,17 +183,17 @@ def softmax_reduce(m, s, axis: tl.constexpr, keep: tl.constexpr):
 ONE_BY_ONE = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # the interpreter runs no two programs at once
 
 
-# Counters are 0 before and after each launch: the last of those who use one sets it back, which spares a launch that would.
-
-
 @triton.jit
 def next_ticket(counter):
     """0, 1, 2 ... in the order in which programs start."""
-    ticket = tl.atomic_add(counter, 1, sem="relaxed")
-    if not ONE_BY_ONE:
-        if ticket == tl.num_programs(0) - 1:
-            tl.store(counter, 0)
-    return ticket
+    return tl.atomic_add(counter, 1, sem="relaxed")
+
+
+@triton.jit
+def clear(spare, row, part):
+    """Counters for the next launch: a row's first program sets back its semaphore, and the first of all the ticket."""
+    tl.store(spare + 1 + row, 0, mask=part == 0)
+    tl.store(spare, 0, mask=(part == 0) & (row == 0))
 
 
 @triton.jit
@@ -206,14 +206,6 @@ def meet(semaphore, arrivals):
         while seen < arrivals:
             seen = tl.atomic_add(semaphore, 0, sem="acquire")
         tl.debug_barrier()
-
-
-@triton.jit
-def leave(semaphore, arrivals, parts):
-    """Go, after the last meeting: no one waits at the semaphore when all ``parts`` programs have left it."""
-    if not ONE_BY_ONE:
-        if tl.atomic_add(semaphore, 1, sem="relaxed") == arrivals + parts - 1:
-            tl.store(semaphore, 0)
 
 
 @triton.jit

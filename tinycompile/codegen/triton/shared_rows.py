@@ -5,7 +5,8 @@ started holds one of the few places of the newest row: all older rows can finish
 part, publishes the result in scratch memory, waits at the row's semaphore, and combines the results of all parts in their
 order, so every program of a row gets the same bits. Welford parts combine as Chan, Golub and LeVeque (1983).
 
-Counters, int32, which every launch finds and leaves at 0: the ticket, then one semaphore a row. Scratch: the published values.
+Counters, int32, 0 at the start: the ticket, then one semaphore a row. Each launch clears the spare ones, which the next launch
+uses, so that neither a launch of its own nor an atomic does. Scratch: the published values.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from tinycompile.ir.loops import Axis, Load, Reduce, Store
 from tinycompile.ir.sharing import MOST_ELEMENTS, MOST_PARTS, shareable
 from tinycompile.ir.source import Config, KernelArg
 
-COUNTERS, PUBLISHED = "counters_ptr", "published_ptr"
-NAMES = frozenset({"part", "part_count", "lane", "row_size", COUNTERS, PUBLISHED})  # taken in a kernel
+COUNTERS, SPARE, PUBLISHED = "counters_ptr", "spare_ptr", "published_ptr"
+NAMES = frozenset({"part", "part_count", "lane", "row_size", COUNTERS, SPARE, PUBLISHED})  # taken in a kernel
 BLOCK_BYTES = 16 << 10  # of a row that a program takes at once
 PART_BYTES = 32 << 10  # of a row: some hundred parts are in flight, and all of them fit in the L2
 THREAD_BYTES = 64  # of a block that a thread takes
@@ -94,13 +95,16 @@ def _configs(rows: int, extent: int, running: bool, analysis: Analysis, target: 
         part *= 2
     modern = int(target.arch.removeprefix("sm_")) >= 90
     wide = not running and tile_values(analysis) <= 2 and item == 4 and modern  # else ptxas would spill
-    tried = [(columns, part, 1), (columns, part * 2, 1), (columns, part // 2, 1), (columns // 2, part // 2, 1)]
-    tried += [(columns * 2, part * 2, 1)]
+    whole, half = THREAD_BYTES // item, THREAD_BYTES // item // 2
+    tried = [(columns, part, whole), (columns, part * 2, whole), (columns, part // 2, whole), (columns * 2, part * 2, whole)]
+    tried += [(columns // 2, part // 2, whole)]
+    if not running:  # fewer registers a thread, more threads
+        tried += [(columns // 2, part, half)]
     if wide:  # all of a part in registers
-        tried += [(columns, columns, 2)]
+        tried += [(columns, columns, 2 * whole)]
     fitting = [(c, p, n) for c, p, n in tried if c <= p and math.ceil(extent / p) <= most]
     vector = max(16 // item, 1)
-    configs = [_config(extent, c, p, n * THREAD_BYTES // item, vector, running, 64 * (n > 1)) for c, p, n in fitting]
+    configs = [_config(extent, c, p, n, vector, running, 64 * (n > whole)) for c, p, n in fitting]
     return candidates(configs, COLS=extent)
 
 
@@ -119,13 +123,14 @@ def _published(analysis: Analysis) -> list[tuple[str, torch.dtype]]:
     return [(n, d) for s in analysis.nest.body if isinstance(s, Reduce) for n, d in zip(s.names, s.dtypes, strict=True)]
 
 
-def memory(analysis: Analysis, chosen: Schedule) -> tuple[KernelArg, KernelArg]:
+def memory(analysis: Analysis, chosen: Schedule) -> tuple[KernelArg, ...]:
     """The arguments for counters and published values, of a size that suffices for every configuration."""
     rows = analysis.extent(analysis.parallel)
     values = _published(analysis)
     parts = max(dict(c.constants)["PARTS"] for c in chosen.configs)
     return (
         KernelArg(COUNTERS, "counters", "int32", rows + 1),
+        KernelArg(SPARE, "spare", "int32", rows + 1),
         KernelArg(PUBLISHED, "scratch", short_name(values[0][1]), rows * (parts * len(values))),
     )
 
@@ -148,8 +153,8 @@ class Exchange:
         self.dtype = values[0][1]
 
     def opening(self, extent: str) -> list[str]:
-        """The number of elements of this program's part."""
-        return [f"part_count = tl.minimum(PART, {extent} - part * PART)"]
+        """The next launch's counters, and the number of elements of this program's part."""
+        return [f"clear({SPARE}, {self.row}, part)", f"part_count = tl.minimum(PART, {extent} - part * PART)"]
 
     def meet(self, reduces: list[tuple[Reduce, tuple[str, ...]]]) -> list[str]:
         """Publish the parts of some reductions and combine all programs' parts into their results."""
@@ -167,10 +172,6 @@ class Exchange:
                 lines.append(f'{target}_all = tl.load({at}, mask=lane < PARTS, other={neutral}, cache_modifier=".cg")')
             lines += self.combined(s, targets)
         return lines
-
-    def closing(self) -> list[str]:
-        """The row's semaphore is free for the next launch."""
-        return [f"leave({COUNTERS} + (1 + {self.row}), PARTS * {self.meetings}, PARTS)"]
 
     def place(self, name: str) -> str:
         slot = self.slots[name]

@@ -46,8 +46,6 @@ class Walks(NestWriter):
                 number += 1
             if exchange is not None:
                 self.write_meeting(exchange, [s for _, s in step.reduces if isinstance(s, Reduce)])
-        if exchange is not None:
-            self.out.lines(*exchange.closing())
 
     def keeps_last_block(self, loop: TileDim, walks: list[Pass]) -> bool:
         """Whether the row has a last block, of a length known now, that a second walk reads again."""
