@@ -138,8 +138,8 @@ def __getattr__(name: str) -> Any:
 class _CallableModule(types.ModuleType):
     """Lets ``@tinycompile`` be the module: calling it compiles."""
 
-    def __call__(self, fn: Any = None, **options: Any) -> Any:
-        return compile(fn, **options)
+    def __call__(self, *fn: Any, **options: Any) -> Any:
+        return compile(*fn, **options)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -27,7 +27,8 @@ from tinycompile.entries import CacheEntry
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
 from tinycompile.optimizer_step import compiled_step
-from tinycompile.pieces import FirstPiece, Options
+from tinycompile.options import Options
+from tinycompile.pieces import FirstPiece
 from tinycompile.report import KernelInfo, Report, kernel_infos, make_report, stage_text
 
 
@@ -48,10 +49,16 @@ class CompiledFunction(FirstPiece):
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if Switch.off and is_disabled():
             return self.original(*args, **kwargs)
-        for entry in self._candidates(args) if self._of_first else self._entries:
-            if entry.guard(*args, **kwargs):
-                break
-        else:
+        entry: CacheEntry | None = None
+        try:
+            for entry in self._candidates(args) if self._of_first else self._entries:
+                if entry.guard(*args, **kwargs):
+                    break
+            else:
+                entry = None
+        except Exception as error:  # noqa: BLE001  # a guard's: see there
+            entry = self.without_guards(error)
+        if entry is None:
             if active.levels and (spread := self._under_vmap(args, kwargs)) is not NotImplemented:
                 return spread
             entry = self._miss(args, kwargs)
@@ -237,8 +244,11 @@ def explain(fn: Any, **options: Any) -> Callable[..., Report]:
 _OPTIONS = ("activation_memory_budget", "verify")
 
 
+_ABSENT: Any = object()  # no function was given: the call makes a decorator
+
+
 def compile(
-    fn: Any = None,
+    fn: Any = _ABSENT,
     *,
     backend: Backend = None,
     mode: str | None = None,
@@ -247,7 +257,7 @@ def compile(
     options: dict[str, Any] | None = None,
 ) -> Any:
     """Compile a function, method, ``nn.Module``, :class:`GraphModule`, ``functools.partial`` or an object with ``__call__``;
-    without ``fn``, a decorator.
+    called with options alone, a decorator.
 
     ``backend``: None (Triton for CUDA tensors, C++ for CPU tensors), ``"triton"``, ``"cpp"``, ``"eager"``, ``"aot_eager"``
     or a callable ``backend(graph_module, example_inputs) -> callable``. ``mode``: ``"default"`` (or None),
@@ -264,7 +274,7 @@ def compile(
     if unknown := set(options or {}) - set(_OPTIONS):
         raise ValueError(f"unknown options {sorted(unknown)}; there are {' and '.join(_OPTIONS)}")
     chosen = Options(backend, mode or "default", fullgraph, dynamic, **(options or {}))
-    if fn is None:
+    if fn is _ABSENT:
         return functools.partial(_compile, options=chosen)
     return _compile(fn, chosen)
 

@@ -39,6 +39,8 @@ def register_backend(fn: Callable[..., Any] | None = None, *, name: str | None =
     """
     if fn is None:
         return functools.partial(register_backend, name=name)
+    if not callable(fn):
+        raise TypeError(f"a backend is a function, not {type(fn).__name__}")
     key = name or fn.__name__
     if key in _REGISTERED:
         raise ValueError(f"backend {key!r} is registered already")

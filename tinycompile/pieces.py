@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
-import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 
+from tinycompile.aot.saved import refusals, refuse
 from tinycompile.backends import Backend, generates_code, graph_device, lookup_backend, takes_halves
 from tinycompile.base import torch_private
 from tinycompile.base.artifacts import Artifacts
@@ -34,47 +34,19 @@ from tinycompile.compiler import CompiledGraph
 from tinycompile.eager import autocast
 from tinycompile.eager.custom_device import is_registered
 from tinycompile.entries import CacheEntry, OwnedEntry, by_first_argument, give, itself
+from tinycompile.faults import is_the_users, is_wrong_call, serial, tell_of_fault, uncompiled, write_artifacts
 from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
+from tinycompile.ir.requires_grad import asks_for_gradients
 from tinycompile.optimizer_step import compiled_step
+from tinycompile.options import Options
 from tinycompile.passes.draw import draw_in_kernels
 from tinycompile.passes.patterns_attention import recognise_attention
-from tinycompile.selfcheck.checked import Checked, Policy, check_policy
-from tinycompile.training import compile_training
+from tinycompile.selfcheck.checked import Checked
+from tinycompile.training import compile_training, compile_whole
 
-MODES = ("default", "reduce-overhead", "max-autotune")
 _FEW = 3  # entries that are tried one by one
-_serial = itertools.count()
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the decorator was given, checked: see :func:`tinycompile.compile`.
-
-    ``resume``: at a graph break, only the instruction that broke runs eagerly; else the whole frame does. ``force``: break
-    before these instructions (code object, index) too; for tests."""
-
-    backend: Backend = None
-    mode: str = "default"
-    fullgraph: bool = False
-    dynamic: bool | None = None
-    activation_memory_budget: float = 1.0
-    verify: Policy = None
-    resume: bool = True
-    force: Callable[[CodeType, int], bool] | None = None
-
-    def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}")
-        if not isinstance(self.fullgraph, bool):
-            raise TypeError(f"fullgraph must be True or False, not {self.fullgraph!r}")
-        if self.dynamic is not None and not isinstance(self.dynamic, bool):
-            raise TypeError(f"dynamic must be None, True or False, not {self.dynamic!r}")
-        if not 0 <= self.activation_memory_budget <= 1:
-            raise ValueError(f"activation_memory_budget must be between 0 and 1, not {self.activation_memory_budget!r}")
-        check_policy(self.verify)
-        lookup_backend(self.backend)  # an unknown name is an error where it was written, not at the first call
 
 
 class Piece:
@@ -117,10 +89,21 @@ class Piece:
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         """The entry whose guards hold, compiled if there is none."""
-        for entry in self._candidates(args) if self._of_first else self._entries:
-            if entry.guard(*args, **kwargs):
-                return entry
-        return self._miss(args, kwargs)
+        try:
+            for entry in self._candidates(args) if self._of_first else self._entries:
+                if entry.guard(*args, **kwargs):
+                    return entry
+            return self._miss(args, kwargs)
+        except Exception as error:  # noqa: BLE001  # a guard's: see there
+            return self.without_guards(error)
+
+    def without_guards(self, error: Exception) -> CacheEntry:
+        """What runs eagerly where a guard itself failed; what is meant for the user is raised."""
+        if config.on_error == "raise" or is_the_users(error) or is_wrong_call(error):
+            raise error
+        entry = uncompiled(self.__name__, self.start().function.__code__, self.eagerly, error)
+        self._keep((entry,))
+        return entry
 
     def _candidates(self, args: tuple[Any, ...]) -> tuple[CacheEntry, ...]:
         """The entries to try: of many modules' code, that of the first argument. (A miss looks at all again.)"""
@@ -198,6 +181,17 @@ class Piece:
     # -- compiling -------------------------------------------------------------------------------------------------------
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
+        """A new entry; one that runs eagerly where we fail outside what ``_compiled`` itself looks after."""
+        try:
+            return self._compiled(args, kwargs)
+        except Exception as error:
+            if config.on_error == "raise" or is_the_users(error):
+                raise
+            entry = uncompiled(self.__name__, self.start().function.__code__, self.eagerly, error)
+            self._keep((*self._entries, entry))
+            return entry
+
+    def _compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         kin = self._kin(args, kwargs)
         if kin:
             reason = kin[0].captured.explain_failure(args, kwargs)
@@ -220,7 +214,7 @@ class Piece:
             raise GraphBreakError("\n".join(str(b) for b in captured.breaks))
         for b in captured.breaks:
             if b.id == "internal-error":
-                self._tell_of_error(entry, b.reason, f"what failed, at {b.location}, runs eagerly")
+                tell_of_fault(self.__name__, entry.artifacts, b.reason, f"what failed, at {b.location}, runs eagerly")
         entry.captured = captured.guarded_for(entry.compiled.aligned_inputs if entry.compiled else ()).released()
         entry.guard = entry.captured.guard
         entry.artifacts["1_guards.py"] = entry.captured.guard_source
@@ -230,7 +224,7 @@ class Piece:
             kept = entry if owner is None else give(entry, owner, self.eagerly, self._gone)
             self._keep((kept, *self._entries))
         if config.dump_dir:
-            _write_artifacts(entry, Path(config.dump_dir) / f"{next(_serial):03d}_{self.__name__}")
+            write_artifacts(entry.artifacts, Path(config.dump_dir) / f"{next(serial):03d}_{self.__name__}")
         return entry
 
     def _capture_options(self, kin: Sequence[CacheEntry]) -> CaptureOptions:
@@ -249,7 +243,8 @@ class Piece:
         artifacts["1_python.py"] = captured.python
         return CacheEntry(_not_yet, self.eagerly, captured, None, artifacts, times)
 
-    def _fill(self, entry: CacheEntry, graph: Graph, captured: Captured) -> None:
+    def _fill(self, entry: CacheEntry, whole: Graph, captured: Captured) -> None:
+        graph = whole
         stop = None if captured.place is None else self.stop_at(captured.place)
         if not captured.calls_graph:
             entry.run, entry.stop = captured.bind(_no_graph), stop
@@ -257,19 +252,31 @@ class Piece:
         if generates_code(self.options.backend) and not config.fallback_random:
             graph = draw_in_kernels(graph if any(captured.inputs_require_grad) else recognise_attention(graph))
         given = captured.example_inputs, captured.inputs_require_grad
-        compiled = self._compile_graph(graph, *given, entry.artifacts, self.options.backend)
+        later = captured.overwritten
+        compiled = self._compile_graph(graph, *given, entry.artifacts, self.options.backend, later)
         if self.options.verify is not None and compiled.source is not None:
-            eager = functools.partial(self._compile_graph, graph, (), given[1], Artifacts(), "eager")
+            eager = functools.partial(self._compile_graph, graph, (), given[1], Artifacts(), "eager", later)
             checked = Checked(compiled, graph, self.options.verify, lambda: eager().call)
             compiled = replace(compiled, call=checked)
+        attached = torch.is_grad_enabled() and not asks_for_gradients(whole)
+        if attached and (refused := refusals(whole, given[1], captured.edits)):
+            compiled = replace(compiled, call=refuse(compiled.call, refused))
         entry.compiled = compiled
         entry.times.update(compiled.times)
         entry.run, entry.stop = captured.bind(compiled.call), stop
 
     def _compile_graph(
-        self, graph: Graph, inputs: Sequence[Any], require_grad: Sequence[bool], artifacts: Artifacts, backend: Backend
+        self,
+        graph: Graph,
+        inputs: Sequence[Any],
+        require_grad: Sequence[bool],
+        artifacts: Artifacts,
+        backend: Backend,
+        overwritten: frozenset[int],
     ) -> CompiledGraph:
         compile_one = lookup_backend(backend, mode=self.options.mode)
+        if asks_for_gradients(graph):
+            return compile_whole(graph, inputs, compile_one, artifacts)
         ours_follows = is_registered(graph_device(graph))  # our tape: torch has no tensors there for its own
         if ours_follows or not (any(require_grad) and torch.is_grad_enabled()):
             return compile_one(graph, inputs, artifacts)
@@ -281,33 +288,21 @@ class Piece:
             artifacts,
             budget=self.options.activation_memory_budget,
             joint=takes_halves(backend),
+            overwritten=overwritten,
         )
 
     def _internal_error(self, entry: CacheEntry, error: Exception) -> None:
         if config.on_error == "raise":
             raise error
-        self._tell_of_error(entry, f"{type(error).__name__}: {error}", "it runs eagerly")
-
-    def _tell_of_error(self, entry: CacheEntry, what: str, then: str) -> None:
-        """One warning, with the folder of what was made until then."""
-        folder = _write_artifacts(entry, Path(tempfile.gettempdir()) / f"tinycompile-error-{os.getpid()}-{next(_serial)}")
-        where = f"Artifacts: {folder}" if folder else "Its artifacts could not be written"
-        warn(f"tinycompile failed on {self.__name__} ({what}); {then}. {where}")
+        entry.run, entry.compiled, entry.stop = self.eagerly, None, None
+        entry.artifacts["error.txt"] = "".join(traceback.format_exception(error))
+        tell_of_fault(self.__name__, entry.artifacts, f"{type(error).__name__}: {error}", "it runs eagerly")
 
     def _log_capture(self, captured: Captured) -> None:
         for b in captured.breaks:
             log("breaks", str(b))
         if captured.graph is not None:
             log("graph", print_graph(captured.graph))
-
-
-def _write_artifacts(entry: CacheEntry, folder: Path) -> Path | None:
-    """Write them for people; a folder that can't be written is one warning, not the user's problem."""
-    try:
-        return entry.artifacts.write(folder)
-    except OSError as error:
-        warn_once(f"artifacts can't be written to {folder.parent}: {error}")
-        return None
 
 
 def _not_yet(*_: Any, **__: Any) -> bool:

@@ -2,6 +2,8 @@
 graph.
 
 Graph -> differentiate -> joint Graph -> optimize -> partition -> forward Graph, backward Graph -> compile each -> attach
+
+A graph that asks for gradients within it, as a whole training step does, stays one graph: its backward is written out in it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from tinycompile.aot.joint import Joint, UntreatableError, differentiate
 from tinycompile.aot.partition import Split, partition
 from tinycompile.aot.replay import attach_replay, pull_back
 from tinycompile.aot.second import draws_differentiably, gradient_graph
+from tinycompile.aot.whole import inline_backward
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.logs import log
@@ -46,31 +49,45 @@ def compile_training(
     *,
     budget: float = 1.0,
     joint: bool = True,
+    overwritten: frozenset[int] = frozenset(),
 ) -> CompiledGraph:
     """Compile a graph and its backward, and attach both to torch's autograd as one node.
 
     ``wanted``: which placeholders require grad. ``budget``: see :func:`~tinycompile.aot.partition.partition`. ``joint``
     False: for backends that take the captured graph itself; the backward then replays it, as it does for a graph that the
-    joint stage can't treat.
+    joint stage can't treat. ``overwritten``: inputs that the caller writes to when the graph has run.
     """
     flags = outputs_require_grad(graph, wanted)
     if not any(flags):
         compiled = compile_one(graph, inputs, artifacts)
-        if compiled.source is None:
+        if compiled.source is None and not any(written(n) for n in graph.nodes):  # a leaf can be written without gradients only
             return compiled
         # Library calls and views must not hang on the inputs: the graph cuts the tape later.
         return replace(compiled, call=torch.no_grad()(compiled.call))
     if joint:
         try:
-            return _compile_halves(graph, inputs, wanted, flags, compile_one, artifacts, budget)
+            return _compile_halves(graph, inputs, wanted, flags, compile_one, artifacts, budget, overwritten)
         except UntreatableError as reason:
             log("graph", f"{graph.name}: the backward replays the graph, for {reason}")
     compiled = compile_one(graph, inputs, artifacts)
     aliases = compiled.source.aliases if compiled.source is not None else ()
     changed = {r.name for n in graph.nodes for r in written(n)}
-    kept = [p.name in changed for p in graph.placeholders]
+    kept = [p.name in changed or i in overwritten for i, p in enumerate(graph.placeholders)]
     replay = functools.partial(_replay, without_writes(graph))
     return replace(compiled, call=attach_replay(compiled.call, replay, flags, aliases, kept))
+
+
+def compile_whole(graph: Graph, inputs: Sequence[Any], compile_one: CompileFn, artifacts: Artifacts) -> CompiledGraph:
+    """Compile a graph in which gradients are asked for: a training step. Nothing of it is left to torch's autograd."""
+    start = time.perf_counter()
+    joint = inline_backward(recognise_attention(graph))
+    if config.verify_ir:
+        verify_graph(joint)
+    spent = time.perf_counter() - start
+    compiled = compile_one(joint, inputs, artifacts)
+    artifacts["1_graph.py"] = print_graph(graph)
+    artifacts.lazy("2_joint.py", lambda: print_graph(joint))
+    return replace(compiled, call=torch.no_grad()(compiled.call), times={"aot": spent, **compiled.times})
 
 
 def _compile_halves(
@@ -81,6 +98,7 @@ def _compile_halves(
     compile_one: CompileFn,
     artifacts: Artifacts,
     budget: float,
+    overwritten: frozenset[int],
 ) -> CompiledGraph:
     start = time.perf_counter()
     known = recognise_attention(graph)
@@ -92,7 +110,8 @@ def _compile_halves(
     derived, drawn, reread = gradient_graph(joint)  # before the passes, which drop detach
     joint = replace(joint, graph=optimize(joint.graph, joint=True))
     plain = known is graph
-    split = partition(joint, budget, drawn, frozenset(range(joint.primals)) if joint.opaque or not plain else reread)
+    every = frozenset(range(joint.primals))
+    split = partition(joint, budget, drawn, every if joint.opaque or not plain else reread, overwritten)
     spent = time.perf_counter() - start
     artifacts["1_graph.py"] = print_graph(graph)
     artifacts.lazy("2_joint.py", lambda: print_graph(joint.graph))

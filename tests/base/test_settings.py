@@ -36,11 +36,13 @@ def test_the_environment_gives_the_defaults(monkeypatch: pytest.MonkeyPatch) -> 
     assert Config().log == CHANNELS
 
 
-def test_a_wrong_channel_in_the_environment_is_named() -> None:
-    code = "import tinycompile.base.config"
-    env = {"TINYCOMPILE_LOG": "grpah", "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode and "grpah" in done.stderr and "guards" in done.stderr
+def test_wrong_words_in_the_environment_are_named_and_not_heeded() -> None:
+    code = "from tinycompile.base.config import config; print(sorted(config.log), config.on_error)"
+    env = {"TINYCOMPILE_LOG": "grpah,guards", "TINYCOMPILE_ON_ERROR": "rise", "PATH": ""}
+    env["PYTHONPATH"] = str(Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "['guards'] eager"
+    assert "grpah" in done.stderr and "fusion" in done.stderr and "'rise'" in done.stderr
 
 
 @pytest.mark.parametrize(

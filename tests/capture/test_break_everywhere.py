@@ -20,7 +20,7 @@ from tests.capture.test_corpus import same
 from tests.capture.test_resumed import observed as everything
 from tinycompile.api import CompiledFunction
 from tinycompile.capture.bytecode import decode
-from tinycompile.pieces import Options
+from tinycompile.options import Options
 
 pytestmark = pytest.mark.pure
 FULL = os.environ.get("TINYCOMPILE_TESTS") == "full"

@@ -64,16 +64,10 @@ def printing(x):
     return x
 
 
-@breaks("input-mutation", lambda: (torch.ones(4, requires_grad=True).clone(),))
-def input_with_a_gradient_in_place(x):
+@breaks("input-mutation", lambda: (torch.ones(4, requires_grad=True),))
+def leaf_with_a_gradient_in_place(x):
     x += 1
     return x
-
-
-@breaks("input-mutation")
-def view_of_a_written_input(x):
-    x.mul_(2)
-    return x[1:]
 
 
 @breaks("input-mutation", lambda: (lambda t: (t, t[1:]))(torch.ones(4)))
@@ -89,22 +83,36 @@ def expanded_input(x):
 
 
 @breaks("input-mutation")
-def view_of_input_in_place(x):
-    x.view(-1).add_(1)
+def written_with_what_overlaps_it(x):
+    x[1:] += x[:-1]
+    return x
+
+
+@breaks("input-mutation", lambda: (torch.ones(4, requires_grad=True).clone(),))
+def one_of_several_views_in_place(x):
+    x.chunk(2)[0].add_(1)
+    return x
+
+
+@breaks("input-mutation", lambda: (torch.ones(4, requires_grad=True).clone(),))
+def view_made_without_gradients_in_place(x):
+    with torch.no_grad():
+        v = x[:2]
+    v.mul_(2)
     return x
 
 
 @breaks("input-mutation")
-def base_of_live_view(x):
+def base_of_an_unknown_view(x):
     y = x * 2
-    v = y.view(2, 2)
+    v = y.as_strided((2,), (2,))
     y.add_(1)
     return y, v
 
 
 @breaks("input-mutation")
-def out_argument(x):
-    y = torch.empty(4)
+def out_argument_of_another_shape(x):
+    y = torch.empty(3)
     return torch.add(x, 1, out=y)
 
 
@@ -118,7 +126,7 @@ def deleted_global(x):
 
 @breaks("side-effect")
 def attribute_of_a_tensor(x):
-    x.grad = None
+    x.note = None
     return x
 
 

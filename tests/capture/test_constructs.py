@@ -22,7 +22,7 @@ from tests.capture.constructs import (  # noqa: F401
 from tests.capture.constructs.compare import alike, observed
 from tests.capture.constructs.registry import CASES
 from tinycompile.api import CompiledFunction
-from tinycompile.pieces import Options
+from tinycompile.options import Options
 
 pytestmark = pytest.mark.pure
 

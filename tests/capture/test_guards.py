@@ -10,7 +10,7 @@ from torch import nn
 from tinycompile.api import CompiledFunction
 from tinycompile.capture.frame import capture
 from tinycompile.ir.interpreter import run_graph
-from tinycompile.pieces import Options
+from tinycompile.options import Options
 
 pytestmark = pytest.mark.pure
 

@@ -16,7 +16,7 @@ import torch
 from tests.capture.breaking import Box
 from tests.capture.test_corpus import same
 from tinycompile.api import CompiledFunction
-from tinycompile.pieces import Options
+from tinycompile.options import Options
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies

@@ -19,7 +19,7 @@ from tests.capture.breaking import CASES, Box
 from tests.capture.test_corpus import same
 from tinycompile.api import CompiledFunction
 from tinycompile.base.errors import GraphBreakError
-from tinycompile.pieces import Options
+from tinycompile.options import Options
 
 pytestmark = pytest.mark.pure
 

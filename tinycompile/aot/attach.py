@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tinycompile.aot.partition import Split
+from tinycompile.aot.saved import edited_message
 from tinycompile.base import torch_private
 from tinycompile.base.errors import InternalError
 from tinycompile.base.expr import Expr
@@ -192,11 +193,4 @@ def _check_versions(inputs: Sequence[torch.Tensor], versions: Sequence[int]) -> 
     """Raise torch's error for an input that was edited since the forward."""
     for x, version in zip(inputs, versions, strict=True):
         if x._version != version:
-            raise RuntimeError(_EDITED.format(kind=x.type(), shape=list(x.shape), now=x._version, then=version))
-
-
-_EDITED = (
-    "one of the variables needed for gradient computation has been modified by an inplace operation: [{kind} {shape}] is at "
-    "version {now}; expected version {then} instead. Hint: enable anomaly detection to find the operation that failed to "
-    "compute its gradient, with torch.autograd.set_detect_anomaly(True)."
-)
+            raise RuntimeError(edited_message(x.type(), x.shape, x._version, version))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,12 +13,17 @@ from typing import Any, Literal
 CHANNELS: frozenset[str] = frozenset({"graph", "guards", "breaks", "fusion", "kernels", "recompiles", "cache", "verify"})
 
 
+def _unheeded(variable: str, what: str) -> None:
+    """A wrong word in the environment is no reason to fail an import."""
+    warnings.warn(f"{variable} names {what}: it is not heeded", stacklevel=2)
+
+
 def _channels() -> frozenset[str]:
     """``TINYCOMPILE_LOG``: names separated by commas, or ``all``."""
     named = frozenset(filter(None, (part.strip() for part in os.environ.get("TINYCOMPILE_LOG", "").split(","))))
     if unknown := named - CHANNELS - {"all"}:
-        raise ValueError(f"TINYCOMPILE_LOG names unknown channels {sorted(unknown)}; there are {sorted(CHANNELS)} and all")
-    return CHANNELS if "all" in named else named
+        _unheeded("TINYCOMPILE_LOG", f"unknown channels {sorted(unknown)}; there are {sorted(CHANNELS)} and all")
+    return CHANNELS if "all" in named else named & CHANNELS
 
 
 def _cache_dir() -> str:
@@ -25,7 +31,11 @@ def _cache_dir() -> str:
 
 
 def _on_error() -> Any:
-    return os.environ.get("TINYCOMPILE_ON_ERROR") or "eager"
+    named = os.environ.get("TINYCOMPILE_ON_ERROR") or "eager"
+    if named in ("eager", "raise"):
+        return named
+    _unheeded("TINYCOMPILE_ON_ERROR", f"{named!r}; there are 'eager' and 'raise'")
+    return "eager"
 
 
 def _verify() -> bool:

@@ -28,8 +28,8 @@ _ALL = (
     ),
     BreakKind(
         "input-mutation",
-        "A tensor that came from outside, or that others view, was written in place",
-        "a graph writes to what it made and nothing views, and to plain inputs without gradients that share no memory",
+        "A tensor was written in place in a way that can't be captured",
+        "a graph writes to what it made, to plain inputs, and through views; not to what overlaps, nor where torch refuses",
         "Write `x = x + y` instead of `x += y`, or clone first.",
     ),
     BreakKind(
@@ -41,8 +41,14 @@ _ALL = (
     BreakKind(
         "optimizer",
         "A step of an optimizer",
-        "it has kernels of its own, which update all parameters in a few launches",
-        "Nothing is lost: the step is compiled, and so is what comes before and after it.",
+        "formulas are known for torch's SGD, Adam and AdamW, without closures, hooks and settings that move it to the device",
+        "Nothing is lost: what can be compiled of the step is compiled apart, and so is what comes before and after it.",
+    ),
+    BreakKind(
+        "backward",
+        "A backward that can't be a part of the graph",
+        "torch's engine runs it: it creates a graph, or leaves one that is used outside, or goes on outside the graph",
+        "Call backward() once, on what this function computed, and return tensors that are detached or whose backward was run.",
     ),
     BreakKind(
         "print",

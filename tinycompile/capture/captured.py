@@ -14,8 +14,9 @@ import torch
 from tinycompile.base.errors import InternalError
 from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture.breaks import Break
-from tinycompile.capture.guard_code import CompiledGuards
+from tinycompile.capture.guard_code import CompiledGuards, no_guards
 from tinycompile.capture.resume import Place
+from tinycompile.ir.effects import EditedValue
 from tinycompile.ir.graph import Graph
 
 _VARYING = (int, float, complex, str, bytes)
@@ -92,9 +93,10 @@ class Captured:
 
     ``guard`` has the function's own parameters, and is compiled when first asked for. ``bind(graph_fn)`` gives the rebuilt
     function, whose source is ``python``; ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``:
-    whether each input's data starts at a multiple of 16 bytes (guarded). ``calls_graph``: whether the rebuilt function
-    needs it. ``redo_on_error``: an error of the graph may be one that the program catches. ``identities``: arguments
-    guarded to be these very objects. ``owner``: the module with which the code should die."""
+    whether each input's data starts at a multiple of 16 bytes (guarded). ``overwritten``: the inputs that the rebuilt function
+    writes to behind the graph. ``edits``: values of the graph that were in memory which was written to later. ``calls_graph``:
+    whether the rebuilt function needs it. ``redo_on_error``: an error of the graph may be one that the program catches.
+    ``identities``: arguments guarded to be these very objects. ``owner``: the module with which the code should die."""
 
     graph: Graph | None
     python: str
@@ -103,6 +105,8 @@ class Captured:
     example_inputs: tuple[Any, ...]
     inputs_require_grad: tuple[bool, ...]
     input_aligned: tuple[bool, ...]
+    overwritten: frozenset[int]
+    edits: tuple[EditedValue, ...]
     shapes_seen: Mapping[str, tuple[int, ...]]
     constants_seen: Mapping[str, Any]
     code: CodeType
@@ -185,6 +189,33 @@ class Captured:
     def bytecode(self) -> str:
         """CPython's listing of the function."""
         return dis.Bytecode(self.code).dis()
+
+
+def uncaptured(code: CodeType, reason: Break) -> Captured:
+    """Stands for a capture that failed: for any arguments there is no graph."""
+    return Captured(
+        graph=None,
+        python="",
+        breaks=(reason,),
+        size_hints={},
+        example_inputs=(),
+        inputs_require_grad=(),
+        input_aligned=(),
+        overwritten=frozenset(),
+        edits=(),
+        shapes_seen={},
+        constants_seen={},
+        code=code,
+        env=ShapeEnv(),
+        place=None,
+        calls_graph=False,
+        redo_on_error=False,
+        identities={},
+        owner=None,
+        _bind=_released,
+        _compile_guards=lambda relied_on: no_guards(),
+        _forget=_released,
+    )
 
 
 def _released(*_: Any) -> Any:

@@ -6,14 +6,17 @@ into them, and the rebuilt code counts their versions up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
+from tinycompile.capture.apart import Apart, clash, place
 from tinycompile.capture.breaks import NotRebuildable
-from tinycompile.capture.sources import Held
+from tinycompile.capture.gradients import Gradients
+from tinycompile.capture.sources import Attr, Computed, Held, Item, Source
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import is_pythons_own
 from tinycompile.capture.values.function import Cell
@@ -24,9 +27,11 @@ from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.capture.values.unread import Unread
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
-from tinycompile.ir.effects import COPY
+from tinycompile.eager.optimizer_inputs import StepInputs
+from tinycompile.ir.effects import COPY, EditedValue
 from tinycompile.ir.graph import Location, Ref
 from tinycompile.ops.record import OPS, View
 
@@ -38,13 +43,17 @@ if TYPE_CHECKING:
 Entry = Value | Lazy
 
 
-@dataclass(frozen=True)
+@dataclass
 class Write:
-    """A tensor from outside that is written: ``before`` is its value at the beginning; its ``fake`` is that at the end."""
+    """A tensor from outside that is written: ``before`` is its value at the beginning; its ``fake`` is that at the end.
+
+    ``tracked``: its history changes too, so torch writes it, behind the graph. ``counted``: its version goes up."""
 
     target: TensorValue
     before: FakeTensor
     location: Location
+    tracked: bool = False
+    counted: bool = False
 
 
 class Effects:
@@ -55,29 +64,55 @@ class Effects:
         self._globals: dict[tuple[int, str], tuple[Held, str, Value]] = {}
 
         self._written: dict[int, Write] = {}  # by id: tensors from outside that were written in place
+        self.gradients = Gradients()
+        self.calls: dict[str, str] = {}  # statements of the rebuilt code's own, by what they are about
+        self._edits: dict[str, tuple[frozenset[str], int]] = {}  # by node: see ``EditedValue``
         self.reborn: set[tuple[int, str]] = set()  # attributes, by id of their object, that were deleted and set again
 
     def __bool__(self) -> bool:
-        return bool(self._changed or self._globals or self._written)
+        return bool(self._changed or self._globals or self._written or self.gradients.slots)
 
     @property
     def count(self) -> int:
         """How many things were changed so far."""
-        return len(self._changed) + len(self._globals) + len(self._written)
+        return len(self._changed) + len(self._globals) + len(self._written) + len(self.gradients.slots)
 
     # --- collecting ---
 
     def touch(self, value: Value) -> None:
         """Called before a Value is changed."""
         if value.source is not None and id(value) not in self._changed:
-            before = value.items.copy() if isinstance(value, (ListValue, DictValue, SetValue)) else None
-            self._changed[id(value)] = value, before
+            known = isinstance(value, (ListValue, DictValue, SetValue)) and not _is_unread(value)
+            self._changed[id(value)] = value, value.items.copy() if known else None  # type: ignore[attr-defined]
 
-    def write(self, tr: Tracer, target: TensorValue) -> None:
+    def write(self, tr: Tracer, target: TensorValue, tracked: bool, counted: bool) -> None:
         """Called before a tensor from outside takes over new data; what can't be done in the end is done by leaving here."""
-        if id(target) not in self._written:
-            self._written[id(target)] = Write(target, target.fake, tr.location())
+        found = self._written.get(id(target))
+        if found is None:
+            found = self._written[id(target)] = Write(target, target.fake, tr.location())
             tr.births.setdefault(id(target), (target, tr.frames[0].count))
+        found.tracked |= tracked
+        found.counted |= counted
+
+    def note_edit(self, contents: Sequence[FakeTensor], by: frozenset[str], version: int) -> None:
+        """Called before a tensor's memory takes over new data."""
+        for fake in contents:
+            if type(fake) is FakeTensor:
+                self._edits.setdefault(fake.ref.name, (by, version))
+
+    def edits(self, names: Mapping[str, str]) -> tuple[EditedValue, ...]:
+        """Values that were in memory which was written to later; ``names``: the graph's own."""
+        return tuple(
+            EditedValue(names[content], frozenset(map(names.__getitem__, by)), version)
+            for content, (by, version) in self._edits.items()
+        )
+
+    def rewrites(self, view: TensorValue) -> bool:
+        """Whether a tensor views one from outside that is written: the rebuilt code makes such views of the written tensor."""
+        owner = view
+        while owner.view is not None:
+            owner = owner.view.base
+        return owner is not view and id(owner) in self._written
 
     def set_global(self, of: Held, name: str, value: Value) -> None:
         """Assignment to a global variable."""
@@ -93,7 +128,9 @@ class Effects:
     def parts(self) -> Iterator[Entry]:
         """Every Value that the replay mentions."""
         for value, _ in self._changed.values():
-            if isinstance(value, ListValue):
+            if _is_unread(value):
+                yield from (v for _, args in value.pending for v in args)
+            elif isinstance(value, ListValue):
                 yield from value.items
             elif isinstance(value, DictValue):
                 yield from (v for _, v in value.items.values())
@@ -104,12 +141,18 @@ class Effects:
             elif isinstance(value, ObjectValue):
                 yield from (v for v in value.shadow.values() if v is not DELETED)
         yield from (value for _, _, value in self._globals.values())
+        yield from self.gradients.parts()
 
     def replay(self, rebuilder: Rebuilder) -> list[str]:
         """Statements that bring everything to its end state."""
         lines: list[str] = []
         for value, before in self._changed.values():
             name = rebuilder.expr(value)
+            if isinstance(value, Unread):
+                if value.is_unread:
+                    lines += _replay_additions(rebuilder, name, value)
+                    continue
+                before = value.before if before is None else before
             if isinstance(value, ListValue):
                 lines += _replay_list(rebuilder, name, value, before)
             elif isinstance(value, DictValue):
@@ -125,12 +168,14 @@ class Effects:
                 )
             elif isinstance(value, ObjectValue):
                 lines += self._replay_object(rebuilder, name, value)
-        versioned = [w.target for w in self._written.values() if not w.target.obj.is_inference()]
+        written = self._written.values()
+        versioned = [w.target for w in written if w.counted and not w.tracked and not w.target.obj.is_inference()]
         if versioned:
             count_up = rebuilder.held(torch.autograd.graph.increment_version, "increment_version")
             lines.append(f"{count_up}([{', '.join(map(rebuilder.expr, versioned))}])")
+        lines += [self._copy(rebuilder, w) for w in written if w.tracked]
         lines += [f"{of.name}[{name!r}] = {rebuilder.expr(value)}" for of, name, value in self._globals.values()]
-        return lines
+        return [*lines, *self.gradients.replay(rebuilder), *self.calls.values()]
 
     def _replay_object(self, rebuilder: Rebuilder, name: str, value: ObjectValue) -> list[str]:
         """Attributes as they are at the end. What the program's own ``__setattr__`` did has been followed: it is not called."""
@@ -147,53 +192,78 @@ class Effects:
             )
         return lines
 
+    @staticmethod
+    def _copy(rebuilder: Rebuilder, write: Write) -> str:
+        """torch copies the data that the graph computed, for that gives the tensor the data's history."""
+        tr, target = rebuilder.tr, write.target
+        tr.builder.location = write.location
+        fake = dispatcher.call("clone", target.fake) if _is_input(tr, target.fake.ref) else target.fake
+        return f"{rebuilder.expr(target)}.copy_({rebuilder.expr(TensorValue(fake, torch.Tensor, target.requires_grad))})"
+
     @property
     def writes(self) -> bool:
         """Whether the graph writes to tensors from outside."""
-        return bool(self._written)
+        return any(not w.tracked for w in self._written.values())
+
+    def copied_into(self, inputs: Sequence[Input]) -> frozenset[int]:
+        """Positions of the inputs that torch writes to behind the graph."""
+        tracked = {id(w.target.obj) for w in self._written.values() if w.tracked}
+        return frozenset(i for i, given in enumerate(inputs) if id(given.value) in tracked)
 
     def record_writes(self, tr: Tracer) -> None:
         """The graph's last nodes: each written tensor takes over its data. What another write could change is copied before."""
-        data = []
-        for write in self._written.values():
+        data, untracked = [], [w for w in self._written.values() if not w.tracked]
+        for write in untracked:
             tr.builder.location = write.location
             fake = write.target.fake
             data.append(dispatcher.call("clone", fake) if _is_input(tr, fake.ref) else fake)
-        for write, fake in zip(self._written.values(), data, strict=True):
+        for write, fake in zip(untracked, data, strict=True):
             tr.builder.location = write.location
             tr.builder.extern(COPY, (write.before, fake), {}, write.before.meta)
 
     def check_views(self, outputs: Sequence[TensorValue]) -> None:
-        """No view of a written tensor may leave the graph: it would be one of the graph's data."""
+        """No view of a written tensor may leave the graph: it would be one of the graph's data. What capture knows as a view
+        is made by the rebuilt code; others are left here."""
         for target in (w.target for w in self._written.values()):
             if any(t.memory is target.memory for t in outputs):
                 raise NotRebuildable(
                     target, f"a view of {target.describe()}, which is written, is used outside", "input-mutation"
                 )
 
-    @staticmethod
-    def _guard_separate(tr: Tracer, target: TensorValue, other: Input) -> None:
-        if not separate(target.obj, other.value):
-            what = f"{target.describe()} is written, and shares memory with {other.source.label}"
-            raise NotRebuildable(target, what, "input-mutation")
-        assert target.source is not None
-        if not (isinstance(target.source, Held) and isinstance(other.source, Held)):
-            helper = tr.guards.hold(separate, "separate")
-            label = f"{target.source.label} and {other.source.label} share no memory"
-            tr.guards.check(f"{helper.name}({target.source.text}, {other.source.text})", label)
-
     def guard_distinct(self, tr: Tracer) -> None:
         """What was changed is no other object that was read, and what was written shares no memory with another input."""
-        for target in (w.target for w in self._written.values()):
-            for given in tr.inputs:
-                if isinstance(given.value, torch.Tensor) and given.source != target.source:
-                    self._guard_separate(tr, target, given)
+        if self._written:
+            self._guard_separate(tr)
         for value, _ in self._changed.values():
             for other in tr.objects_seen():
                 known = isinstance(value.source, Held) and isinstance(other.source, Held)
                 if other is not value and type(other) is type(value) and not known and other.source is not None:
                     assert value.source is not None
                     tr.guards.check(f"{value.source.text} is not {other.source.text}", "which objects are one")
+
+
+    def _guard_separate(self, tr: Tracer) -> None:
+        written = {w.target.source: w.target for w in self._written.values()}
+        given = [i for i in tr.inputs if isinstance(i.value, torch.Tensor) and not isinstance(i.source, Computed)]
+        found = clash([place(at, i.value, i.source in written) for at, i in enumerate(given)])
+        if found is not None:
+            target, other = (given[at].source for at in found)
+            what = f"{written[target].describe()} is written, and shares memory with {other.label}"
+            raise NotRebuildable(written[target], what, "input-mutation")
+        held = [(i.value, i.source in written) for i in given if isinstance(i.source, Held)]
+        states = [(*state, i.source in written) for i in given if (state := _state_of(i.source)) is not None]
+        loose = [i.source for i in given if not isinstance(i.source, Held) and _state_of(i.source) is None]
+        flags = [source in written for source in loose]
+        if any(flags) or (loose and any(w for *_, w in (*held, *states))):
+            guard, texts = tr.guards.hold(Apart(held, states, flags), "apart"), ", ".join(s.text for s in loose)
+            labels = ", ".join(s.label for s in written if s is not None)
+            tr.guards.check(f"{guard.name}.holds(({texts},))", f"{labels} share no memory with other inputs")
+
+
+def _state_of(source: Source) -> tuple[StepInputs, int] | None:
+    """The optimizer's step, and which of its states, if a source names one."""
+    where = source.of.of if isinstance(source, Item) and isinstance(source.of, Attr) else None
+    return (where.value, source.key) if isinstance(where, Held) and isinstance(where.value, StepInputs) else None  # type: ignore[attr-defined]
 
 
 def _is_input(tr: Tracer, ref: Ref) -> bool:
@@ -204,17 +274,28 @@ def _is_input(tr: Tracer, ref: Ref) -> bool:
     return node.kind == "placeholder"
 
 
-def separate(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors share no memory, to be on the safe side: whether their storages differ."""
-    return a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr()
-
-
 def _caller(rebuilder: Rebuilder, name: str, value: ListValue | DictValue | SetValue) -> Callable[..., str]:
     """How to call a method that changes a container: in a class of the program's, past what that defines itself."""
     if value.holder is None:
         return lambda method, *args: f"{name}.{method}({', '.join(args)})"
     kind = rebuilder.held(value.cls, value.cls.__name__)
     return lambda method, *args: f"{kind}.{method}({', '.join((name, *args))})"
+
+
+def _is_unread(value: Value) -> TypeGuard[Unread]:
+    return isinstance(value, Unread) and value.is_unread
+
+
+def _replay_additions(rebuilder: Rebuilder, name: str, value: Any) -> list[str]:
+    """The calls that added something, in their order; appends in a row are one ``extend``."""
+    call, lines = _caller(rebuilder, name, value), list[str]()
+    for method, calls in itertools.groupby(value.pending, key=lambda p: p[0]):
+        texts = [[rebuilder.expr(v) for v in args] for _, args in calls]
+        if method == "append":
+            lines.append(call("extend", f"[{', '.join(item for item, in texts)}]"))
+        else:
+            lines += [call(method, *args) for args in texts]
+    return lines
 
 
 def _replay_list(rebuilder: Rebuilder, name: str, value: ListValue, before: list[Entry]) -> list[str]:

@@ -26,6 +26,7 @@ from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.values.function import Cell
 from tinycompile.eager.autocast import run_outside
 from tinycompile.eager.fake import tracing
+from tinycompile.ir.effects import EditedValue
 from tinycompile.ir.graph import Graph, Location
 
 
@@ -65,6 +66,9 @@ def _stopped(broken: _Attempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -
             for obj, source in broken.tr.guards.odd:  # why the graph ends here
                 if is_argument(source):
                     guard_kind(attempt.tr, obj, source)
+            for label, reason in broken.tr.guards.reasons:
+                held = attempt.tr.guards.hold(reason, "reason")
+                attempt.tr.guards.check(f"{held.name}.lasts()", label)
             return attempt
         attempt.release()
         earlier = attempt.leave_at
@@ -83,6 +87,8 @@ class _Attempt:
         self.frame: Frame | None = None
         self.graph: Graph | None = None
         self.result = ""
+        self.ending = False  # whether all of the program has been followed: what fails from here on is ours
+        self.edits: tuple[EditedValue, ...] = ()
         self.place: Place | None = None
         self.breaks: tuple[Break, ...] = ()
         self.callee_broke = False
@@ -95,7 +101,9 @@ class _Attempt:
             try:
                 guard_modes(tr)
                 self.frame = self.start.frame(tr, args, kwargs)
-                if run_outermost(tr, self.frame, stop):
+                returned = run_outermost(tr, self.frame, stop)
+                self.ending = True
+                if returned:
                     self._returned(self.frame)
                 else:
                     self._stopped(self.frame)
@@ -104,7 +112,7 @@ class _Attempt:
             except RecursionError as error:
                 self._broke(error, "recursion", "Python's recursion limit was reached")
             except Exception as error:
-                if _is_ours(error):
+                if self.ending or _is_ours(error):
                     if config.on_error == "raise":
                         raise
                     self._broke(error, "internal-error", f"{type(error).__name__}: {error}")
@@ -191,6 +199,7 @@ class _Attempt:
         self.result = result
         tr.effects.record_writes(tr)
         self.graph = tr.builder.finish(self.start.name, [t.fake for t in self.rebuilder.outputs], tr.env.hints)
+        self.edits = tr.effects.edits(tr.builder.final_names)
 
     def release(self) -> None:
         """Let go of the objects of the call: they die when the program drops them, not when the collector comes by."""
@@ -247,6 +256,8 @@ def _finish(attempt: _Attempt) -> Captured:
         example_inputs=tuple(i.value.torch() if i.ours else i.value for i in tr.inputs),
         inputs_require_grad=tuple(bool(getattr(i.value, "requires_grad", False)) for i in tr.inputs),
         input_aligned=tuple(i.aligned for i in tr.inputs),
+        edits=attempt.edits,
+        overwritten=tr.effects.copied_into(tr.inputs),
         shapes_seen=tr.shapes_seen,
         constants_seen=tr.constants_seen,
         code=function.__code__,

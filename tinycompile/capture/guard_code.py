@@ -199,6 +199,19 @@ class CompiledGuards:
         return failed[0] if failed and check.text.startswith(_SEVERAL) else check.label
 
 
+def no_guards() -> CompiledGuards:
+    """Guards that hold for any arguments."""
+    return CompiledGuards(_holds, "", (), (), (), (), {}, _nothing)
+
+
+def _holds(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _nothing(*_: Any, **__: Any) -> dict[str, Any]:
+    return {}
+
+
 def signature_text(fn: FunctionType, skip: int = 0) -> str:
     """A function's parameters as source; defaults read ``=None`` (they are set on the function object)."""
     parts: list[str] = []

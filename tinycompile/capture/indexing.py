@@ -76,10 +76,10 @@ def _is_mask(part: Any) -> bool:
 
 
 def _basic_first(
-    tr: Tracer, t: TensorValue, parts: Sequence[Any], operands: Sequence[Value]
+    tr: Tracer, t: TensorValue, parts: Sequence[Any], operands: Sequence[Value], masks: bool = False
 ) -> tuple[TensorValue, tuple[Any, ...], Sequence[Value]]:
     """Apply all but the index tensors (torch does that first). Returns the view, and one index or None a dim."""
-    if any(_is_mask(p) for p in parts):
+    if not masks and any(_is_mask(p) for p in parts):
         raise GraphBreak("data-dependent", "the number of True entries of a mask is the result's size")
     rest = t.meta.rank - sum(map(_rank_taken, parts))
     if rest < 0:
@@ -91,7 +91,7 @@ def _basic_first(
             basic += [_FULL] * rest
             indices += [None] * rest
         elif isinstance(part, FakeTensor):
-            basic.append(_FULL)
+            basic += [_FULL] * _rank_taken(part)
             indices.append(part)
         else:
             basic.append(part)
@@ -115,17 +115,15 @@ def _advanced(tr: Tracer, t: TensorValue, indices: tuple[Any, ...], operands: Se
 
 
 def put(tr: Tracer, t: TensorValue, key: Value, value: Value) -> None:
-    """``t[key] = value`` for a tensor of the graph's own."""
+    """``t[key] = value``."""
     parts = _parts(tr, t, key)
     operands = [t, key, value]
-    if len(parts) == 1 and _is_mask(parts[0]):
-        torch_calls.write(tr, t, lambda: _masked(tr, t, parts[0], value))
+    if len(parts) == 1 and _is_mask(parts[0]) and not (isinstance(value, TensorValue) and value.meta.rank):
+        tr.write(t, lambda: _masked(tr, t, parts[0], value), operands)
     elif is_basic(tuple(parts)):
-        torch_calls.write(tr, t, lambda: _scattered(tr, t, _written_out(parts, t.meta.rank), value))
-    elif all(isinstance(p, FakeTensor) and not _is_mask(p) for p in parts):
-        torch_calls.write(tr, t, lambda: _index_put(tr, t, parts, value, operands))
+        _put_into(tr, t, parts, value)
     else:
-        raise GraphBreak("unsupported-op", "assignment to an index of slices and tensors")
+        _put_at(tr, t, parts, value, operands)
 
 
 def _tensor_of(tr: Tracer, value: Value, like: TensorValue) -> TensorValue:
@@ -140,8 +138,6 @@ def _tensor_of(tr: Tracer, value: Value, like: TensorValue) -> TensorValue:
 
 
 def _masked(tr: Tracer, t: TensorValue, mask: FakeTensor, value: Value) -> Value:
-    if isinstance(value, TensorValue) and value.meta.rank:
-        raise GraphBreak("data-dependent", "as many values as the mask has True entries are assigned")
     for _ in range(t.meta.rank - mask.meta.rank):
         mask = dispatcher.call("unsqueeze", mask, -1)
     condition = TensorValue(mask, torch.Tensor, requires_grad=False)
@@ -154,45 +150,41 @@ def _cast(tr: Tracer, value: TensorValue, like: TensorValue) -> TensorValue:
     return made
 
 
-def _index_put(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value, operands: Sequence[Value]) -> Value:
+def _put_into(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value) -> None:
+    """Basic indices name a view, which is written."""
+    whole = all(part is ... or (isinstance(part, slice) and part == _FULL) for part in parts)
+    view = t if whole and len(parts) <= max(t.meta.rank, 1) else _view(tr, t, tuple(parts))
+    assert isinstance(view, TensorValue)
+    if isinstance(value, TensorValue) and tr.is_same_place(view, value):
+        return  # ``x[0] += y`` assigns the view that was written to itself
+
+    def compute() -> Value:
+        source = _fit(tr, _cast(tr, _tensor_of(tr, value, t), t), view)
+        return torch_calls.run_op(tr, "clone", (source.fake, None), [source])  # the value keeps its own memory
+
+    tr.write(view, compute, [value])
+
+
+def _put_at(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value, operands: Sequence[Value]) -> None:
+    """Index tensors, behind the view that the other indices name; values broadcast to what is written."""
+    view, indices, _ = _basic_first(tr, t, parts, operands, masks=True)
     made = _cast(tr, _tensor_of(tr, value, t), t)
-    args = [t.fake, tuple(parts), made.fake]
-    return torch_calls.extern(tr, "torch.ops.aten.index_put.default", torch.ops.aten.index_put.default, args, {}, operands)
+    rank = _rank_at(view, indices)
+    while made.meta.rank > rank and made.meta.shape[0] == 1:
+        made = _apply(tr, made, (0,))
+    args = [view.fake, indices, made.fake]
+    if all(i is None or i.dtype in (torch.int32, torch.int64) for i in indices):
+        tr.write(view, lambda: torch_calls.run_op(tr, "index_put", (*args, False), [view, *operands]), operands[1:])
+        return
+    path, fn = "torch.ops.aten.index_put.default", torch.ops.aten.index_put.default
+    tr.write(view, lambda: torch_calls.extern(tr, path, fn, args, {}, [view, *operands]), operands[1:])
 
 
-def _written_out(parts: Sequence[Any], rank: int) -> list[Any]:
-    named = sum(map(_rank_taken, parts))
-    if named > rank:
-        raise IndexError(f"too many indices for tensor of dimension {rank}")
-    result: list[Any] = []
-    for part in parts:
-        result += [_FULL] * (rank - named) if part is ... else [part]
-    return result
-
-
-def _scattered(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value) -> Value:
-    """Go down the chain of views, put the value there, and come back up with scatters."""
-    steps: list[tuple[str, int, Any, TensorValue]] = []
-    current, dim = t, 0
-    for part in parts:
-        if part is None:
-            raise GraphBreak("unsupported-op", "assignment to an index with None")
-        if isinstance(part, slice):
-            if part != _FULL:
-                steps.append(("slice", dim, part, current))
-                current = _apply(tr, current, (*[_FULL] * dim, part))
-            dim += 1
-        else:
-            steps.append(("select", dim, part, current))
-            current = _apply(tr, current, (*[_FULL] * dim, part))
-    source = _cast(tr, _tensor_of(tr, value, t), t)
-    shape = TupleValue([Const(s) if isinstance(s, int) else SymInt(s) for s in current.meta.shape])
-    source = _fit(tr, source, current, shape)
-    for kind, at, part, base in reversed(steps):
-        source = _scatter(tr, kind, at, part, base, source)
-    if not steps:
-        return torch_calls.run_op(tr, "clone", (source.fake, None), [source])
-    return source
+def _rank_at(view: TensorValue, indices: Sequence[Any]) -> int:
+    """Dims of what indices name: those of the indices themselves, once, and those of the tensor that none takes."""
+    tensors = [i for i in indices if i is not None]
+    taken = sum(map(_rank_taken, tensors))
+    return view.meta.rank - taken + max(1 if _is_mask(i) else i.meta.rank for i in tensors)
 
 
 def _apply(tr: Tracer, t: TensorValue, at: tuple[Any, ...]) -> TensorValue:
@@ -201,7 +193,7 @@ def _apply(tr: Tracer, t: TensorValue, at: tuple[Any, ...]) -> TensorValue:
     return view
 
 
-def _fit(tr: Tracer, source: TensorValue, target: TensorValue, shape: TupleValue) -> TensorValue:
+def _fit(tr: Tracer, source: TensorValue, target: TensorValue) -> TensorValue:
     """Leading dims of size 1 are dropped, the rest is broadcast, as in torch's assignment."""
     while source.meta.rank > target.meta.rank and source.meta.shape[0] == 1:
         source = _apply(tr, source, (0,))
@@ -209,14 +201,7 @@ def _fit(tr: Tracer, source: TensorValue, target: TensorValue, shape: TupleValue
         shapes.same(a, b) for a, b in zip(source.meta.shape, target.meta.shape, strict=True)
     ):
         return source
+    shape = TupleValue([Const(s) if isinstance(s, int) else SymInt(s) for s in target.meta.shape])
     made = torch_calls.call_method(tr, source, "expand", [shape], {})
-    assert isinstance(made, TensorValue)
-    return made
-
-
-def _scatter(tr: Tracer, kind: str, dim: int, part: Any, base: TensorValue, source: TensorValue) -> TensorValue:
-    fn: Any = torch.select_scatter if kind == "select" else torch.slice_scatter
-    more = [dim, part] if kind == "select" else [dim, part.start, part.stop, 1 if part.step is None else part.step]
-    made = torch_calls.extern(tr, f"torch.{kind}_scatter", fn, [base.fake, source.fake, *more], {}, [base, source])
     assert isinstance(made, TensorValue)
     return made

@@ -26,7 +26,12 @@ def mark_static(tensor: Any, dim: int | Sequence[int]) -> None:
 
 
 def _mark(tensor: Any, name: str, other: str, dim: int | Sequence[int]) -> None:
-    dims = {shapes.normalize_dim(d, tensor.ndim) for d in ([dim] if isinstance(dim, int) else dim)}
+    if not hasattr(tensor, "ndim"):
+        raise TypeError(f"a tensor is needed, not {type(tensor).__name__}")
+    named = [dim] if isinstance(dim, int) else dim
+    if isinstance(named, str) or not all(isinstance(d, int) for d in named):
+        raise TypeError(f"dims are ints, not {dim!r}")
+    dims = {shapes.normalize_dim(d, tensor.ndim) for d in named}
     setattr(tensor, name, getattr(tensor, name, frozenset()) | dims)
     setattr(tensor, other, getattr(tensor, other, frozenset()) - dims)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tinycompile.base.expr import Expr, symbols
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
@@ -27,7 +28,9 @@ from tinycompile.capture.values.object import DELETED, NewObject, is_hidden
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.sets import SetValue
-from tinycompile.ir.builder import identifier
+from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.ir.builder import dims_in, identifier
+from tinycompile.ops.record import OPS
 
 if TYPE_CHECKING:
     from tinycompile.capture.reconstruct import Rebuilder
@@ -116,13 +119,13 @@ def grad_mode(r: Rebuilder, value: GradMode) -> str:
 
 
 def mapped(r: Rebuilder, value: MappedFunction) -> str:
-    in_dims, out_dims, randomness = (r._constant(o) for o in value.options)
+    in_dims, out_dims, randomness = (r.constant(o) for o in value.options)
     dims = f"{in_dims}, {out_dims}" if value.strict else in_dims
     return f"{r.held(value.made_by, value.made_by.__name__)}({r.expr(value.fn)}, {dims}, {randomness})"
 
 
 def function_of(r: Rebuilder, value: FunctionOf) -> str:
-    options = "".join(f", {k}={r._constant(v)}" for k, v in value.options.items())
+    options = "".join(f", {k}={r.constant(v)}" for k, v in value.options.items())
     return f"{r.held(value.made_by, value.made_by.__name__)}({r.expr(value.fn)}{options})"
 
 
@@ -170,3 +173,27 @@ def container(r: Rebuilder, value: NewContainer) -> str:
 
 def queue(r: Rebuilder, value: DequeValue) -> str:
     return f"{r.held(deque, 'deque')}({r.tuple_([r.expr(v) for v in value.values(r.tr)])}, {value.maxlen})"
+
+
+def is_one_of_several(value: TensorValue) -> bool:
+    """Whether torch refuses writes to a view, as one of several that an op returns: then torch makes it again."""
+    return value.view is not None and value.view.origin == "several" and value.requires_grad
+
+
+def view_again(rebuilder: Rebuilder, value: TensorValue) -> str:
+    """A view that the rebuilt code makes of its base, behind the graph: of a tensor that is written there, say."""
+    assert value.view is not None
+    text = rebuilder.expr(value.view.base)
+    for step in value.view.steps:
+        rebuilder.symbols.update(s.name for d in dims_in(step.args) for s in symbols(d))
+        args = "".join(f", {_argument(rebuilder, a)}" for a in step.args)
+        text = f"{rebuilder.held(OPS[step.op].eager, step.op)}({text}{args})" + ("" if step.item is None else f"[{step.item}]")
+    cut = value.view.origin == "no_grad" and value.view.base.requires_grad
+    return f"{text}.detach()" if cut else text
+
+
+def _argument(rebuilder: Rebuilder, value: Any) -> str:
+    """An argument of an op: a number, a size, a tuple of these."""
+    if isinstance(value, tuple):
+        return rebuilder.tuple_([_argument(rebuilder, v) for v in value])
+    return str(value) if isinstance(value, Expr) else rebuilder.constant(value)

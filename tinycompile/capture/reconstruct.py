@@ -14,6 +14,7 @@ import torch
 from tinycompile.base.expr import symbols
 from tinycompile.capture import rebuilt_objects as objects
 from tinycompile.capture.breaks import NotRebuildable
+from tinycompile.capture.gradients import spent
 from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.optimizers import is_step
@@ -57,6 +58,7 @@ class Rebuilder:
     def __init__(self, tr: Tracer) -> None:
         self.tr = tr
         self.outputs: list[TensorValue] = []
+        self._spent: set[int] = set()  # outputs whose backward is in the graph, by id
         self.statements: list[str] = []
         self.commits: list[str] = []  # statements that change something outside: when one fails, the call can't be redone
         self.symbols: set[str] = set()
@@ -113,6 +115,7 @@ class Rebuilder:
     def _finish_statements(self) -> None:
         """What changes outside: objects, and torch's own state. All expressions have been evaluated before."""
         self.tr.effects.check_views(self.outputs)
+        self._spent = {id(t) for t in self.outputs if self.tr.effects.gradients.is_spent(self.tr, t)}
         self.tr.effects.guard_distinct(self.tr)
         self.commits = self.tr.effects.replay(self)
         if self.tr.grad_enabled != self.tr.root_grad_enabled:
@@ -178,7 +181,7 @@ class Rebuilder:
 
     def _expr(self, value: Value | Lazy) -> str:
         if isinstance(value, Lazy):
-            return self._from_outside(value.source)
+            return self.reach(value.source)
         holder = getattr(value, "holder", None)
         if holder is not None and id(value) not in self.names:
             return self.expr(holder)
@@ -206,7 +209,7 @@ class Rebuilder:
         if isinstance(value, TensorValue):
             return self._tensor(value)
         if isinstance(value, Const):
-            return self._constant(value.value)
+            return self.constant(value.value)
         if isinstance(value, SymInt):
             self.symbols |= {s.name for s in symbols(value.dim)}
             return str(value.dim)
@@ -214,7 +217,7 @@ class Rebuilder:
             self.symbols |= value.names
             return value.text
         if value.source is not None:
-            return self._from_outside(value.source)
+            return self.reach(value.source)
         if isinstance(value, (ClassValue, BuiltinValue, PyModuleValue, Hint)):
             return self.held(value.key(self.tr), "constant")
         for kind, rule in _REBUILD.items():
@@ -222,7 +225,7 @@ class Rebuilder:
                 return rule(self, value)
         raise NotRebuildable(value, value.describe())
 
-    def _from_outside(self, source: Source) -> str:
+    def reach(self, source: Source) -> str:
         """How to reach an object; where something is changed, it is reached before."""
         text = source.text
         if not self.tr.effects or isinstance(source, (Local, Held)):
@@ -242,15 +245,22 @@ class Rebuilder:
     def _tensor(self, value: TensorValue) -> str:
         if value.is_input:
             assert value.source is not None
-            return self._from_outside(value.source)
+            return self.reach(value.source)
         name = self.names.get(id(value))
-        if name is None:
-            hint = self.tr.builder.wish(value.fake.ref)
-            name = self.names[id(value)] = self.tr.guards.names.take(hint)
+        if name is not None:
+            return name
+        by_torch = self.tr.effects.rewrites(value) or objects.is_one_of_several(value)
+        again = objects.view_again(self, value) if by_torch else None
+        value.settle()
+        name = self.names[id(value)] = self.tr.guards.names.take(self.tr.builder.wish(value.fake.ref))
+        if again is None:
             self.outputs.append(value)
+        else:
+            self.statements.append(f"{name} = {again}")
         return name
 
-    def _constant(self, obj: Any) -> str:
+    def constant(self, obj: Any) -> str:
+        """A literal, or the name of an object that the rebuilt code keeps."""
         if type(obj) in _LITERALS or (type(obj) is float and math.isfinite(obj)):
             return repr(obj)
         return self.held(obj, "constant")
@@ -319,6 +329,8 @@ class Rebuilder:
             target = f"{names}{',' if len(self.outputs) == 1 else ''} = " if names else ""
             lines.append(f"    {target}{call}({inputs})")
         for t in self.outputs:
+            if id(t) in self._spent:
+                lines.append(f"    {self.names[id(t)]} = {self.held(spent, 'spent')}({self.names[id(t)]})")
             if t.cls is OurTensor:
                 lines.append(f"    {self.names[id(t)]} = {self.held(from_torch, 'from_torch')}({self.names[id(t)]})")
         lines += [f"    {s}" for s in self.statements]

@@ -1,11 +1,11 @@
 """Calls of torch functions and tensor methods: to an op record where there is one, else to an extern node.
 
-In-place ops on tensors of the graph's own become functional, and the tensor object is rebound to the new value. A tensor that
-came from outside, or whose memory others see, can't be written.
+In-place ops become functional: see ``writes.py``.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,15 @@ import torch
 
 from tinycompile.base import shapes
 from tinycompile.base.errors import DataDependentError
-from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
-from tinycompile.capture.values.tensor import Memory, TensorValue
-from tinycompile.dispatch import dispatcher, local_keys
-from tinycompile.dispatch.keys import Key
+from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.capture.views import ViewOf, steps_between
+from tinycompile.dispatch import dispatcher
 from tinycompile.eager.autocast import cast_call, outside
 from tinycompile.eager.batched import BatchedTensor
 from tinycompile.eager.fake import FakeTensor, fake_extern_meta, path_of
@@ -123,14 +121,35 @@ def attribute(tr: Tracer, t: TensorValue, name: str) -> Value:
 def run_bound(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
     """Record an op and wrap its result."""
     if bound.out is not None:
-        raise GraphBreak("input-mutation", f"out= of {bound.op.name}")
+        return _run_into(tr, bound, operands)
     if bound.op.name == "identity":
         return _owner(tr, bound.args[0], operands)
     if not bound.inplace:
         return run_op(tr, bound.op.name, bound.args, operands)
     target = _owner(tr, bound.args[0], operands)
     assert isinstance(target, TensorValue)
-    return write(tr, target, lambda: run_op(tr, bound.op.name, bound.args, operands))
+    return tr.write(target, lambda: run_op(tr, bound.op.name, bound.args, operands), operands)
+
+
+def _run_into(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
+    """``out=`` of the right shape is a write; torch resizes another, and refuses one where gradients are followed."""
+    target = None if isinstance(bound.out, (tuple, list)) else _owner(tr, bound.out, operands)
+    given = list(tensors_in(tr, operands))
+    if not isinstance(target, TensorValue) or (tr.grad_enabled and any(t.requires_grad for t in given)):
+        raise GraphBreak("input-mutation", f"out= of {bound.op.name}")
+    shape = target.meta.shape
+
+    def compute() -> Value:
+        value = run_op(tr, bound.op.name, bound.args, operands)
+        if not isinstance(value, TensorValue) or len(value.meta.shape) != len(shape) or value.meta.device != target.meta.device:
+            raise GraphBreak("input-mutation", f"out= of {bound.op.name} has another shape or device")
+        if not all(map(shapes.same, value.meta.shape, shape)):
+            raise GraphBreak("input-mutation", f"out= of {bound.op.name} has another shape")
+        if value.meta.dtype != target.meta.dtype:  # some ops cast, some refuse
+            raise GraphBreak("input-mutation", f"out= of {bound.op.name} has another dtype")
+        return value
+
+    return tr.write(target, compute, operands)
 
 
 def _owner(tr: Tracer, fake: Any, operands: Sequence[Value]) -> Value:
@@ -167,83 +186,27 @@ def tensors_in(tr: Tracer, values: Iterable[Value]) -> Iterable[TensorValue]:
 def wrap_result(tr: Tracer, result: Any, operands: Sequence[Value], alias: bool = False, cut: bool = False) -> Value:
     """FakeTensors as Values. ``alias``: they share the first operand's memory; ``cut``: no gradient flows through."""
     inputs = list(tensors_in(tr, operands))
-    memory = inputs[0].memory if alias and inputs else None
+    base = inputs[0] if alias and inputs else None
     grad = any(t.requires_grad for t in inputs) and not cut
     cls = OurTensor if any(t.cls is OurTensor for t in inputs) else torch.Tensor
-    return _wrap(tr, result, cls, grad, memory)
+    return _wrap(tr, result, cls, grad, base, cut)
 
 
-def _wrap(tr: Tracer, result: Any, cls: type, grad: bool, memory: Memory | None) -> Value:
+def _wrap(tr: Tracer, result: Any, cls: type, grad: bool, base: TensorValue | None, cut: bool, several: bool = False) -> Value:
     if isinstance(result, (FakeTensor, BatchedTensor)):
         floating = result.meta.dtype.is_floating_point or result.meta.dtype.is_complex
-        if grad and floating and not tr.grad_enabled and tr.root_grad_enabled:  # under no_grad inside a region with gradients
+        steps = None if base is None else steps_between(tr.builder, base.fake, result)
+        silent = not tr.grad_enabled and tr.root_grad_enabled  # under no_grad inside a region with gradients
+        if grad and floating and silent:
             result, grad = dispatcher.call("detach", result), False
-        return TensorValue(result, cls, grad and floating and tr.grad_enabled, memory)
+        made = TensorValue(result, cls, grad and floating and tr.grad_enabled, None if base is None else base.memory)
+        if base is not None and steps is not None:
+            made.view = ViewOf(base, steps, cut or silent, "no_grad" if silent and not cut else "several" if several else "")
+        return made
     if isinstance(result, (tuple, list)):
         kind = type(result) if type(result) is not list else tuple
-        return TupleValue([_wrap(tr, r, cls, grad, memory) for r in result], cls=kind)
+        return TupleValue([_wrap(tr, r, cls, grad, base, cut, several=True) for r in result], cls=kind)
     raise GraphBreak("unsupported-op", f"a result of type {type(result).__name__}")
-
-
-# --- in place -----------------------------------------------------------------------------------------------
-
-
-def write(tr: Tracer, target: TensorValue, compute: Callable[[], Value]) -> Value:
-    """``target`` takes over the value that ``compute`` records, cast and checked as an in-place op would."""
-    if target.memory.outside and not _may_be_written(tr, target):
-        raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and it exists outside the graph")
-    if len(target.memory.members) > 1:
-        raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and views of it are alive")
-    before = target.meta
-    with local_keys.exclude(Key.AUTOCAST):  # what writes in place has no policy
-        value = compute()
-    assert isinstance(value, TensorValue)
-    if value.meta.shape != before.shape and not _same_shape(value.meta.shape, before.shape):
-        raise RuntimeError(f"output with shape {list(before.shape)} doesn't match the broadcast shape {list(value.meta.shape)}")
-    value = _cast_back(tr, value, before)
-    if value.meta.strides != before.strides:
-        made = dispatcher.call("restride", value.fake, before.strides)
-        value = TensorValue(made, value.cls, value.requires_grad)
-    value = _fresh(value)
-    if target.memory.outside:
-        if value.requires_grad:
-            raise GraphBreak("input-mutation", f"{target.describe()} is written with a value that requires grad")
-        tr.effects.write(tr, target)
-    target.fake = value.fake
-    target.requires_grad = target.requires_grad or value.requires_grad
-    return target
-
-
-def _may_be_written(tr: Tracer, target: TensorValue) -> bool:
-    """Whether a tensor from outside can take over its new data after the graph: a plain one without gradients."""
-    plain = target.is_input and target.source is not None and target.cls is torch.Tensor and not target.requires_grad
-    return plain and all(stride != 0 or size == 1 for size, stride in zip(target.obj.shape, target.obj.stride(), strict=True))
-
-
-def _fresh(value: TensorValue) -> TensorValue:
-    """The result of a view op shares memory with its source: it needs a copy before it can be another tensor's data."""
-    if len(value.memory.members) > 1:
-        return TensorValue(dispatcher.call("clone", value.fake), value.cls, value.requires_grad)
-    return value
-
-
-def _same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    return len(a) == len(b) and all(shapes.same(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _cast_back(tr: Tracer, value: TensorValue, before: TensorMeta) -> TensorValue:
-    if value.meta.dtype == before.dtype:
-        return value
-    if not torch.can_cast(value.meta.dtype, before.dtype):
-        names = [str(d).removeprefix("torch.") for d in (value.meta.dtype, before.dtype)]
-        shown = [_C_NAMES.get(n, n.capitalize()) for n in names]
-        raise RuntimeError(f"result type {shown[0]} can't be cast to the desired output type {shown[1]}")
-    made = call_method(tr, value, "to", [Const(before.dtype)], {})
-    assert isinstance(made, TensorValue)
-    return made
-
-
-_C_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int"}
 
 
 # --- extern nodes -------------------------------------------------------------------------------------------
@@ -251,6 +214,10 @@ _C_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat1
 
 def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
     path = path_of(fn)
+    functional = _without_write(fn)
+    if functional is not None and args and isinstance(operands[0], TensorValue):
+        compute = functools.partial(_functional, tr, functional, args, kwargs, operands)
+        return tr.write(operands[0], compute, operands)
     _check_extern(path, fn, args, kwargs)
     if not any_autocast():
         return extern(tr, path, fn, args, kwargs, operands)
@@ -286,6 +253,29 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     if isinstance(value, TupleValue):
         value.cls = type(metas)
     return value
+
+
+def _functional(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
+    if fn is torch.Tensor.index_put:
+        bound = OPS["index_put"].schema.bind(args, kwargs)
+        if all(i is None or (isinstance(i, FakeTensor) and i.dtype in (torch.int32, torch.int64)) for i in bound[1]):
+            return run_op(tr, "index_put", (bound[0], tuple(bound[1]), *bound[2:]), operands)
+    return _extern(tr, fn, args, kwargs, operands)
+
+
+# In-place methods that are no function of the values, or change more than these.
+_NO_FUNCTION = frozenset({
+    "bernoulli_", "resize_", "resize_as_", "requires_grad_", "rename_", "as_strided_", "detach_", "squeeze_", "unsqueeze_",
+    "t_", "transpose_", "swapaxes_", "swapdims_",
+})  # fmt: skip
+
+
+def _without_write(fn: Any) -> Any:
+    """The method that gives the result of an in-place method; None where there is none."""
+    name = getattr(fn, "__name__", "")
+    if not name.endswith("_") or name.endswith("__") or name in _NO_FUNCTION or getattr(torch.Tensor, name, None) is not fn:
+        return None
+    return getattr(torch.Tensor, name[:-1], None)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tinycompile.base.torch_private import any_autocast
-from tinycompile.capture import calls, indexing, operators, scalars, torch_calls, wrap
+from tinycompile.capture import calls, indexing, operators, scalars, torch_calls, wrap, writes
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
@@ -22,22 +22,7 @@ from tinycompile.capture.lookups import Lookups
 from tinycompile.capture.marks import mark_of
 from tinycompile.capture.opcodes.exceptions import raise_error
 from tinycompile.capture.pins import guard_one_object
-from tinycompile.capture.rules import (
-    autograd,
-    batch_norm,
-    functions_of,
-    graph_modules,
-    iteration,
-    iterators,
-    marked,
-    namespaces,
-    objects,
-    optimizers,
-    registry,
-    torch_functions,
-    types,
-)
-from tinycompile.capture.rules import operators as operator_rules
+from tinycompile.capture.rules import backward, families, iteration, marked, objects, optimizers, registry
 from tinycompile.capture.sources import Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values import namespace
@@ -63,18 +48,7 @@ if TYPE_CHECKING:
     from tinycompile.capture.generators import GeneratorValue
 
 _TORCH_ROOT = os.path.dirname(torch.__file__) + os.sep
-_RULES_LOADED = (
-    autograd,
-    iterators,
-    namespaces,
-    objects,
-    batch_norm,
-    functions_of,
-    graph_modules,
-    operator_rules,
-    torch_functions,
-    types,
-)  # families register their rules when imported
+_RULES_LOADED = families.FAMILIES
 
 
 @dataclass(frozen=True)
@@ -100,6 +74,7 @@ class Tracer(Inputs, Lookups):
         self.builder = GraphBuilder()
         self.guards = GuardSet(UniqueNames(taken_names))
         self.effects = Effects()
+        self.optimizers: dict[int, optimizers.Stepped] = {}  # by id: those whose step is in the graph
         self.frames: list[Frame] = []
         self.pinned: dict[int, Value] = {}  # by id of an object that guards hold
         self.grad_enabled = self.root_grad_enabled = torch.is_grad_enabled()
@@ -132,6 +107,8 @@ class Tracer(Inputs, Lookups):
         self.shown.clear()
         for table_ in (self._by_source, self._by_id, self._globals, self._exceptions, self.births, self.cells, self.functions):
             table_.clear()
+        for kept in (self.given, self._by_object, self.optimizers):
+            kept.clear()
         self.pinned.clear()
         self.guards.tensors.clear()
         self.effects = Effects()
@@ -264,8 +241,9 @@ class Tracer(Inputs, Lookups):
                 return handler(self, args, kwargs)
             if self._is_torch_op(fn.fn):
                 return torch_calls.call_torch(self, fn.fn, args, kwargs)
+            if optimizers.is_step(fn.fn):
+                return optimizers.step(self, fn, args, kwargs)
             mark = mark_of(fn.fn)
-            optimizers.check(fn.fn)
             if mark is not None:
                 return marked.call(self, fn.fn, mark, args, kwargs)
             if not is_trusted(fn.fn.__module__):
@@ -309,6 +287,18 @@ class Tracer(Inputs, Lookups):
     def tensor_attribute(self, t: TensorValue, name: str) -> Value:
         """``t.name``, an op."""
         return torch_calls.attribute(self, t, name)
+
+    def write(self, target: TensorValue, compute: Callable[[], Value], operands: Sequence[Value] = ()) -> Value:
+        """``target`` takes over the value that ``compute`` records, as an in-place op that reads ``operands`` would."""
+        return writes.write(self, target, compute, operands)
+
+    def backward(self, t: TensorValue, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        """``t.backward(...)``."""
+        return backward.method(self, t, args, kwargs)
+
+    def is_same_place(self, a: TensorValue, b: TensorValue) -> bool:
+        """Whether two tensors are the same elements of one memory."""
+        return writes.is_same_place(a, b)
 
     def index_tensor(self, t: TensorValue, key: Value) -> Value:
         """``t[key]``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict, deque
 from types import FunctionType
@@ -15,9 +16,9 @@ from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const, is_constant_object
 from tinycompile.capture.values.container import ContainerObject, base_of
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue
+from tinycompile.capture.values.unread import UnreadDeque, UnreadDict, UnreadList, UnreadSet
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -43,20 +44,30 @@ def _check_length(tr: Tracer, obj: Any, source: Source) -> None:
 
 
 def list_(tr: Tracer, obj: list[Any], source: Source) -> Value:
+    source = guard_type(tr, obj, source)
+    return UnreadList(tr, functools.partial(_look_into_list, tr, obj, source), source)
+
+
+def _look_into_list(tr: Tracer, obj: Any, source: Source) -> list[Any]:
     _check_length(tr, obj, source)
-    source = guard_type(tr, obj, source, f"_len({{}}) == {len(obj)}", f"{len(obj)} items")
-    return ListValue([Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source)
+    tr.guards.check(f"_len({source.text}) == {len(obj)}", f"{source.label} is a {type(obj).__name__}, {len(obj)} items")
+    return [Lazy(o, Item(source, i)) for i, o in enumerate(obj)]
 
 
 def dict_(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
+    source = guard_type(tr, obj, source)
+    return UnreadDict(tr, functools.partial(_look_into_dict, tr, obj, source), type(obj), source)
+
+
+def _look_into_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> dict[Any, Any]:
     _check_length(tr, obj, source)
     for key in obj:
         if not _is_plain_key(key):
             raise GraphBreak("unsupported-value", f"{source.label} has a key of type {type(key).__name__}")
     keys = tr.guards.hold(tuple(obj), "keys")
-    source = guard_type(tr, obj, source, f"_tuple({{}}) == {keys.name}", f"keys {list(obj)!r}")
+    tr.guards.check(f"_tuple({source.text}) == {keys.name}", f"{source.label} is a {type(obj).__name__}, keys {list(obj)!r}")
     pairs = [(tr.from_python(k), Lazy(o, _item(tr, source, k))) for k, o in obj.items()]
-    return DictValue(tr, pairs, type(obj), source)
+    return {key.key(tr): (key, value) for key, value in pairs}
 
 
 def _is_plain_key(key: Any) -> bool:
@@ -79,10 +90,8 @@ def defaultdict_(tr: Tracer, obj: defaultdict[Any, Any], source: Source) -> Valu
 
 
 def deque_(tr: Tracer, obj: deque[Any], source: Source) -> Value:
-    _check_length(tr, obj, source)
-    more = f"_len({{0}}) == {len(obj)} and {{0}}.maxlen == {obj.maxlen}"
-    source = guard_type(tr, obj, source, more, f"{len(obj)} items")
-    return DequeValue([Lazy(o, Item(source, i)) for i, o in enumerate(obj)], obj.maxlen, source)
+    source = guard_type(tr, obj, source, f"{{}}.maxlen == {obj.maxlen}", f"at most {obj.maxlen} items")
+    return UnreadDeque(tr, functools.partial(_look_into_list, tr, obj, source), obj.maxlen, source)
 
 
 def subclassed(tr: Tracer, obj: Any, source: Source) -> Value:
@@ -101,11 +110,19 @@ def subclassed(tr: Tracer, obj: Any, source: Source) -> Value:
 
 
 def set_(tr: Tracer, obj: Any, source: Source) -> Value:
+    source = guard_type(tr, obj, source)
+    made = UnreadSet(tr, functools.partial(_look_into_set, tr, obj, source), type(obj), source)
+    if isinstance(obj, frozenset):
+        made.items  # noqa: B018  # nothing can be added to it
+    return made
+
+
+def _look_into_set(tr: Tracer, obj: Any, source: Source) -> dict[Any, Any]:
     if not all(is_constant_object(o) for o in obj):
         raise GraphBreak("unsupported-value", f"{source.label} is a set of objects")
     copy = tr.guards.hold((frozenset if isinstance(obj, frozenset) else set)(obj), "members")
-    source = guard_type(tr, obj, source, f"{{}} == {copy.name}", f"{obj!r}")
-    return SetValue(tr, map(Const, obj), type(obj), source)
+    tr.guards.check(f"{source.text} == {copy.name}", f"{source.label} is a {type(obj).__name__}, {obj!r}")
+    return {member.key(tr): member for member in map(Const, obj)}
 
 
 def slice_(tr: Tracer, obj: slice, source: Source) -> Value:

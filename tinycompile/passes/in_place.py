@@ -121,7 +121,8 @@ class _Finder:
                 return []
             found.append(write)
             whole = self.nodes[write.update.args[0].name]
-        return found[::-1]
+        others = set(self.users.get(target.name, ())) - {copy.name, *(w.update.name for w in found)}
+        return found[::-1] if len(found) == 1 or not others else []  # what was read before a write isn't written twice
 
     def _is_input(self, name: str) -> bool:
         """Whether a value lies in the memory of an input, which may be overwritten when it is read at the end."""

@@ -58,4 +58,4 @@ def _update(tr: Tracer, buffer: TensorValue, batch: Value, compute: Callable[[An
     """Write a running statistic. No gradient flows through it."""
     assert isinstance(batch, TensorValue)
     new = dispatcher.call("detach", batch.fake) if batch.requires_grad else batch.fake
-    torch_calls.write(tr, buffer, lambda: TensorValue(compute(new, buffer.fake), torch.Tensor, False))
+    tr.write(buffer, lambda: TensorValue(compute(new, buffer.fake), torch.Tensor, False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,8 @@ from tinycompile.capture.values.base import Kwargs, MethodOf, Value, no_attribut
 from tinycompile.capture.values.constant import FALSE, NONE, Const, boolean
 from tinycompile.capture.values.sequence import TupleValue, size_value
 from tinycompile.capture.values.symbolic import dim_value
+from tinycompile.capture.views import ViewOf
+from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -23,21 +26,25 @@ if TYPE_CHECKING:
 
 
 class Memory:
-    """The tensors of the program that share one storage. ``outside``: some of them exist outside the graph."""
+    """The tensors of the program that share one storage. ``outside``: some of them exist outside the graph. ``writes``: how
+    often it was written to; ``contents``: the graph's values that the last write put there."""
 
-    __slots__ = ("members", "outside")
+    __slots__ = ("contents", "members", "outside", "writes")
 
     def __init__(self, outside: bool = False) -> None:
         self.members: weakref.WeakSet[TensorValue] = weakref.WeakSet()
         self.outside = outside
+        self.writes = 0
+        self.contents: list[FakeTensor] = []
 
 
 class TensorValue(Value):
     """One tensor object of the program. An in-place op gives it a new ``fake``: every name of the object sees that.
 
-    ``cls``: ``torch.Tensor``, ``Parameter`` or ``tinycompile.Tensor``. ``obj``: the tensor itself if it came from outside."""
+    ``cls``: ``torch.Tensor``, ``Parameter`` or ``tinycompile.Tensor``. ``obj``: the tensor itself if it came from outside.
+    ``view``: what it is a view of; None for the owner of the memory, and for views that capture knows no way back from."""
 
-    __slots__ = ("cls", "fake", "memory", "obj", "requires_grad")
+    __slots__ = ("_apart", "_fake", "_requires_grad", "_seen", "cls", "memory", "obj", "view")
 
     def __init__(
         self,
@@ -49,9 +56,48 @@ class TensorValue(Value):
         source: Source | None = None,
     ) -> None:
         super().__init__(source)
-        self.fake, self.cls, self.requires_grad, self.obj = fake, cls, requires_grad, obj
+        self._fake, self.cls, self._requires_grad, self.obj = fake, cls, requires_grad, obj
         self.memory = memory if memory is not None else Memory(outside=obj is not None)
         self.memory.members.add(self)
+        self.view: ViewOf | None = None
+        self._seen, self._apart = self.memory.writes, False
+
+    @property
+    def fake(self) -> FakeTensor:
+        """Its value now. A view takes it anew when the memory was written to through another tensor."""
+        if self._seen != self.memory.writes:
+            self._look_again()
+        return self._fake
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether it does now."""
+        if self._seen != self.memory.writes:
+            self._look_again()
+        return self._requires_grad
+
+    def become(self, fake: FakeTensor, requires_grad: bool) -> None:
+        """Take over the value that a write gives it."""
+        self._fake, self._requires_grad, self._seen = fake, requires_grad, self.memory.writes
+        self._apart = self.view is not None
+
+    def _look_again(self) -> None:
+        view = self.view
+        if view is not None:
+            fake = view.base.fake
+            for step in view.steps:
+                fake = step.apply(fake)
+            self._requires_grad = view.base.requires_grad and not view.cut
+            self._fake = dispatcher.call("detach", fake) if view.cut and view.base.requires_grad else fake
+        self._seen, self._apart = self.memory.writes, False
+
+    def settle(self) -> bool:
+        """Make its value a view of the owner's in the graph too, where a write gave it one of its own; whether it changed."""
+        changed = self.view is not None and self.view.base.settle()
+        if changed or self._apart or self._seen != self.memory.writes:
+            self._look_again()
+            return True
+        return False
 
     @property
     def meta(self) -> TensorMeta:
@@ -84,10 +130,12 @@ class TensorValue(Value):
         rule = _ATTRIBUTES.get(name)
         if rule is not None:
             return rule(self, tr)
-        if name in ("grad", "grad_fn", "_base", "_version", "_backward_hooks"):
+        if name == "grad":
+            return _grad(self, tr)
+        if name in ("grad_fn", "_base", "_version", "_backward_hooks"):
             raise GraphBreak("unsupported-value", f"Tensor.{name}")
         if name == "data":
-            return tr.tensor_method(self, "detach", [], {})
+            return _data(self, tr)
         if self.obj is not None and self.source is not None and name in getattr(self.obj, "__dict__", ()):
             return tr.attribute_of(self.source, self.obj, name)
         found = getattr(self.cls, name, None)
@@ -98,7 +146,9 @@ class TensorValue(Value):
         return tr.tensor_attribute(self, name)
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
-        raise GraphBreak("side-effect", f"Tensor.{name} was set")
+        if name != "grad":
+            raise GraphBreak("side-effect", f"Tensor.{name} was set")
+        tr.effects.gradients.write(tr, self, value)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         rule = _METHODS.get(name)
@@ -145,6 +195,24 @@ def _requires_grad(t: TensorValue, tr: Tracer) -> Value:
     if t.is_input and t.source is not None:
         tr.guards.check(f"{t.source.text}.requires_grad is {t.obj.requires_grad}", f"{t.source.label}.requires_grad")
     return boolean(t.requires_grad)
+
+
+def _data(t: TensorValue, tr: Tracer) -> Value:
+    """``x.data``: as ``detach``, but writes to it aren't counted."""
+    made = tr.tensor_method(t, "detach", [], {})
+    if isinstance(made, TensorValue) and made.view is not None:
+        made.view = replace(made.view, origin="data")
+    return made
+
+
+def _grad(t: TensorValue, tr: Tracer) -> Value:
+    """``x.grad``. One of a tensor that capture made is there only if the program set it, which breaks."""
+    if t.is_input and t.source is not None and isinstance(t.obj, torch.Tensor) and t.obj.is_leaf:
+        gradients = tr.effects.gradients
+        return gradients.read(tr, gradients.slot(tr, t.obj, t.source))
+    if t.is_input or t.requires_grad:
+        raise GraphBreak("unsupported-value", "the .grad of a tensor that is no leaf")
+    return NONE
 
 
 def _is_leaf(t: TensorValue, tr: Tracer) -> Value:
@@ -255,6 +323,7 @@ def _is_inference(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwa
 
 
 _METHODS: dict[str, _Rule] = {
+    "backward": lambda t, tr, args, kwargs: tr.backward(t, args, kwargs),
     "size": _size,
     "stride": _stride,
     "dim": lambda t, tr, args, kwargs: Const(t.meta.rank),
@@ -290,5 +359,5 @@ _METHODS: dict[str, _Rule] = {
         n: _breaks("unsupported-value", n)
         for n in ("data_ptr", "untyped_storage", "storage", "storage_offset", "register_hook")
     },
-    **{n: _breaks("side-effect", n) for n in ("backward", "requires_grad_", "retain_grad", "set_", "resize_", "share_memory_")},
+    **{n: _breaks("side-effect", n) for n in ("requires_grad_", "retain_grad", "set_", "resize_", "share_memory_")},
 }

@@ -1,0 +1,37 @@
+"""Every family of rules: they register when they are imported."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from tinycompile.capture.rules import (
+    autograd,
+    backward,
+    batch_norm,
+    foreach,
+    functions_of,
+    graph_modules,
+    iterators,
+    namespaces,
+    objects,
+    operators,
+    optimizers,
+    torch_functions,
+    types,
+)
+
+FAMILIES: tuple[ModuleType, ...] = (
+    autograd,
+    backward,
+    batch_norm,
+    foreach,
+    functions_of,
+    graph_modules,
+    iterators,
+    namespaces,
+    objects,
+    operators,
+    optimizers,
+    torch_functions,
+    types,
+)
