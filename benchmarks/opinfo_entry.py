@@ -25,7 +25,10 @@ CHECKS = ("forward", "backward", "errors")
 SECONDS = 60  # for one sample
 _UNWRITTEN = ("empty", "new_empty")  # results are memory as it was found
 # ... and some results: the seed and offset of a dropout that drops nothing.
-_UNWRITTEN_RESULTS = {"torch.ops.aten._efficient_attention_forward": (2, 3)}
+_UNWRITTEN_RESULTS = {
+    "torch.ops.aten._efficient_attention_forward": (2, 3),
+    "torch.ops.aten._flash_attention_forward": (2, 3),
+}
 
 
 @dataclass

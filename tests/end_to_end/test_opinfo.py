@@ -13,6 +13,7 @@ pytest.importorskip("expecttest")
 
 from benchmarks.opinfo import main
 from benchmarks.opinfo_entry import check_entry, entries, wanted
+from benchmarks.opinfo_judge import Call, DifferenceError, Judge, compare
 from benchmarks.opinfo_table import read
 from benchmarks.opinfo_workers import Task, check_all
 
@@ -74,6 +75,23 @@ WITH_ERRORS = [e for e in EVERY if wanted(e, "float32", "cpu", "errors")]
 def test_bad_arguments_raise_what_eager_raises(entry: Any) -> None:
     outcome = check_entry(entry, "cpu", torch.float32, "eager", None, "errors")
     assert outcome.samples and not outcome.failed, outcome.messages
+
+
+@pytest.mark.parametrize("backend", ["eager", "loops", "cpp", "triton", "offline"])
+def test_every_backend_stands_in_for_the_compilers(backend: str) -> None:
+    """It is what compiles: library calls are seen, and a graph without any is fused."""
+    found = [check_entry(e, "cpu", torch.float32, backend, 1) for e in entries("^(mv|abs)$")]
+    assert [(o.samples, o.fused, o.extern, o.failed) for o in found] == [(1, 1, 0, {}), (1, 0, 1, {})]
+    assert found[1].externs
+
+
+def test_eager_that_loses_a_value_is_judged_by_float64() -> None:
+    """ATen's vectorised remainders are NaN where the quotient is huge."""
+    lost, right = torch.tensor([float("nan"), 1.0]), torch.tensor([-0.0, 1.0])
+    call = Call((right.clone(),), {})
+    compare(right, lost, call, call, Judge(lambda x: x, call, 0))
+    with pytest.raises(DifferenceError):
+        compare(right + 1, lost, call, call, Judge(lambda x: x, call, 0))
 
 
 def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

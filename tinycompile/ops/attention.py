@@ -56,6 +56,9 @@ def convolution(
         else:
             space.append(ex.floordiv(size + 2 * numbers(padding, n)[d] - reach, steps[d]) + 1)
     lead = (x.shape[0],) if batched else ()
+    if rules.is_zero(channels) or (batched and rules.is_zero(x.shape[0])):  # torch computes none of these, and shapes them so
+        shape = (*lead, 0 if rules.is_zero(channels) else weight.shape[0], *space)
+        return TensorMeta(shape, rules.dense_strides(shape), x.dtype, rules.common_device([x, weight]))
     shape = (*lead, weight.shape[0], *space)
     last = n > 1 and (suggests_channels_last(x, n) or suggests_channels_last(weight, n))
     return TensorMeta(

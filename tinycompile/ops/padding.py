@@ -68,8 +68,8 @@ def _check_padding(x: TensorMeta, d: int, before: Dim, after: Dim, mode: str) ->
 
 def _pad_strides(x: TensorMeta, shape: Coords, pad: Sequence[Dim], mode: str) -> Coords:
     """Circular padding forgets the layout; what is only cropped is a clone of a slice."""
-    if mode == "constant" and 0 in shape and all(isinstance(p, int) and p <= 0 for p in pad):
-        return x.strides
+    if mode == "constant" and all(isinstance(p, int) and p <= 0 for p in pad):
+        return rules.preserved_strides(TensorMeta(shape, x.strides, x.dtype, x.device))
     if mode != "circular" and rules.suggests_channels_last(x):
         return rules.channels_last_strides(shape)
     return rules.dense_strides(shape)
@@ -121,6 +121,7 @@ def _pad_calls() -> list[Sample]:
         call(t(3), (1, 1, 1, 1)),
         call(t(3), (-2, -2)),
         call(t(2, 3, 4), (-2, -2)),
+        call(t(1, 1, 4, 5), (-2, -2, -1, -2)),
         call(t(2, 3, 4, layout="transposed"), (-2, -2)),
         *(call(t(2, 3, 4, 5, layout="channels_last"), (1, 0, 2, 1), mode) for mode in ("reflect", "replicate", "circular")),
         *(call(t(2, 0, 4), (1, 1), mode) for mode in ("reflect", "replicate", "circular")),
