@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.base import expr as ex
 from tinycompile.base.artifacts import Artifacts
+from tinycompile.base.meta import TensorMeta
 from tinycompile.base.target import H100
 from tinycompile.capture.breaks import Break
 from tinycompile.compiler import CompiledGraph, generate, stage_order
@@ -326,4 +327,10 @@ def _backend_name(function: Piece, compiled: CompiledGraph | None) -> str:
     if compiled is not None and compiled.target is not None:
         return f"{compiled.target.language} for {compiled.target.arch}"
     backend: Any = function.options.backend
+    if compiled is not None and compiled.device is None and backend in (None, "triton"):
+        places = sorted({str(n.meta.device) for n in compiled.graph.nodes if isinstance(n.meta, TensorMeta)})
+        if len(places) > 1:
+            return (
+                f"none: code is written for one device, and these tensors are on {' and '.join(places)}, so torch runs op by op"
+            )
     return backend if isinstance(backend, str) else getattr(backend, "__name__", "eager")
