@@ -1,4 +1,4 @@
-"""Every Python block of the tutorial and of the journey runs, in order; a ``text`` block right behind one is what it prints.
+"""Every Python block of these pages runs, in order; a ``text`` block right behind one is what it prints.
 
 Blocks marked ``console`` show what differs from machine to machine (times, addresses) and are not compared."""
 
@@ -17,7 +17,7 @@ from tinycompile.eager.custom_device import forget_device
 pytestmark = pytest.mark.cpu
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("tutorial.md", "journey.md", "streams_and_memory.md")
+PAGES = ("tutorial.md", "journey.md", "streams_and_memory.md", "training.md")
 BLOCK = re.compile(r"```(python|text)\n(.*?)```\n", re.DOTALL)
 
 

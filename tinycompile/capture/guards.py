@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from types import CellType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -48,6 +48,13 @@ class Check:
     label: str
 
 
+class Reason(Protocol):
+    """What a break is due to, as long as it lasts."""
+
+    def lasts(self) -> bool:
+        """Whether it is still so: else the code that ends at the break is not the best that there is."""
+
+
 @dataclass
 class GuardSet:
     """All guards of one capture."""
@@ -65,6 +72,7 @@ class GuardSet:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     held_tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     odd: list[tuple[Any, Source]] = field(default_factory=list)  # what could not be modelled, for its kind
+    reasons: list[tuple[str, Reason]] = field(default_factory=list)  # why a capture breaks, where that may pass
     _by_id: dict[int, Held] = field(default_factory=dict)
 
     # --- collecting ---

@@ -101,7 +101,7 @@ def _written(tr: Tracer, target: Value, inplace: bool, make: Callable[[], Value 
     if not isinstance(target, TensorValue) or (kwargs and set(kwargs) - {"alpha"}):
         return None
     made = make()
-    return None if made is None else torch_calls.write(tr, target, lambda: made)
+    return None if made is None else tr.write(target, lambda: made)
 
 
 def _dtypes(tensors: Sequence[TensorValue], scalars: Sequence[ScalarValue]) -> tuple[torch.dtype, torch.dtype]:

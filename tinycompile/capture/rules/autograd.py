@@ -109,9 +109,9 @@ def _differentiable(tr: Tracer, cls: ClassValue, context: NewObject, given: Sequ
     if tr.effects.count != changed:
         raise GraphBreak("side-effect", f"{name}.apply changes something outside")
     ours = [v for v in given if isinstance(v, TensorValue)]
-    refs = [tuple(t.fake.ref for t in values) for values in (ours, outputs)]
+    given_refs, results = (tuple(t.fake.ref for t in values) for values in (ours, outputs))
     forward, backward = _taken_out(tr, name, start, middle)
-    recorded = Recorded(name.lower(), forward, backward, *refs, tuple(t.ref for t in tangents), tuple(gradients))
+    recorded = Recorded(name.lower(), forward, backward, given_refs, results, tuple(t.ref for t in tangents), tuple(gradients))
     metas = {n.name: n.meta for n in (*nodes.values(), *forward, *backward)}
     metas |= {t.ref.name: t.meta for t in tangents}
     made = make_op(recorded, metas)

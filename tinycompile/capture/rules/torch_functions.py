@@ -198,6 +198,5 @@ def _refuse(kind: str, *fns: Any) -> None:
 
 
 _refuse("mode", torch.inference_mode)
-_refuse("unsupported-op", torch.autograd.grad, torch.autograd.backward)
 _refuse("random", torch.manual_seed, torch.seed, torch.get_rng_state, torch.set_rng_state)
 _refuse("side-effect", contextlib.redirect_stdout, contextlib.redirect_stderr)
