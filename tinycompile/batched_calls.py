@@ -18,7 +18,7 @@ from tinycompile.eager.batched import BatchedTensor, active, level_of, mapped
 from tinycompile.eager.tensor import from_torch
 from tinycompile.eager.vmap import batched
 
-Calls = dict[Any, Callable[..., Any]]
+Calls = dict[Any, Any]  # callables
 
 
 def spread(

@@ -110,7 +110,7 @@ def _joined(found: Sequence[Any], dims: Any) -> Any:
     first = found[0]
     if isinstance(first, (Tensor, torch.Tensor)):
         dim = dims[0] if isinstance(dims, (tuple, list)) else dims
-        return first if dim is None else torch.cat(list(found), dim)  # type: ignore[arg-type]
+        return first if dim is None else torch.cat(list(found), dim)
     if isinstance(first, dict):
         return {k: _joined([f[k] for f in found], dims[k] if isinstance(dims, dict) else dims) for k in first}
     each = dims if isinstance(dims, (tuple, list)) else [dims] * len(first)
