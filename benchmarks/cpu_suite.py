@@ -1,4 +1,4 @@
-"""``python -m benchmarks --suite cpu --device cpu``: 40 workloads beside eager and ``torch.compile``, in one process.
+"""``python -m benchmarks --suite cpu --device cpu``: 43 workloads beside eager and ``torch.compile``, in one process.
 
 Per row: run times in turns, the share of the bandwidth that a copy (or, where twice as much is read as written, a triad) of as
 many bytes reaches, and the seconds of the first call with empty caches. All results are judged by float64.

@@ -2,10 +2,11 @@
 
 The contract allows an op twice eager's error and an ulp of its largest value. A program of forty ops may be further off where
 eager is exact by luck, and where a float decides something discrete (a comparison, an argmax, the rounding to a half type). So
-eager runs the program again and again, and after every op whose result isn't determined to the last bit an error of the allowed
-size is added, at random. Nothing is added to what IEEE 754 determines (+ - * /, casts, comparisons, choices): compiled code must
-have those bits. Half types are the exception: between two ops a kernel holds float32, so their arithmetic is rounded up or down
-by chance. The sign of a zero that is the greater or lesser of +0 and -0 is eager's position in its vector loop: it is drawn.
+eager runs the program again and again, and after every op whose result isn't determined to the last bit an error of the
+allowed size is added, at random. Nothing is added to what IEEE 754 determines (+ - * /, casts, comparisons, choices): compiled
+code must have those bits. Half types are the exception: between two ops a kernel holds float32, so their arithmetic is rounded
+up or down by chance. The sign of a zero that is the greater or lesser of +0 and -0 is eager's position in its vector loop: it
+is drawn.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ RUNS = 24
 _DETERMINED = frozenset((
     "abs", "add", "sub", "rsub", "mul", "div", "neg", "sqrt", "sign", "floor", "ceil", "trunc", "round", "frac", "clamp",
     "clamp_min", "clamp_max", "where", "relu", "threshold", "fmod", "remainder", "floor_divide", "maximum", "minimum", "fmax",
-    "fmin", "amax", "amin", "max", "min", "aminmax", "cummax", "cummin", "argmax", "argmin", "argsort", "sort", "eq", "ne", "lt",
-    "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "logical_not", "isnan", "isfinite", "any", "all",
-    "count_nonzero", "_to_copy", "clone", "copy_", "empty_like", "zeros_like", "ones_like", "full_like", "full", "arange",
-    "lift_fresh", "lift_fresh_copy", "cat", "stack", "index", "index_select", "gather", "scatter", "flip", "roll", "repeat",
-    "constant_pad_nd", "masked_fill", "tril", "triu", "fill_", "fill", "zero_", "leaky_relu", "reciprocal", "_unsafe_view",
+    "fmin", "amax", "amin", "max", "min", "aminmax", "cummax", "cummin", "argmax", "argmin", "argsort", "sort", "eq", "ne",
+    "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "logical_not", "isnan", "isfinite",
+    "any", "all", "count_nonzero", "_to_copy", "clone", "copy_", "empty_like", "zeros_like", "ones_like", "full_like", "full",
+    "arange", "lift_fresh", "lift_fresh_copy", "cat", "stack", "index", "index_select", "gather", "scatter", "flip", "roll",
+    "repeat", "constant_pad_nd", "masked_fill", "tril", "triu", "fill_", "fill", "zero_", "leaky_relu", "reciprocal",
+    "_unsafe_view",
 ))  # fmt: skip
 # Those of them whose result a half type rounds.
 _ROUNDED = frozenset(("add", "sub", "rsub", "mul", "div", "sqrt", "reciprocal", "remainder", "fmod", "frac", "leaky_relu"))
@@ -55,24 +57,31 @@ class Noise(TorchDispatchMode):
         single = func(*(call := given.mapped(_single)).args, **call.kwargs)  # halves' arithmetic is float32's
         double = func(*(call := given.wide()).args, **call.kwargs)
         places = iter(zip(leaves(double), leaves(single), strict=True))
-        return self._each(result, lambda t: self._moved(t, *next(places)))
+        most = max((t.numel() for t in leaves((args, kwargs)) if isinstance(t, torch.Tensor)), default=1)
+        return self._each(result, lambda t: self._moved(t, *next(places), most))
 
     def _each(self, result: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         if isinstance(result, (tuple, list)):
             return type(result)(self._each(r, fn) for r in result)
         return fn(result) if isinstance(result, torch.Tensor) else result
 
-    def _moved(self, t: torch.Tensor, double: torch.Tensor, single: torch.Tensor) -> torch.Tensor:
+    def _moved(self, t: torch.Tensor, double: torch.Tensor, single: torch.Tensor, most: int) -> torch.Tensor:
+        """``most``: elements of the largest argument. Nothing tells float64's own error: it is taken from the bound of a sum in
+        order, an ulp for each element that a result is made of (Higham, Accuracy and Stability, 4.2)."""
         if not t.is_floating_point() or not t.numel():
             return t
         arithmetic = torch.float64 if t.dtype == torch.float64 else torch.float32
         error = (single.double() - double.double()).abs()
         exact = double.double().abs()
         size: Any = 2 * _finite(error) + torch.finfo(arithmetic).eps * max(_finite(exact), torch.finfo(arithmetic).tiny)
+        if t.dtype == torch.float64:
+            size *= max(most / t.numel(), 1)
         if t.dtype in _HALVES:
             size = size + torch.ldexp(torch.ones_like(exact), torch.frexp(exact)[1] - 2) * torch.finfo(t.dtype).eps
         noise = (torch.rand(t.shape, generator=self.draw, dtype=torch.float64) * 2 - 1) * size
         moved = (double.double() + noise).to(t.dtype)
+        nothing = (exact <= size) & (torch.rand(t.shape, generator=self.draw) < 0.5)  # zero is within the error, and special
+        moved = torch.where(nothing | ((t == 0) & (exact == 0)), torch.zeros_like(moved), moved)
         return torch.where(t.isfinite(), moved, t).as_strided(t.shape, t.stride()) if t.is_contiguous() else t.copy_(moved)
 
     def _zeros(self, t: torch.Tensor) -> torch.Tensor:
