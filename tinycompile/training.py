@@ -80,7 +80,7 @@ def compile_training(
 def compile_whole(graph: Graph, inputs: Sequence[Any], compile_one: CompileFn, artifacts: Artifacts) -> CompiledGraph:
     """Compile a graph in which gradients are asked for: a training step. Nothing of it is left to torch's autograd."""
     start = time.perf_counter()
-    joint = inline_backward(recognise_attention(graph))
+    joint = inline_backward(recognise_attention(graph, training=True))
     if config.verify_ir:
         verify_graph(joint)
     spent = time.perf_counter() - start
@@ -101,7 +101,7 @@ def _compile_halves(
     overwritten: frozenset[int],
 ) -> CompiledGraph:
     start = time.perf_counter()
-    known = recognise_attention(graph)
+    known = recognise_attention(graph, training=True)
     joint = differentiate(known, wanted, flags)
     if not joint.gradients:
         raise UntreatableError("no gradient reaches an input")
@@ -126,8 +126,8 @@ def _compile_halves(
     second = _second(graph, wanted, joint, (lambda: derived) if plain else by_hand, split, len(drawn), compile_one)
     seen = [a for a in aliases if a[0] < split.outputs]
     code = backward.source
-    given_up, overwritten = (bool(code.donated), code.overwritten) if code is not None else (False, ())
-    call = attach(split, forward.call, backward.call, second, flags, seen, given_up, overwritten)
+    given_up, taken_over = (bool(code.donated), code.overwritten) if code is not None else (False, ())
+    call = attach(split, forward.call, backward.call, second, flags, seen, given_up, taken_over)
     times = {"aot": spent}
     for half in (forward, backward):
         for stage, seconds in half.times.items():

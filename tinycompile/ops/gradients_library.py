@@ -119,9 +119,9 @@ def _attention(
 ) -> Any:
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     groups = _groups(q, k) if enable_gqa else 1
-    if groups != 1 and not _takes_groups(q, mask):
+    if groups != 1 and not _takes_groups(q, mask) and q.dtype in rules.HALVES:
         k, v, groups = _repeated(k, groups), _repeated(v, groups), 1
-    if not dropout_p and _fuses(q, k, v, mask, groups):
+    if not dropout_p and (groups == 1 or _takes_groups(q, mask)) and _fuses(q, k, v, mask, groups):
         return ops.attention_forward(q, k, v, mask, is_causal, factor)[0]
     if q.device.type == "cuda" and len(q.shape) == 4 and q.dtype != torch.float64:
         return NotImplemented  # with dropout, masks that learn, odd sizes: torch's fused kernels, which torch differentiates

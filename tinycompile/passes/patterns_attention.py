@@ -19,8 +19,8 @@ from tinycompile.passes.attention_match import Finder
 from tinycompile.passes.rewrite import Splicer
 
 
-def recognise_attention(graph: Graph) -> Graph:
-    """The graph with attention by hand replaced."""
+def recognise_attention(graph: Graph, training: bool = False) -> Graph:
+    """The graph with attention by hand replaced. ``training``: only where a fused kernel's gradients are good enough, too."""
     if not any(n.kind == "call" and n.target == "softmax" for n in graph.nodes):
         return graph
     finder = Finder(graph)
@@ -32,7 +32,7 @@ def recognise_attention(graph: Graph) -> Graph:
 
     def change(node: Node) -> bool:
         match = found.get(node.name)
-        if match is None or not splicer.splice(node, lambda: Writer(splicer, finder, match).write(node.meta)):
+        if match is None or not splicer.splice(node, lambda: Writer(splicer, finder, match, training).write(node.meta)):
             return False
         gone.update(match.inner)
         return True
