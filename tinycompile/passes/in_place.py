@@ -201,8 +201,10 @@ def _is_inverse(back: Node, update: Node, view: Node, nodes: Mapping[str, Node])
     if back.meta.shape != of.shape or any(refs_in((view.args[1:], back.args[1:]))):
         return False
     coords = tuple(sym(f"i{d}", 0, size) for d, size in enumerate(of.shape))
-    there = OPS[back.target].lowering.index(coords, update.meta, back.meta, *back.args[1:])
-    return OPS[view.target].lowering.index(there, of, view.meta, *view.args[1:]) == coords
+    ways = OPS[back.target].lowering, OPS[view.target].lowering
+    assert isinstance(ways[0], View) and isinstance(ways[1], View)
+    there = ways[0].index(coords, update.meta, back.meta, *back.args[1:])
+    return ways[1].index(there, of, view.meta, *view.args[1:]) == coords
 
 
 def _view_of(scatter: Node) -> tuple[str, tuple[Any, ...]]:

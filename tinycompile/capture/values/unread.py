@@ -45,7 +45,7 @@ class Unread:
 
     def start(self, tr: Tracer, look: Look) -> None:
         """Begin, with nothing known."""
-        self._look, self._tr, self.pending, self.before = look, tr, [], None
+        self._look, self._tr, self.pending, self.before = look, tr, [], None  # type: ignore[misc]  # slots of the kinds
 
     @property
     def is_unread(self) -> bool:
@@ -57,10 +57,10 @@ class Unread:
         """The contents, guarded from now on."""
         look = self._look
         if look is not None:
-            self._look = None
+            self._look = None  # type: ignore[misc]
             self._items = look()
             self.before = self._items.copy()
-            pending, self.pending = self.pending, []
+            pending, self.pending = self.pending, []  # type: ignore[misc]
             for name, args in pending:
                 self.call_method(self._tr, name, args, {})
         return self._items
