@@ -114,8 +114,9 @@ class GroupInputs:
         if not self.choice.states:
             return []
         held = self.held(optimizer)
-        found = [s.get(name) for name in self.choice.states for s in held]
-        return found if all(isinstance(t, torch.Tensor) for t in found) else None
+        wanted = [s.get(name) for name in self.choice.states for s in held]
+        found = [t for t in wanted if isinstance(t, torch.Tensor)]
+        return found if len(found) == len(wanted) else None
 
     def same_settings(self, optimizer: Optimizer) -> bool:
         """Whether the group is as it was, but for its numbers."""
