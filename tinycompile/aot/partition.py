@@ -187,8 +187,11 @@ def _minimum(scene: _Scene, allowed: set[str]) -> list[str]:
 
 
 def _banned(scene: _Scene, node: Node, whole: set[str]) -> bool:
-    """Whether a value is not to be computed again: it is dear, or it would have to be written to memory once more."""
-    return not _is_cheap(node) or (node.name in whole and not _is_view(node) and node.kind != "item")
+    """Whether a value is not to be computed again: it is dear, or it would have to be written to memory once more. What is made
+    of nothing, like zeros, is better written when it is needed than held until then."""
+    if not _is_cheap(node):
+        return True
+    return node.name in whole and not _is_view(node) and node.kind != "item" and bool(inputs_of(node))
 
 
 def _never_again(node: Node) -> bool:

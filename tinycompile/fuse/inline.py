@@ -115,7 +115,8 @@ class _Chooser:
         read = sum(self.cost.bytes_of(name, accesses, facts.axes) for name, accesses in by_buffer.items())
         extra_reads = max(0, read - written) // max(own, 1)
         several = len(uses.sinks) > 1
-        cheap = facts.weight <= CHEAP_WEIGHT and read <= written + written // 8  # something broadcast may come with it
+        # Something broadcast may come with it; a lone value is not worth a launch, whatever it is made of.
+        cheap = facts.weight <= CHEAP_WEIGHT and (own == 1 or read <= written + written // 8)
         readers = self.readers[buffer]
         if several and not constant and not cheap:
             return  # grouping shares the value among its readers where it can
