@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     """The Value of an object from outside, guarded. Where breaks can be resumed, one that can't be modelled is Opaque."""
+    if _has_hook(obj) and tr.options.resume:
+        return Opaque(source, GraphBreak("unsupported-value", f"{source.label} has a __getattribute__, which guards call"))
     cls = obj if isinstance(obj, type) else type(obj)
     if tr.resumed and _is_of_this_call(tr, cls):
         return Opaque(source, GraphBreak("class-body", f"{cls.__name__} is another class in each call"))
@@ -86,8 +88,15 @@ def _is_namespace(tr: Tracer, obj: dict[str, Any]) -> bool:
     return getattr(module, "__dict__", None) is obj or any(f.globals is obj for f in tr.frames)
 
 
+def _has_hook(obj: Any) -> bool:
+    """Whether any look at an object, even ``isinstance``, calls code of the program's."""
+    return type(type(obj).__getattribute__) is FunctionType
+
+
 def has_identity(obj: Any) -> bool:
     """Whether it matters that two names are one object: it can change, and Values are not shared in another way."""
+    if _has_hook(obj):
+        return False
     kind = type(obj)
     return kind in _CONTAINERS or not (
         is_constant_object(obj)
