@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -100,7 +101,8 @@ def stepper(who: str, device: str) -> tuple[Callable[[], object], Callable[[], i
 
 def _step_on_our_tape(x: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
     first, second = torch.randn(32, 64, device=x.device) / 6, torch.randn(64, 16, device=x.device) / 8
-    mine, w, v = (tinycompile.from_torch(t) for t in (x, first, second))
+    ours: list[Any] = [tinycompile.from_torch(t) for t in (x, first, second)]
+    mine, w, v = ours
     w.requires_grad_(), v.requires_grad_()
 
     def step() -> None:

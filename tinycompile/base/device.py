@@ -33,8 +33,8 @@ class Device(str):
     index: int  # type: ignore[assignment]  # in place of str.index
 
     def __new__(cls, type: str, index: int = -1) -> Device:
-        """As torch's: ``Device("cuda")``, ``Device("cuda", 1)``, ``Device("cuda:1")``. Raises RuntimeError for an unknown type or
-        an index out of range, or given twice."""
+        """As torch's: ``Device("cuda")``, ``Device("cuda", 1)``, ``Device("cuda:1")``. Raises RuntimeError for an unknown type
+        or for an index that is out of range or given twice."""
         if ":" in type:
             if index >= 0:
                 raise RuntimeError(f"type (string) must not include an index because index was passed explicitly: {type}")

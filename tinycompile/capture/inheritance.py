@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,7 +48,7 @@ def super_attribute(tr: Tracer, cls: Value, receiver: Value, name: str) -> Value
 
 def _super_of_metaclass(tr: Tracer, cls: type, receiver: ClassValue, name: str) -> Value:
     """In a method of a metaclass: the class is the receiver."""
-    mro = type(receiver.cls).__mro__
+    mro = inspect.getmro(type(receiver.cls))
     for owner in mro[mro.index(cls) + 1 :]:
         raw = owner.__dict__.get(name)
         if raw is not None:

@@ -258,7 +258,7 @@ class _Tape:
     def set_grad(tensor: Tensor, value: Any) -> None:
         if value is not None and (tuple(value.shape) != tuple(tensor.shape) or value.dtype != tensor.dtype):
             wrong = torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
-            torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta", requires_grad=True).grad = wrong  # raises
+            torch.empty(tensor.raw().shape, dtype=tensor.dtype, device="meta", requires_grad=True).grad = wrong  # raises
         if tensor._autograd is None:
             tensor.raw().grad = value.raw() if isinstance(value, Tensor) else value
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import types
 import typing
@@ -22,7 +23,7 @@ HINTS: tuple[type, ...] = (
     typing.TypeVar,
     typing.ParamSpec,
     type(typing.Optional),
-    type(typing.List).__mro__[1],  # noqa: UP006  (the base of all that typing makes of classes)
+    inspect.getmro(type(typing.List))[1],  # noqa: UP006  (the base of all that typing makes of classes)
 )
 
 

@@ -154,4 +154,3 @@ class UnreadSet(Unread, SetValue):
         if self.is_unread and name in self.adding and args:
             check_key(tr, args[0])
         return Unread.call_method(self, tr, name, args, kwargs)
-
