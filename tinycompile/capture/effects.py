@@ -241,7 +241,6 @@ class Effects:
                     assert value.source is not None
                     tr.guards.check(f"{value.source.text} is not {other.source.text}", "which objects are one")
 
-
     def _guard_separate(self, tr: Tracer) -> None:
         written = {w.target.source: w.target for w in self._written.values()}
         given = [i for i in tr.inputs if isinstance(i.value, torch.Tensor) and not isinstance(i.source, Computed)]
@@ -292,7 +291,7 @@ def _replay_additions(rebuilder: Rebuilder, name: str, value: Any) -> list[str]:
     for method, calls in itertools.groupby(value.pending, key=lambda p: p[0]):
         texts = [[rebuilder.expr(v) for v in args] for _, args in calls]
         if method == "append":
-            lines.append(call("extend", f"[{', '.join(item for item, in texts)}]"))
+            lines.append(call("extend", f"[{', '.join(item for (item,) in texts)}]"))
         else:
             lines += [call(method, *args) for args in texts]
     return lines
