@@ -48,11 +48,11 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
         return ClassValue(obj, source)
     if isinstance(obj, ModuleType):
         return PyModuleValue(obj, source)
+    if isinstance(obj, HINTS):
+        return Hint(obj, source)
     if isinstance(obj, MethodType):
         owner = tr.guards.hold(obj.__self__, "self")
         return BoundFunction(from_callable(tr, obj.__func__), tr.wrap(obj.__self__, owner), source)
-    if isinstance(obj, HINTS):
-        return Hint(obj, source)
     if isinstance(obj, torch.nn.Module):
         held = source or tr.guards.hold(obj, "module")
         tr.guards.class_of(held)
