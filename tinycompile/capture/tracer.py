@@ -23,7 +23,7 @@ from tinycompile.capture.marks import mark_of
 from tinycompile.capture.opcodes.exceptions import raise_error
 from tinycompile.capture.pins import guard_one_object
 from tinycompile.capture.rules import backward, families, iteration, marked, objects, optimizers, registry
-from tinycompile.capture.sources import Source
+from tinycompile.capture.sources import Attr, Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values import namespace
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
@@ -93,6 +93,7 @@ class Tracer(Inputs, Lookups):
         self.shown: dict[int, Frame] = {}  # frames whose locals() were asked for, by id
         self._by_source: dict[str, Value] = {}
         self._by_id: dict[int, tuple[Any, Value]] = {}  # objects from outside that may change, kept alive
+        self._owners: dict[int, tuple[dict[str, Any], ObjectValue]] = {}  # by id of an object's __dict__, kept alive
         self.cells: dict[int, Cell] = {}  # by id of a closure cell
         self._named: set[str] = set()
         self.scalars: dict[str, Source] = {}  # numbers that change and are no sizes, by the name that guards give them
@@ -105,9 +106,9 @@ class Tracer(Inputs, Lookups):
         self.failure = self.handled = None
         self.guards.odd.clear()
         self.shown.clear()
-        for table_ in (self._by_source, self._by_id, self._globals, self._exceptions, self.births, self.cells, self.functions):
+        for table_ in (self._by_source, self._by_id, self._owners, self._globals, self._exceptions, self.births):
             table_.clear()
-        for kept in (self.given, self._by_object, self.optimizers):
+        for kept in (self.cells, self.functions, self.given, self._by_object, self.optimizers):
             kept.clear()
         self.pinned.clear()
         self.guards.tensors.clear()
@@ -127,9 +128,8 @@ class Tracer(Inputs, Lookups):
         """An object that changes has one Value, however many ways lead to it."""
         if not wrap.has_identity(obj):
             return wrap.wrap(self, obj, source)
-        known = self._by_id.get(id(obj))
-        if known is None:
-            made = wrap.wrap(self, obj, source)
+        if (known := self._by_id.get(id(obj))) is None:
+            made = wrap.wrap(self, obj, source) if id(obj) not in self._owners else wrap.of_an_object(self, source)
             self._by_id[id(obj)] = obj, made
             return made
         guard_one_object(self, known[1], source)
@@ -156,8 +156,22 @@ class Tracer(Inputs, Lookups):
         return DictValue(self, pairs)
 
     def attributes_of(self, owner: ObjectValue) -> Value:
-        """``owner.__dict__``."""
-        return namespace.attributes_of(self, owner)
+        """``owner.__dict__``: one Value, however many ways lead to it."""
+        if isinstance(owner, NewObject):
+            return namespace.AttributesValue(owner)
+        held = owner.obj.__dict__
+        if not self.has_to_itself(owner, held):
+            raise GraphBreak("unsupported-value", f"the __dict__ of {owner.describe()} is also reached in another way")
+        if id(held) not in self._by_id:
+            inner = wrap.wrap(self, held, Attr(owner.where, "__dict__"))
+            self._by_id[id(held)] = held, namespace.OutsideAttributes(owner, inner) if isinstance(inner, DictValue) else inner
+        return self._by_id[id(held)][1]
+
+    def has_to_itself(self, owner: ObjectValue, attributes: dict[str, Any]) -> bool:
+        """Whether an object's ``__dict__`` is known as its alone: no other object's, nor met as a dict before."""
+        known = self._by_id.get(id(attributes), (None, None))[1]
+        first = self._owners.setdefault(id(attributes), (attributes, owner))[1]
+        return first.obj is owner.obj and (known is None or isinstance(known, namespace.OutsideAttributes))
 
     def globals_value(self, space: dict[str, Any]) -> Value:
         """A module's variables as a dict."""

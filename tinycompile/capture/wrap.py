@@ -52,6 +52,14 @@ def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
         return Opaque(source, why)
 
 
+def of_an_object(tr: Tracer, source: Source) -> Value:
+    """A dict that is an object's ``__dict__``, and the object's attributes were looked at: they are followed there."""
+    why = GraphBreak("unsupported-value", f"{source.label} is the __dict__ of an object that is used beside it")
+    if not tr.options.resume:
+        raise why
+    return Opaque(source, why)
+
+
 def _wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     if is_constant_object(obj):
         return data.constant(tr, obj, source)

@@ -6,6 +6,7 @@ import inspect
 import sys
 import typing
 
+import tinycompile
 from tests.capture.constructs.registry import breaks, case, log
 
 
@@ -98,6 +99,52 @@ def dict_update_dunder(x):
     o.__dict__.update(c=3)
     o.__dict__["a"] = 9
     return o.c, o.a, o
+
+
+class Shares:
+    def __init__(self, attributes):
+        self.__dict__ = attributes
+
+
+OUTSIDE = P(1, 2)
+
+
+@breaks
+def two_objects_with_one_dict(x):
+    space = {"a": x}
+    first, second = Shares(space), Shares(space)
+    tinycompile.graph_break()
+    first.a = x + 1
+    space["b"] = 5
+    del second.a
+    return first.b, hasattr(first, "a"), sorted(space), second.__dict__ is space
+
+
+@breaks
+def an_object_and_its_dict(x):
+    o = P(1, x)
+    d = o.__dict__
+    tinycompile.graph_break()
+    d["a"] = 9
+    o.b = x * 2
+    d["c"] = o.a
+    del o.a
+    return d["b"], o.c, "a" in d, d is vars(o)
+
+
+@breaks
+def written_by_attribute_then_by_dict(x):
+    o = P(1, x)
+    d = o.__dict__
+    tinycompile.graph_break()
+    o.a = 7
+    return d["a"], len(d), list(d.values())[0], x + o.a
+
+
+@case
+def the_dict_of_an_object_outside(x):
+    d = OUTSIDE.__dict__
+    return d["a"], OUTSIDE.b, d is vars(OUTSIDE), x + d["b"]
 
 
 @breaks

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.sources import Attr, Source
+from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.mapping import DictValue
@@ -81,14 +81,6 @@ class OutsideAttributes(DictValue):
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return isinstance(other, OutsideAttributes) and self.owner is other.owner
-
-
-def attributes_of(tr: Tracer, owner: ObjectValue) -> Value:
-    """``owner.__dict__``."""
-    if isinstance(owner, NewObject):
-        return AttributesValue(owner)
-    inner = tr.wrap(owner.obj.__dict__, Attr(owner.where, "__dict__"))
-    return OutsideAttributes(owner, inner) if isinstance(inner, DictValue) else inner
 
 
 class Globals(Value):

@@ -87,7 +87,7 @@ class ObjectValue(Value):
         if name in self.shadow:
             if self.shadow[name] is not DELETED:
                 return self.shadow[name]
-        elif name in own_dict(self.obj):
+        elif name in self._attributes(tr):
             return self._own(tr, name)
         if found is not None:
             self._not_shadowed(tr, name)
@@ -97,6 +97,16 @@ class ObjectValue(Value):
         self._not_shadowed(tr, name)
         tr.inherited(cls, object, name)
         raise no_attribute(self, cls, name)
+
+    def _attributes(self, tr: Tracer) -> dict[str, Any]:
+        """Its own, as they came. Writes are followed by object, so none may be reached in another way: by the dict itself, or
+        by an object that shares it."""
+        if not has_dict(self.obj):
+            return {}
+        found = own_dict(self.obj)
+        if not tr.has_to_itself(self, found):
+            raise GraphBreak("unsupported-value", f"the attributes of {self.describe()} are also reached in another way")
+        return found
 
     def _own(self, tr: Tracer, name: str) -> Value:
         return tr.attribute_of(self.where, self.obj, name)
@@ -208,6 +218,7 @@ class ObjectValue(Value):
                 object.__setattr__(self.obj, name, None)  # fails: asked for its words, which differ by version
             except AttributeError as error:
                 raise AttributeError(str(error), name=name) from None
+        self._attributes(tr)
         tr.effects.touch(self)
         if self.shadow.get(name) is DELETED:
             del self.shadow[name]  # it comes last now
@@ -235,7 +246,7 @@ class ObjectValue(Value):
             return
         if found is not None and _is_data_descriptor(found[1]) and not isinstance(found[1], MemberDescriptorType):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was deleted")
-        own = name in own_dict(self.obj)
+        own = name in self._attributes(tr)
         if own and name not in self.shadow:
             self._own(tr, name)  # guards that it is there
         elif self.shadow.get(name, DELETED) is DELETED:
@@ -342,6 +353,9 @@ class NewObject(ObjectValue):
 
     def describe(self) -> str:
         return f"a new {type(self.obj).__name__}"
+
+    def _attributes(self, tr: Tracer) -> dict[str, Any]:
+        return {}
 
     def _not_shadowed(self, tr: Tracer, name: str) -> None:
         return
