@@ -119,6 +119,25 @@ def test_gradients_equal_eagers(fn: Callable[..., Any], whole: bool) -> None:
         torch.testing.assert_close(a.grad, b.grad)
 
 
+@pytest.mark.parametrize("fn", [scaled, chained, one_of_two, twice], ids=lambda f: f.__name__)
+def test_where_torch_differentiates_the_graph(fn: Callable[..., Any]) -> None:
+    """The gradient is the program's there, too: Scaled and Reversed have none that is their forward's."""
+    ours, theirs = leaves(torch.float64), leaves(torch.float64)
+    first = [
+        torch.autograd.grad(f(*a), a, create_graph=True)
+        for f, a in ((tinycompile.compile(fn, backend="eager"), ours), (fn, theirs))
+    ]
+    for a, b in zip(*first, strict=True):
+        torch.testing.assert_close(a, b)
+    second = [
+        torch.autograd.grad(sum((g * g).sum() for g in found), a, allow_unused=True) for found, a in zip(first, (ours, theirs))
+    ]
+    for a, b in zip(*second, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b)
+
+
 def test_outputs_without_gradients_and_needs() -> None:
     run = tinycompile.compile(lambda x, w: Scaled.apply(x, w, 2.0), fullgraph=True)
     x, w = leaves()

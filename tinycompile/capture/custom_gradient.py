@@ -7,9 +7,12 @@ the backward reads are results of the op."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from tinycompile.base.meta import TensorMeta
 from tinycompile.capture.breaks import GraphBreak
@@ -118,7 +121,7 @@ def _register(name: str, forward: Graph, formula: Formula, metas: tuple[TensorMe
     args = ", ".join(f"Tensor a{i}" for i in range(len(forward.placeholders)))
     returned = f"({', '.join('Tensor' for _ in metas)})" if several else "Tensor"
     parsed = schemas.parse(f"{name}({args}) -> {returned}")
-    body = Body(forward, several)
+    body = Body(forward, several, formula)
     register(Op(parsed, Metas(metas), body.eagerly, Decompose(body), vjp=Vjp(formula, saves)))
     dispatcher.define(parsed)
 
@@ -139,15 +142,38 @@ class Body:
 
     graph: Graph
     several: bool
+    formula: Formula
 
     def __call__(self, *args: Any) -> Any:
         made = replayed(self.graph, args)
         return made if self.several else made[0]
 
     def eagerly(self, *args: Any) -> Any:
-        """On torch tensors."""
-        made = run_graph(self.graph, args)
+        """On torch tensors, whose autograd takes the program's gradient too."""
+        asked = torch.is_grad_enabled() and any(a.requires_grad for a in args)
+        made = ByTorch.apply(self, *args) if asked else run_graph(self.graph, args)
         return made if self.several else made[0]
+
+
+class ByTorch(torch.autograd.Function):
+    """The op as a node of torch's tape, where a graph runs op by op."""
+
+    @staticmethod
+    def forward(ctx: Any, body: Body, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Saves arguments and results."""
+        results = tuple(run_graph(body.graph, args))
+        ctx.formula = body.formula
+        ctx.save_for_backward(*args, *results)
+        kept = results[body.formula.tangents :]  # of the forward's inside: constants, as what a program saves there is
+        ctx.mark_non_differentiable(*kept, *(r for r in results[: body.formula.tangents] if not r.is_floating_point()))
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """By the formula's graph."""
+        formula: Formula = ctx.formula
+        made = run_graph(formula.graph, (*ctx.saved_tensors, *grads[: formula.tangents]))
+        return None, *formula.placed(made, operator.add)
 
 
 @dataclass(frozen=True)
@@ -163,14 +189,24 @@ class Formula:
     wanted: tuple[int, ...]
 
     def __call__(self, grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], needs: Sequence[Any]) -> list[Any]:
-        count = len(self.graph.placeholders) - self.args - self.results
-        tangents = [g if g is not None else ops.full_like(r, 0.0) for g, r in zip(grads[:count], results, strict=False)]
+        tangents = [
+            g if g is not None else ops.full_like(r, 0.0) for g, r in zip(grads[: self.tangents], results, strict=False)
+        ]
         made = replayed(self.graph, (*args, *results, *tangents))
-        found: list[Any] = [None] * len(args)
+        return [g if need else None for g, need in zip(self.placed(made, ops.add), needs, strict=True)]
+
+    @property
+    def tangents(self) -> int:
+        """How many gradients come in: the values that the backward reads besides the results have none."""
+        return len(self.graph.placeholders) - self.args - self.results
+
+    def placed(self, made: Sequence[Any], add: Callable[[Any, Any], Any]) -> list[Any]:
+        """The gradients by argument of the op: one given twice has their sum, others None."""
+        found: list[Any] = [None] * self.args
         for at, grad in zip(self.wanted, made, strict=True):
             position = self.outside.index(self.given[at])
-            found[position] = grad if found[position] is None else ops.add(found[position], grad)
-        return [g if need else None for g, need in zip(found, needs, strict=True)]
+            found[position] = grad if found[position] is None else add(found[position], grad)
+        return found
 
 
 def replayed(graph: Graph, inputs: Sequence[Any]) -> tuple[Any, ...]:

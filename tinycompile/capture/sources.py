@@ -100,6 +100,22 @@ class Item(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class Asked(Source):
+    """``ask(base)``, for a held function of ours that looks something up."""
+
+    ask: Held
+    of: Source
+
+    @property
+    def text(self) -> str:
+        return f"{self.ask.text}({self.of.text})"
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
 class KeyItem(Source):
     """``base[key]`` for a key that is held, having no literal."""
 

@@ -24,7 +24,7 @@ from tinycompile.capture.opcodes.exceptions import raise_error
 from tinycompile.capture.pins import guard_one_object
 from tinycompile.capture.rules import backward, families, iteration, marked, objects, optimizers, registry
 from tinycompile.capture.sources import Attr, Source
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import is_trusted, original_of
 from tinycompile.capture.values import namespace
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.classes import class_lookup
@@ -171,7 +171,7 @@ class Tracer(Inputs, Lookups):
         """Whether an object's ``__dict__`` is known as its alone: no other object's, nor met as a dict before."""
         known = self._by_id.get(id(attributes), (None, None))[1]
         first = self._owners.setdefault(id(attributes), (attributes, owner))[1]
-        return first.obj is owner.obj and (known is None or isinstance(known, namespace.OutsideAttributes))
+        return original_of(first.obj) is original_of(owner.obj) and (known is None or isinstance(known, namespace.OutsideAttributes))
 
     def globals_value(self, space: dict[str, Any]) -> Value:
         """A module's variables as a dict."""

@@ -53,3 +53,9 @@ def is_trusted(module_name: str | None) -> bool:
 def is_torch_object(obj: Any) -> bool:
     """Whether an object is one of torch's internals (its functions in C are methods of these)."""
     return type(obj).__module__.startswith("torch") and not isinstance(obj, (torch.Tensor, torch.Size))
+
+
+def original_of(obj: Any) -> Any:
+    """The module that a compiled module was made of, with which it shares its attributes; others are their own."""
+    ours = any(cls.__module__ == "tinycompile.api" for cls in type(obj).__mro__)
+    return obj.original if ours else obj

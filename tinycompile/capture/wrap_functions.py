@@ -12,7 +12,7 @@ import torch
 
 from tinycompile.capture.marks import mark_of
 from tinycompile.capture.pins import guard_one_object, guard_type, pin
-from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Source
+from tinycompile.capture.sources import Asked, Attr, Held, HeldItem, Item, Source
 from tinycompile.capture.trust import is_torch_object, is_trusted
 from tinycompile.capture.values.autocast import AutocastMode, settings_of
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
@@ -77,6 +77,20 @@ def _transformed(tr: Tracer, made: Transform) -> Value:
     return BuiltinValue(made.made_by).call(tr, [tr.wrap(made.fn, tr.guards.hold(made.fn, "fn"))], options)
 
 
+def _passed_transform(tr: Tracer, made: Transform, source: Source) -> Value:
+    """``vmap(f)`` that comes with the call, perhaps made anew each time: what counts is what it is made of."""
+    asked = Asked(tr.guards.hold(transform_of, "transform_of"), source)
+    by, options = tr.guards.hold(made.made_by, "made_by"), tr.guards.hold(made.options, "options")
+    tr.guards.check(
+        f"{asked.text} is not None and {asked.text}.made_by is {by.name} and {asked.text}.options == {options.name}",
+        f"{source.label} is {made.made_by.__name__}() of a function, with options {made.options}",
+    )
+    fn = tr.wrap(made.fn, Attr(asked, "fn"))
+    value = BuiltinValue(made.made_by).call(tr, [fn], {k: tr.from_python(v) for k, v in made.options.items()})
+    value.source = source
+    return value
+
+
 def _function(tr: Tracer, fn: FunctionType, source: Held | None) -> FunctionValue:
     held = source or tr.guards.hold(fn, fn.__name__)
     cells = [_cell(tr, cell, name) for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)]
@@ -121,8 +135,10 @@ def cell_from(tr: Tracer, cell: CellType, where: Source) -> Cell:
 
 def passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
     """A function that comes with the call: what counts is its code and its variables, for it may be made anew each time."""
-    if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or mark_of(fn) is not None or transform_of(fn):
+    if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or mark_of(fn) is not None:
         return pinned(tr, fn, source)
+    if (made := transform_of(fn)) is not None:
+        return _passed_transform(tr, made, source)
     found = tr.functions.get(id(fn))
     if found is not None:
         guard_one_object(tr, found, source)

@@ -69,7 +69,8 @@ def _check_padding(x: TensorMeta, d: int, before: Dim, after: Dim, mode: str) ->
 def _pad_strides(x: TensorMeta, shape: Coords, pad: Sequence[Dim], mode: str) -> Coords:
     """Circular padding forgets the layout; what is only cropped is a clone of a slice."""
     if mode == "constant" and all(isinstance(p, int) and p <= 0 for p in pad):
-        return rules.preserved_strides(TensorMeta(shape, x.strides, x.dtype, x.device))
+        known = tuple(1 if shapes.same(s, 1) else s for s in shape)  # a symbol is no 1, but what is left of one may be
+        return rules.preserved_strides(TensorMeta(known, x.strides, x.dtype, x.device))
     if mode != "circular" and rules.suggests_channels_last(x):
         return rules.channels_last_strides(shape)
     return rules.dense_strides(shape)
