@@ -259,3 +259,53 @@ def test_an_optimizer_step_written_by_hand():
         torch.testing.assert_close(compiled(ours, r(3), state), step(theirs, r(3), other))
     torch.testing.assert_close(ours, theirs)
     assert state == other and compiled.cache_info()["entries"] <= 3, compiled.recompiles
+
+
+WRITES = {
+    "add": lambda x, y, s: x.add_(s),
+    "mul": lambda x, y, s: x.mul_(s),
+    "fill": lambda x, y, s: x.fill_(s),
+    "setitem": lambda x, y, s: x.__setitem__(slice(1, 3), s),
+    "ema": lambda x, y, s: x.mul_(s).add_(y, alpha=1 - s),
+    "size": lambda x, y, s: x.add_(y.new_ones(int(s) + 2).sum()),
+    "size_of_input": lambda x, y, s: x.add_(y[: int(s) + 1].sum()),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=list(WRITES))
+def test_graphs_that_only_write(write):
+    def only_write(x, y, s):
+        write(x, y, s)
+
+    compiled = tinycompile.compile(only_write, backend="eager")
+    ours, theirs, y = torch.ones(4), torch.ones(4), torch.arange(40.0)[:4]
+    for i in range(6):
+        compiled(ours, y, i * 1.5)
+        only_write(theirs, y, i * 1.5)
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_graphs_that_only_write_tensors_of_changing_sizes():
+    def only_write(x):
+        x.mul_(x.shape[0])
+
+    compiled = tinycompile.compile(only_write, backend="eager")
+    for n in range(2, 8):
+        x = torch.ones(n)
+        compiled(x)
+        assert x.tolist() == [float(n)] * n
+    assert compiled.cache_info()["entries"] <= 3
+
+
+def test_graphs_that_only_run_a_backward():
+    def backward(m, x, s):
+        (m(x).sum() * s).backward()
+
+    compiled = tinycompile.compile(backward, backend="eager")
+    ours, theirs = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+    theirs.load_state_dict(ours.state_dict())
+    for i in range(6):
+        compiled(ours, r(3, 4), i * 1.5)
+        backward(theirs, r(3, 4), i * 1.5)
+        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad)

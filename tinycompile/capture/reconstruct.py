@@ -320,10 +320,11 @@ class Rebuilder:
         """The rebuilt function's source, and the name under which it expects the graph."""
         call = self.tr.guards.names.take("graph")
         lines = [f"def {name}({signature}):"]
-        if self.outputs:
+        is_called = bool(self.outputs or self.tr.effects.writes)
+        if is_called:
             self.symbols.update(*(i.names for i in self.tr.inputs))
         lines += [f"    {symbol} = {self._size(graph, symbol)}" for symbol in sorted(self.symbols)]
-        if self.outputs or self.tr.effects.writes:
+        if is_called:
             names = ", ".join(self.names[id(t)] for t in self.outputs)
             inputs = ", ".join(self._input(i.source, i.ours) for i in self.tr.inputs)
             target = f"{names}{',' if len(self.outputs) == 1 else ''} = " if names else ""
