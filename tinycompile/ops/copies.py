@@ -214,7 +214,7 @@ def _with_data_meta(x: TensorMeta, data: TensorMeta) -> TensorMeta:
 declare(
     "with_data(Tensor self, Tensor data) -> Tensor",
     _with_data_meta,
-    Decompose(lambda x, data: ops.restride(data, tuple(x.strides))),
+    Decompose(lambda x, data: ops.restride(data, meta_of(x).strides)),
     _WithData.apply,
     (),
     lambda: [call(t(3, 4), t(3, 4)), call(t(4, 6, layout="transposed"), t(4, 6))],

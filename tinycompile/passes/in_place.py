@@ -121,7 +121,8 @@ class _Finder:
                 return []
             found.append(write)
             whole = self.nodes[write.update.args[0].name]
-        others = set(self.users.get(target.name, ())) - {copy.name, *(w.update.name for w in found)}
+        updates = {w.update.name for w in found}
+        others = {user for name in (target.name, *updates) for user in self.users.get(name, ())} - {copy.name, *updates}
         return found[::-1] if len(found) == 1 or not others else []  # what was read before a write isn't written twice
 
     def _is_input(self, name: str) -> bool:
