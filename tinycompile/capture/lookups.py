@@ -63,6 +63,27 @@ class Lookups:
             if not is_trusted(between.__module__):
                 self.guards.absent(self.class_dict(between), name, f"{between.__name__} inherits {name!r}")
 
+    def lacks(self, obj: Any, name: str, source: Source | None = None) -> None:
+        """Guard that neither an object nor its class comes to have an attribute. ``source``: where it is found, for an object
+        that is not guarded by identity."""
+        cls = type(obj)
+        if cls.__dictoffset__ and source is not None and not isinstance(source, Held):
+            self.guards.check(f"{name!r} not in {source.text}.__dict__", f"{source.label} has no own {name!r}")
+        elif cls.__dictoffset__:
+            attributes = self.guards.hold(object.__getattribute__(obj, "__dict__"), "attributes")
+            self.guards.absent(attributes, name, f"this {cls.__name__} has no attribute {name!r} of its own")
+        self.inherited(cls, object, name)
+
+    def text_of(self, obj: Any, name: str) -> Value:
+        """``__name__`` and such of a function or class that is known."""
+        found = getattr(obj, name)
+        if not is_trusted(obj.__module__):
+            held = self.guards.hold(obj, identifier(obj.__name__))
+            text = self.guards.equals(f"{held.text}.{name}", found) if isinstance(found, (str, type(None))) else None
+            text = text or f"{held.text}.{name} is {self.guards.hold(found, 'text').name}"
+            self.guards.check(text, f"{obj.__name__}.{name}")
+        return Const(found)
+
     def class_dict(self, cls: type) -> Held:
         """What a class holds, to be guarded."""
         held = self._class_dicts.get(cls)
@@ -75,8 +96,13 @@ class Lookups:
         assigned = self.effects.global_value(module.__dict__, name)
         if assigned is not None:
             return assigned
-        obj = getattr(module, name)  # AttributeError is the user's
-        if is_trusted(module.__name__) or name not in module.__dict__:
+        trusted = is_trusted(module.__name__)
+        try:
+            obj = getattr(module, name)  # AttributeError is the user's
+        finally:
+            if not trusted and name not in module.__dict__:  # (asked late: a ``__getattr__`` may put it there)
+                self.guards.absent(self.globals_of(module.__dict__), name, f"module {module.__name__} has no {name!r}")
+        if trusted or name not in module.__dict__:
             return self.from_python(obj)
         return self._global(module.__dict__, name, f"{module.__name__}.{name}")
 

@@ -219,6 +219,8 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
         compute = functools.partial(_functional, tr, functional, args, kwargs, operands)
         return tr.write(operands[0], compute, operands)
     _check_extern(path, fn, args, kwargs)
+    if not _is_of_tensors(path, fn) and (path.startswith("torch._C.") or not any(tensors_in(tr, operands))):
+        raise GraphBreak("side-effect", f"{path} may change a setting: it is not called to learn what it returns")
     if not any_autocast():
         return extern(tr, path, fn, args, kwargs, operands)
     cast = cast_call(path, args, kwargs)
@@ -297,6 +299,12 @@ def _schemas(path: str) -> tuple[Any, ...]:
         return ()
     every = (getattr(packet, overload)._schema for overload in packet.overloads())
     return tuple(s for s in every if not s.name.endswith("_") and not any(a.is_out for a in s.arguments))
+
+
+def _is_of_tensors(path: str, fn: Any) -> bool:
+    """Whether a schema tells that a torch function returns tensors; nothing is told of settings, and of what is in Python."""
+    schemas = (fn._schema,) if isinstance(fn, torch._ops.OpOverload) else _schemas(path)
+    return any("Tensor" in str(r.type) for s in schemas for r in s.returns)
 
 
 def _writes(schema: Any) -> bool:

@@ -104,7 +104,7 @@ class ClassValue(Value):
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
-            return Const(getattr(self.cls, name))
+            return tr.text_of(self.cls, name)
         if name in ("__mro__", "__bases__", "__base__"):
             return tr.from_python(getattr(self.cls, name))
         if name == "__class__":
@@ -125,9 +125,11 @@ class ClassValue(Value):
     def _of_metaclass(self, tr: Tracer, name: str) -> Value:
         meta = type(self.cls)
         found = class_lookup(meta, name)
+        tr.inherited(self.cls, object, name)
+        if found is None:
+            tr.inherited(meta, object, name)
         hook = self.meta_method(tr, "__getattr__") if found is None else None
         if hook is not None:
-            tr.inherited(self.cls, object, name)
             return hook.call(tr, [Const(name)], {})
         if found is None or found[0].__module__ == "builtins":
             natively(getattr, self.cls, name)

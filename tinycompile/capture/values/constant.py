@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tinycompile.capture.sources import Source
+from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 
 if TYPE_CHECKING:
@@ -81,12 +82,32 @@ class Const(Value):
             of_class = tr.enum_attribute(self, name)
             if of_class is not None:
                 return of_class
+            given = self._given_to_member(tr, self.value, name)
+            if given is not None:
+                return given
         found = natively(getattr, self.value, name)
         if is_constant_object(found):
             return Const(found)
         if callable(found):
             return MethodOf(self, name)
         return tr.from_python(found)
+
+    def _given_to_member(self, tr: Tracer, member: enum.Enum, name: str) -> Value | None:
+        """An attribute that the program gave an enumeration's member, or its class; guards that there is none."""
+        if not hasattr(member, name):
+            tr.lacks(member, name)
+        elif name in member.__dict__:
+            if not name.startswith("_"):
+                return tr.dict_entry(member.__dict__, name, f"{type(member).__name__}.{member.name}.{name}")
+        else:
+            owner = next((c for c in type(member).__mro__ if name in c.__dict__), object)
+            raw = owner.__dict__.get(name)
+            if not (
+                name.startswith("_") or is_trusted(owner.__module__) or isinstance(raw, enum.Enum) or hasattr(raw, "__get__")
+            ):
+                tr.inherited(type(member), owner, name)
+                return tr.class_member(owner, name, raw)
+        return None
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         method = natively(getattr, self.value, name)

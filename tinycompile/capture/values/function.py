@@ -11,6 +11,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION
 from tinycompile.capture.sources import Attr, Item, Source
+from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, no_attribute
 from tinycompile.capture.values.constant import Const, natively
 from tinycompile.capture.values.sequence import TupleValue
@@ -112,7 +113,7 @@ class FunctionValue(Value):
         if self.fn is None and self.source is None:
             return self._of_new(tr, name)
         if name in _TEXTS and self.fn is not None:
-            return Const(getattr(self.fn, name))
+            return tr.text_of(self.fn, name)
         if self.passed is not None and self.source is not None:
             if name in _OUTSIDE_DICT and hasattr(self.passed, name):
                 return tr.wrap(getattr(self.passed, name), Attr(self.source, name))
@@ -130,6 +131,8 @@ class FunctionValue(Value):
         if self.fn is not None and self.source is not None and name in self.fn.__dict__:
             return tr.dict_entry(self.fn.__dict__, name, f"{self.source.label}.{name}")
         if known is not None and not hasattr(known, name):
+            if self.fn is not None and not is_trusted(self.fn.__module__):  # (of one that was passed all names are guarded)
+                tr.lacks(self.fn, name)
             raise no_attribute(self, FunctionType, name)
         raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
 
@@ -272,6 +275,11 @@ class BuiltinValue(Value):
         return tr.call_builtin(self.fn, args, kwargs)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
+        own = getattr(self.fn, "__dict__", None)
+        if type(own) is dict and not is_trusted(getattr(self.fn, "__module__", None)):  # what functools.cache made
+            if name in own:
+                return tr.dict_entry(own, name, f"{own.get('__name__', 'function')}.{name}")
+            tr.lacks(self.fn, name)
         found = getattr(self.fn, name)
         if isinstance(found, torch._ops.OpOverload):  # torch.ops.aten.add.Tensor
             return BuiltinValue(found)

@@ -134,6 +134,9 @@ class TupleValue(SequenceValue):
         if name == "_fields" and fields:
             return tr.from_python(fields)
         if not hasattr(self.cls, name):
+            if self.cls.__dictoffset__ and self.source is not None:
+                raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which may have its own")
+            tr.inherited(self.cls, object, name)
             raise no_attribute(self, self.cls, name)
         raw = next(c.__dict__[name] for c in self.cls.__mro__ if name in c.__dict__)
         if isinstance(raw, property):

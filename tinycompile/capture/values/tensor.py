@@ -140,6 +140,8 @@ class TensorValue(Value):
             return tr.attribute_of(self.source, self.obj, name)
         found = getattr(self.cls, name, None)
         if found is None:
+            if self.obj is not None and self.source is not None:
+                tr.lacks(self.obj, name, self.source)
             raise no_attribute(self, self.cls, name)
         if callable(found):
             return MethodOf(self, name)
