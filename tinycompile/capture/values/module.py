@@ -33,6 +33,26 @@ _GLOBAL_HOOKS = (
 _STATE = ("_parameters", "_buffers", "_modules")
 
 
+class StateDict(DictValue):
+    """The dict of a module's parameters, buffers or submodules. Where it is written, plain Python goes on."""
+
+    __slots__ = ()
+
+    def changed(self, tr: Tracer) -> None:
+        assert self.source is not None
+        raise GraphBreak("side-effect", f"{self.source.label} is written")
+
+
+def _known(tr: Tracer, obj: Any) -> Value | None:
+    """The Value of a dict from outside that was looked at."""
+    return tr._by_id.get(id(obj), (None, None))[1]
+
+
+def _is_changed(tr: Tracer, known: Value | None) -> bool:
+    """Whether what was looked at has been changed."""
+    return any(id(v) in tr.effects._changed for v in (known, getattr(known, "base", None)) if v is not None)
+
+
 class ModuleValue(ObjectValue):
     """An ``nn.Module``. Its source is Held."""
 
@@ -53,13 +73,21 @@ class ModuleValue(ObjectValue):
 
     def store(self, tr: Tracer, name: str, value: Value) -> None:
         """A plain attribute or the tensor of a buffer; parameters and submodules register themselves."""
-        own = self.obj.__dict__
-        special = name in own["_parameters"] or name in own["_modules"] or isinstance(value, ModuleValue)
+        if name in _STATE or name.startswith(("_forward_", "_backward_")):
+            raise GraphBreak("side-effect", f"{self.where.label}.{name} was set")
+        parameters, buffers, modules = (self._as_it_came(tr, state) for state in _STATE)
+        special = name in parameters or name in modules or isinstance(value, ModuleValue)
         if special or (isinstance(value, TensorValue) and value.cls is not torch.Tensor):
             raise GraphBreak("side-effect", f"{self.where.label}.{name} was set, a parameter or a submodule")
-        if name in own["_buffers"] and not isinstance(value, TensorValue):
+        if name in buffers and not isinstance(value, TensorValue):
             raise GraphBreak("side-effect", f"the buffer {self.where.label}.{name} was set to something else")
         super().store(tr, name, value)
+
+    def erase(self, tr: Tracer, name: str) -> None:
+        """A plain attribute."""
+        if any(name in self._as_it_came(tr, state) for state in _STATE):
+            raise GraphBreak("side-effect", f"{self.where.label}.{name} is deleted, which the module registered")
+        super().erase(tr, name)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in _STATE:
@@ -72,7 +100,7 @@ class ModuleValue(ObjectValue):
         self._not_shadowed(tr, name)
         tr.inherited(type(self.obj), object, name)
         for state in _STATE:
-            if name in self.obj.__dict__[state]:
+            if name in self._as_it_came(tr, state):
                 return tr.force(self._lazy(tr, state, name))
         for state in _STATE:
             held = self._held_state(tr, state)
@@ -89,22 +117,36 @@ class ModuleValue(ObjectValue):
             source = HeldItem(held, name, shown)
         return Lazy(mapping[name], source)
 
+    def _as_it_came(self, tr: Tracer, name: str) -> Any:
+        """A dict of the module's own, which nothing has changed since: what is written to it as a dict is not followed here."""
+        found = self._attributes(tr)[name]
+        known = _known(tr, found)
+        if name in self.shadow or _is_changed(tr, known):
+            raise GraphBreak("side-effect", f"{self.where.label}.{name} is used after it was written")
+        return found
+
     def _held_state(self, tr: Tracer, state: str) -> Held:
         """The dict itself, guarded to stay the module's."""
-        own, mapping = self.obj.__dict__, self.obj.__dict__[state]
+        own, mapping = self.obj.__dict__, self._as_it_came(tr, state)
         label = f"{self.where.label}.{state}"
         tr.guards.item(HeldItem(tr.guards.hold(own, "attributes"), state, label), mapping, equal=False)
         return tr.guards.hold(mapping, f"{self.where.text}{state}", label)
 
     def _state(self, tr: Tracer, state: str) -> Value:
         """One of the three dicts, with its keys guarded."""
-        mapping = self.obj.__dict__[state]
+        mapping = self._as_it_came(tr, state)
         if self.shadow.keys() & mapping.keys():
             raise GraphBreak("side-effect", f"{self.where.label}.{state} after an attribute was set")
-        held = self._held_state(tr, state)
+        held, known = self._held_state(tr, state), _known(tr, mapping)
+        if isinstance(known, StateDict):
+            return known
+        if known is not None:
+            raise GraphBreak("unsupported-value", f"{held.label} is also reached in another way")
         tr.guards.keys(held)
         pairs = [(Const(name), self._lazy(tr, state, name)) for name in mapping]
-        return DictValue(tr, pairs, type(mapping), held)
+        made = StateDict(tr, pairs, type(mapping), held)
+        tr._by_id[id(mapping)] = mapping, made  # whatever else leads to it
+        return made
 
     # --- calls ---
 
@@ -124,7 +166,7 @@ class ModuleValue(ObjectValue):
 
     def _before_forward(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> tuple[Sequence[Value], Kwargs]:
         for key, hook in self._hooks(tr, "_forward_pre_hooks"):
-            if key not in self.obj._forward_pre_hooks_with_kwargs:
+            if key not in self._as_it_came(tr, "_forward_pre_hooks_with_kwargs"):
                 answer = hook.call(tr, [self, TupleValue(args)], {})
                 if not tr.identical(answer, NONE):
                     args = answer.values(tr) if isinstance(answer, TupleValue) else [answer]
@@ -137,7 +179,7 @@ class ModuleValue(ObjectValue):
 
     def _after_forward(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs, result: Value) -> Value:
         for key, hook in self._hooks(tr, "_forward_hooks"):
-            with_kwargs = key in self.obj._forward_hooks_with_kwargs
+            with_kwargs = key in self._as_it_came(tr, "_forward_hooks_with_kwargs")
             given = [self, TupleValue(args), *([_dict(tr, kwargs)] if with_kwargs else []), result]
             answer = hook.call(tr, given, {})
             result = result if tr.identical(answer, NONE) else answer
@@ -156,20 +198,22 @@ class ModuleValue(ObjectValue):
     def _hook_dict(self, tr: Tracer, name: str) -> tuple[dict[int, Any], str]:
         """The dict itself, guarded to stay the module's, and its label."""
         own, label = self.obj.__dict__, f"{self.where.label}.{name}"
-        tr.guards.item(HeldItem(tr.guards.hold(own, "attributes"), name, label), own[name], equal=False)
-        return own[name], label
+        hooks = self._as_it_came(tr, name)
+        tr.guards.item(HeldItem(tr.guards.hold(own, "attributes"), name, label), hooks, equal=False)
+        return hooks, label
 
     def _no_other_hooks(self, tr: Tracer) -> None:
         for name in _BACKWARD_HOOKS:
             self._empty(tr, *self._hook_dict(tr, name))
         for name in _GLOBAL_HOOKS:
             self._empty(tr, getattr(torch.nn.modules.module, name), name)
-        if self.obj._forward_hooks_always_called:
+        if self._as_it_came(tr, "_forward_hooks_always_called"):
             raise GraphBreak("hooks", f"{self.where.label} has hooks that are always called")
 
     @staticmethod
     def _empty(tr: Tracer, hooks: dict[int, Any], label: str) -> None:
-        if hooks:
+        known = _known(tr, hooks)
+        if hooks or _is_changed(tr, known):
             raise GraphBreak("hooks", label)
         tr.guards.empty(tr.guards.hold(hooks, "hooks", label))
 
