@@ -94,6 +94,10 @@ class Effects:
         found.tracked |= tracked
         found.counted |= counted
 
+    def changes(self, value: Value) -> bool:
+        """Whether a Value from outside is changed, or a tensor is written."""
+        return id(value) in self._changed or id(value) in self._written
+
     def note_edit(self, contents: Sequence[FakeTensor], by: frozenset[str], version: int) -> None:
         """Called before a tensor's memory takes over new data."""
         for fake in contents:

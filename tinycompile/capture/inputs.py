@@ -13,6 +13,7 @@ from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture import scalars
 from tinycompile.capture.guards import GuardSet
 from tinycompile.capture.sources import Source
+from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.ir.builder import GraphBuilder
@@ -38,6 +39,7 @@ class Inputs:
     options: CaptureOptions
     builder: GraphBuilder
     guards: GuardSet
+    _by_id: dict[int, tuple[Any, Value]]
 
     def __init__(self) -> None:
         self.env = ShapeEnv()
@@ -58,6 +60,10 @@ class Inputs:
         self.given[id(made)] = made, fake
         self._by_object.setdefault(id(obj), made)
         return made
+
+    def known(self, obj: Any) -> Value | None:
+        """The Value of an object from outside that may change; None where it was not looked at."""
+        return self._by_id.get(id(obj), (None, None))[1]
 
     def find(self, obj: torch.Tensor) -> TensorValue | None:
         """The input that is this very tensor."""

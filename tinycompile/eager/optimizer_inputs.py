@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -38,6 +38,24 @@ def hooked(optimizer: Any) -> bool:
     module = sys.modules[Optimizer.__module__]
     everywhere = (module._global_optimizer_pre_hooks, module._global_optimizer_post_hooks)
     return any((*everywhere, optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks))
+
+
+def parts_of(optimizer: Optimizer) -> Iterator[Any]:
+    """The optimizer, and what it holds that can be written: its dicts and lists, and the tensors among settings and states.
+    Not the parameters."""
+    module = sys.modules[Optimizer.__module__]
+    yield from (module._global_optimizer_pre_hooks, module._global_optimizer_post_hooks)
+    yield from (optimizer, vars(optimizer), *(v for v in vars(optimizer).values() if isinstance(v, (list, dict))))
+    for group in optimizer.param_groups:
+        yield group
+        for value in group.values():
+            yield value
+            if isinstance(value, tuple):  # betas may be tensors
+                yield from value
+    for state in optimizer.state.values():
+        yield state
+        if isinstance(state, dict):
+            yield from state.values()
 
 
 def why_apart(optimizer: Optimizer) -> str | None:

@@ -30,7 +30,15 @@ from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.fake import FakeTensor
-from tinycompile.eager.optimizer_inputs import GroupInputs, ParameterGroups, StepInputs, Uncovered, optimizer_of, why_apart
+from tinycompile.eager.optimizer_inputs import (
+    GroupInputs,
+    ParameterGroups,
+    StepInputs,
+    Uncovered,
+    optimizer_of,
+    parts_of,
+    why_apart,
+)
 from tinycompile.ops.calls import ops
 from tinycompile.ops.optimizer_formulas import NUMBERS, updated
 
@@ -78,6 +86,7 @@ def step(tr: Tracer, fn: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
     optimizer, given = _receiver(tr, fn, args)
     if any(v is not NONE for v in (*given, *kwargs.values())):
         raise GraphBreak("optimizer", f"{what} with a closure")
+    _check_unwritten(tr, optimizer, what)
     reason = why_apart(optimizer)
     if reason is not None:
         raise GraphBreak("optimizer", f"{what}: {reason}")
@@ -109,6 +118,19 @@ def _receiver(tr: Tracer, fn: FunctionValue, args: Args) -> tuple[Optimizer, Arg
         raise GraphBreak("optimizer", "a step of something that is no optimizer from outside")
     pin(tr, args[0].obj, args[0].source)
     return args[0].obj, args[1:]
+
+
+def _check_unwritten(tr: Tracer, optimizer: Optimizer, what: str) -> None:
+    """Settings, parameters and states are read from the optimizer itself, which a capture's writes have not reached yet: the
+    graph ends, and they are replayed first."""
+    if not tr.effects:
+        return
+    stepped = tr.optimizers.get(id(optimizer))
+    own = set() if stepped is None else {id(t.obj) for ts in stepped.states for t in ts}  # follow each other in the graph
+    for part in parts_of(optimizer):
+        value = tr.find(part) if isinstance(part, torch.Tensor) else tr.known(part)
+        if value is not None and value.source is not None and id(part) not in own and tr.effects.changes(value):
+            raise GraphBreak("optimizer", f"{what}, and {value.source.label} was written before")
 
 
 def _grad(tr: Tracer, p: torch.Tensor) -> Value:
@@ -180,6 +202,7 @@ def _zero_grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak("optimizer", f"zero_grad() of {receiver.describe()}")
     optimizer = receiver.obj
     pin(tr, optimizer, receiver.source)
+    _check_unwritten(tr, optimizer, "zero_grad()")
     groups = ParameterGroups(optimizer)
     held = tr.guards.hold(groups, "groups", f"the parameters of {type(optimizer).__name__}")
     tr.guards.check(f"{held.name}.hold()", held.shown)
