@@ -155,6 +155,10 @@ def attention_meta(
             f"Expected query, key, and value to have the same dtype, but got query.dtype: {rules.c_type(query.dtype)} "
             f"key.dtype: {rules.c_type(key.dtype)} and value.dtype: {rules.c_type(value.dtype)} instead."
         )
+    if enable_gqa and query.rank == key.rank == value.rank == 4:  # kernels below torch's own check would read past the end
+        given = [x.shape[1] for x in (key, value) if not rules.is_zero(x.shape[1])]
+        if not all(shapes.same(ex.mod(query.shape[1], heads), 0) for heads in given):
+            raise RuntimeError("Number of heads in key and value must divide the number of heads in ")
     fused = query.rank == key.rank == value.rank == 4 and _fuses(query, key, value, attn_mask, dropout_p, enable_gqa)
     if not fused:
         return rules.fresh(shape, query.dtype, query.device)
