@@ -170,8 +170,8 @@ class Tracer(Inputs, Lookups):
     def has_to_itself(self, owner: ObjectValue, attributes: dict[str, Any]) -> bool:
         """Whether an object's ``__dict__`` is known as its alone: no other object's, nor met as a dict before."""
         known = self._by_id.get(id(attributes), (None, None))[1]
-        first = self._owners.setdefault(id(attributes), (attributes, owner))[1]
-        return original_of(first.obj) is original_of(owner.obj) and (known is None or isinstance(known, namespace.OutsideAttributes))
+        alone = original_of(self._owners.setdefault(id(attributes), (attributes, owner))[1].obj) is original_of(owner.obj)
+        return alone and (known is None or isinstance(known, namespace.OutsideAttributes))
 
     def globals_value(self, space: dict[str, Any]) -> Value:
         """A module's variables as a dict."""

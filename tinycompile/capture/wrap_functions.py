@@ -137,8 +137,8 @@ def passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
     """A function that comes with the call: what counts is its code and its variables, for it may be made anew each time."""
     if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or mark_of(fn) is not None:
         return pinned(tr, fn, source)
-    if (made := transform_of(fn)) is not None:
-        return _passed_transform(tr, made, source)
+    if (transform := transform_of(fn)) is not None:
+        return _passed_transform(tr, transform, source)
     found = tr.functions.get(id(fn))
     if found is not None:
         guard_one_object(tr, found, source)
