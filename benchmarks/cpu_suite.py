@@ -142,10 +142,7 @@ def _measured(workload: Workload, settings: Settings) -> CpuRow:
             row.cold[who] = time.perf_counter() - start
         if who == OURS:
             row.kernels, row.stages = len(fn.kernels), dict(fn.stage_times)
-        verdict = judge(got, eager, expected)
-        if verdict.problem:
-            row.failed[who] = verdict.problem
-        row.correct[who], row.error[who] = verdict.ok, verdict.error
+        row.take(who, judge(got, eager, expected))
         calls[who] = lambda fn=fn: fn(*inputs)  # type: ignore[misc]
     del expected, eager
     calls["copy"] = triad_call(row.bytes) if row.reference == "triad" else copy_call(row.bytes, "cpu")

@@ -131,10 +131,7 @@ def _measure(row: ModelRow, module: nn.Module, inputs: Inputs, settings: Setting
         synchronize(device)
         if who != EAGER:
             row.cold[who] = time.perf_counter() - start
-        verdict = judge(got, eager, expected)
-        if verdict.problem:
-            row.failed[who] = verdict.problem
-        row.correct[who], row.error[who] = verdict.ok, verdict.error
+        row.take(who, judge(got, eager, expected))
         calls[who] = lambda compiled=compiled: compiled(**inputs)  # type: ignore[misc]
         _count(row, who, compiled)
     seconds = 0.3 if settings.quick else 1.5

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.accuracy import Verdict
 from benchmarks.contenders import EAGER, INDUCTOR, INDUCTOR_GRAPHS, INDUCTOR_MAX, OURS, OURS_GRAPHS, OURS_MAX, PAIRS
 from benchmarks.workloads import geometric_mean
 
@@ -46,6 +47,12 @@ class Row:
     operations: int = 0
     spread: float | None = None
     note: str = ""
+
+    def take(self, who: str, verdict: Verdict) -> None:
+        """How right a contender's results are."""
+        if verdict.problem:
+            self.failed[who] = verdict.problem
+        self.correct[who], self.error[who] = verdict.ok, verdict.error
 
 
 @dataclass

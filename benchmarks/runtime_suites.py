@@ -91,10 +91,7 @@ def _prepare(workload: Workload, settings: Settings) -> tuple[Row, list[Tensor],
             continue
         if who == OURS:
             row.kernels, row.operations = len(fn.kernels), sum(k.flops for k in fn.kernels)
-        verdict = judge(got, eager, expected)
-        if verdict.problem:
-            row.failed[who] = verdict.problem
-        row.correct[who], row.error[who] = verdict.ok, verdict.error
+        row.take(who, judge(got, eager, expected))
         calls[who] = lambda fn=fn: fn(*inputs)  # type: ignore[misc]
     del expected, eager
     return row, inputs, calls

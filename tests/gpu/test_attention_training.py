@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tinycompile
 from benchmarks.accuracy import judge
+from tests.aot.test_attention import additive, grouped, grouped_and_masked
 
 B, H, T, S, D = 2, 4, 96, 70, 64
 attend = F.scaled_dot_product_attention
@@ -23,20 +24,8 @@ def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return attend(q, k, v)
 
 
-def additive(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    return attend(q, k, v, mask)
-
-
 def padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return attend(q, k, v, mask[..., :1, :] > -1.5)
-
-
-def grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    return attend(q, k[:, :2], v[:, :2], enable_gqa=True)
-
-
-def grouped_and_masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    return attend(q, k[:, :2], v[:, :2], mask, enable_gqa=True)
 
 
 def by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:

@@ -38,22 +38,23 @@ def refusals(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue])
     if not edits or not any(wanted):
         return ()
     live = _live(graph, wanted)
-    nodes = {n.name: n for n in graph.nodes}
+    metas = {n.name: n.meta for n in graph.nodes}
+    items = _items(graph)
     edited = _everywhere(graph, edits)
     found: list[Refusal] = []
     for node in graph.nodes:
         if node.kind not in ("call", "extern") or not live[node.name]:
             continue
         touched = [r.name for r in inputs_of(node) if r.name in edited]
-        touched += [n for n in _results(graph, node) if n in edited]
+        touched += [n for n in _results(node, items) if n in edited]
         if not touched:
             continue
         own = node.args[0].name if node.args and isinstance(node.args[0], Ref) else None
-        for name in _saved(graph, node, live).intersection(touched):
+        for name in _saved(node, metas, items, live).intersection(touched):
             edit = edited[name]
             if not (name == own and node.name in edit.by):  # what writes in place saves a copy of what was there
                 reached = _outputs_behind(graph, node, live)
-                found.append(Refusal(reached, _message(nodes[name].meta, edit, edits)))
+                found.append(Refusal(reached, _message(metas[name], edit, edits)))
     return tuple(found)
 
 
@@ -114,11 +115,18 @@ def _everywhere(graph: Graph, edits: Sequence[EditedValue]) -> dict[str, EditedV
     return edited
 
 
-def _results(graph: Graph, node: Node) -> list[str]:
+def _items(graph: Graph) -> dict[str, list[str]]:
+    """By name of a node with several results: the names of those that are taken out."""
+    found: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if node.kind == "item":
+            found.setdefault(node.args[0].name, []).append(node.name)
+    return found
+
+
+def _results(node: Node, items: Mapping[str, list[str]]) -> list[str]:
     """The names of a node's results."""
-    if isinstance(node.meta, TensorMeta):
-        return [node.name]
-    return [n.name for n in graph.nodes if n.kind == "item" and n.args[0].name == node.name]
+    return [node.name] if isinstance(node.meta, TensorMeta) else items.get(node.name, [])
 
 
 def _outputs_behind(graph: Graph, node: Node, live: Mapping[str, bool]) -> frozenset[int]:
@@ -134,9 +142,8 @@ def _outputs_behind(graph: Graph, node: Node, live: Mapping[str, bool]) -> froze
 # --- what torch saves --------------------------------------------------------------------------------------------------
 
 
-def _saved(graph: Graph, node: Node, live: Mapping[str, bool]) -> frozenset[str]:
+def _saved(node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], live: Mapping[str, bool]) -> frozenset[str]:
     """Names of the inputs and results of a node that torch keeps for its backward."""
-    metas = {n.name: n.meta for n in graph.nodes}
     args = _specs(node.args, metas, live)
     kwargs = tuple((k, _specs(v, metas, live)) for k, v in node.kwargs)
     try:
@@ -144,7 +151,7 @@ def _saved(graph: Graph, node: Node, live: Mapping[str, bool]) -> frozenset[str]
     except TypeError:  # an argument that can't be hashed
         found = None
     names = [r.name for r in (*refs_in(node.args), *refs_in(tuple(v for _, v in node.kwargs))) if _is_tensor(metas[r.name])]
-    everything = [*names, *_results(graph, node)]
+    everything = [*names, *_results(node, items)]
     return frozenset(everything if found is None else [n for i, n in enumerate(everything) if i in found])
 
 

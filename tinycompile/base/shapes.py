@@ -107,6 +107,11 @@ def same(a: Dim, b: Dim) -> bool:
     return _decide("eq", diff)
 
 
+def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    """Whether two shapes are equal, size by size; decided and guarded as :func:`same` does."""
+    return len(a) == len(b) and all(map(same, a, b))
+
+
 def hint(d: Dim) -> int:
     """The value of ``d`` in the call being captured (no guard is recorded: for heuristics only)."""
     if isinstance(d, int):

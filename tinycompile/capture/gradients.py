@@ -20,6 +20,7 @@ from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.dispatch import dispatcher
+from tinycompile.eager.saved import FREED
 from tinycompile.ir.builder import inputs_of
 from tinycompile.ir.graph import Node
 from tinycompile.ir.requires_grad import GRAD, dense, requires_grad
@@ -28,12 +29,6 @@ from tinycompile.ops.record import OPS
 if TYPE_CHECKING:
     from tinycompile.capture.reconstruct import Rebuilder
     from tinycompile.capture.tracer import Tracer
-
-_FREED = (
-    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
-    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True "
-    "if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
-)
 
 
 @dataclass
@@ -157,7 +152,7 @@ class Gradients:
                 raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
         above = _above(tr.builder.nodes, live, [out.fake.ref.name for out in outputs])
         if above & self._spent:
-            raise RuntimeError(_FREED)
+            raise RuntimeError(FREED)
         if not keep:
             self._spent |= {name for name in above if _saves(tr.builder.nodes, tr.builder.nodes[name])}
         return [t for t, fake in tr.given.values() if fake.ref.name in above]
@@ -246,8 +241,7 @@ def _fits(target: TensorValue, value: Value) -> bool:
     if not isinstance(value, TensorValue) or value.cls is not torch.Tensor or value.requires_grad:
         return False
     a, b = target.meta, value.meta
-    same = a.rank == b.rank and all(shapes.same(x, y) for x, y in zip(a.shape, b.shape, strict=True))
-    return same and (a.dtype, a.device) == (b.dtype, b.device)
+    return shapes.same_shape(a.shape, b.shape) and (a.dtype, a.device) == (b.dtype, b.device)
 
 
 # --- at run time ---------------------------------------------------------------------------------------------------------
@@ -288,7 +282,7 @@ class SpentBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         """Refuse."""
-        raise RuntimeError(_FREED)
+        raise RuntimeError(FREED)
 
 
 def spent(result: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
-from tinycompile.eager.indexing import basic_view, is_basic
+from tinycompile.eager.indexing import basic_view, is_basic, split_index
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -81,27 +81,11 @@ def _basic_first(
     """Apply all but the index tensors (torch does that first). Returns the view, and one index or None a dim."""
     if not masks and any(_is_mask(p) for p in parts):
         raise GraphBreak("data-dependent", "the number of True entries of a mask is the result's size")
-    rest = t.meta.rank - sum(map(_rank_taken, parts))
-    if rest < 0:
-        raise IndexError(f"too many indices for tensor of dimension {t.meta.rank}")
-    basic: list[Any] = []
-    indices: list[Any] = []
-    for part in parts:
-        if part is ...:
-            basic += [_FULL] * rest
-            indices += [None] * rest
-        elif isinstance(part, FakeTensor):
-            basic += [_FULL] * _rank_taken(part)
-            indices.append(part)
-        else:
-            basic.append(part)
-            indices += [None] if part is None or isinstance(part, slice) else []
+    basic, indices = split_index(t.meta.rank, parts, list(map(_rank_taken, parts)))
     plain = all(isinstance(b, slice) and b == _FULL for b in basic)
-    view = t if plain else _view(tr, t, tuple(basic))
+    view = t if plain else _view(tr, t, basic)
     assert isinstance(view, TensorValue)
-    while indices and indices[-1] is None:
-        indices.pop()
-    return view, tuple(indices), operands
+    return view, indices, operands
 
 
 def _advanced(tr: Tracer, t: TensorValue, indices: tuple[Any, ...], operands: Sequence[Value]) -> Value:

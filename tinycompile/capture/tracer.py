@@ -169,7 +169,7 @@ class Tracer(Inputs, Lookups):
 
     def has_to_itself(self, owner: ObjectValue, attributes: dict[str, Any]) -> bool:
         """Whether an object's ``__dict__`` is known as its alone: no other object's, nor met as a dict before."""
-        known = self._by_id.get(id(attributes), (None, None))[1]
+        known = self.known(attributes)
         alone = original_of(self._owners.setdefault(id(attributes), (attributes, owner))[1].obj) is original_of(owner.obj)
         return alone and (known is None or isinstance(known, namespace.OutsideAttributes))
 

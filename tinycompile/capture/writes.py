@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from tinycompile.base import shapes
-from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.overlaps import Region, may_overlap
@@ -136,7 +135,7 @@ def _computed(tr: Tracer, target: TensorValue, compute: Callable[[], Value]) -> 
     with local_keys.exclude(Key.AUTOCAST):  # what writes in place has no policy
         value = compute()
     assert isinstance(value, TensorValue)
-    if value.meta.shape != before.shape and not _same_shape(value.meta.shape, before.shape):
+    if value.meta.shape != before.shape and not shapes.same_shape(value.meta.shape, before.shape):
         raise RuntimeError(f"output with shape {list(before.shape)} doesn't match the broadcast shape {list(value.meta.shape)}")
     return _fresh(_cast_back(tr, value, before))
 
@@ -166,10 +165,6 @@ def _fresh(value: TensorValue) -> TensorValue:
     if len(value.memory.members) > 1:
         return TensorValue(dispatcher.call("clone", value.fake), value.cls, value.requires_grad)
     return value
-
-
-def _same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    return len(a) == len(b) and all(shapes.same(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _cast_back(tr: Tracer, value: TensorValue, before: TensorMeta) -> TensorValue:

@@ -45,11 +45,17 @@ def basic_view(tensor: Any, index: Any) -> Any:
 
 
 def basic_first(tensor: Any, parts: Sequence[Any], ranks: Sequence[int]) -> tuple[Any, tuple[Any, ...]]:
-    """All parts of an index but its tensors applied, as torch does first: the view, and an index tensor or None a dim of it
-    (None at the end is left out). ``ranks``: how many dims each part takes, 0 for None and the Ellipsis."""
-    rest = tensor.ndim - sum(ranks)
+    """All parts of an index but its tensors applied, as torch does first: the view, and the rest as of :func:`split_index`."""
+    basic, indices = split_index(tensor.ndim, parts, ranks)
+    return basic_view(tensor, basic), indices
+
+
+def split_index(rank: int, parts: Sequence[Any], ranks: Sequence[int]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The basic index that names a view, and an index tensor or None for each dim of that (None at the end is left out).
+    ``rank``: of the tensor; ``ranks``: how many dims each part takes, 0 for None and the Ellipsis."""
+    rest = rank - sum(ranks)
     if rest < 0:
-        raise IndexError(f"too many indices for tensor of dimension {tensor.ndim}")
+        raise IndexError(f"too many indices for tensor of dimension {rank}")
     basic: list[Any] = []
     indices: list[Any] = []
     for part, rank in zip(parts, ranks, strict=True):
@@ -64,7 +70,7 @@ def basic_first(tensor: Any, parts: Sequence[Any], ranks: Sequence[int]) -> tupl
             indices.append(part)
     while indices and indices[-1] is None:
         indices.pop()
-    return basic_view(tensor, tuple(basic)), tuple(indices)
+    return tuple(basic), tuple(indices)
 
 
 def _refuse_scalar(index: Any) -> None:

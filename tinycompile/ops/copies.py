@@ -121,15 +121,11 @@ def _is_plain(x: Any) -> bool:
     return rules.is_non_overlapping_and_dense(meta)
 
 
-def _same(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    return len(a) == len(b) and all(map(shapes.same, a, b))
-
-
 def _select_scatter(x: Any, src: Any, dim: int, index: Dim) -> Any:
     rank = len(x.shape)
     at = shapes.normalize_dim(dim, rank)
     size = x.shape[at]
-    if not _is_plain(x) or not _same(src.shape, (*x.shape[:at], *x.shape[at + 1 :])) or src.dtype != x.dtype:
+    if not _is_plain(x) or not shapes.same_shape(src.shape, (*x.shape[:at], *x.shape[at + 1 :])) or src.dtype != x.dtype:
         return NotImplemented
     if not shapes.at_least(index, 0):
         index = index + size
@@ -144,7 +140,7 @@ def _slice_scatter(x: Any, src: Any, dim: int = 0, start: Dim | None = None, end
     at = shapes.normalize_dim(dim, rank)
     first, length = slice_bounds(x.shape[at], start, end, step)
     part = rules.replaced(tuple(x.shape), at, length)
-    if not _is_plain(x) or src.dtype != x.dtype or not _same(shapes.broadcast_shapes(tuple(src.shape), part), part):
+    if not _is_plain(x) or src.dtype != x.dtype or not shapes.same_shape(shapes.broadcast_shapes(tuple(src.shape), part), part):
         return NotImplemented
     placed = ops.slice_backward(ops.expand(src, part), tuple(x.shape), at, first, step)
     off = ops.sub(positions(x.shape[at], rank, at, x.device), first)
@@ -157,7 +153,11 @@ def _slice_scatter(x: Any, src: Any, dim: int = 0, start: Dim | None = None, end
 def _diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     rank = len(x.shape)
     row, col = shapes.normalize_dim(dim1, rank), shapes.normalize_dim(dim2, rank)
-    if not _is_plain(x) or src.dtype != x.dtype or not _same(src.shape, diagonal_meta(meta_of(x), offset, dim1, dim2).shape):
+    if (
+        not _is_plain(x)
+        or src.dtype != x.dtype
+        or not shapes.same_shape(src.shape, diagonal_meta(meta_of(x), offset, dim1, dim2).shape)
+    ):
         return NotImplemented
     placed = ops.diagonal_backward(src, tuple(x.shape), offset, row, col)
     rows, cols = (positions(x.shape[d], rank, d, x.device) for d in (row, col))

@@ -100,7 +100,7 @@ def _stack_meta(tensors: Sequence[TensorMeta], dim: int = 0) -> TensorMeta:
         raise RuntimeError("stack expects a non-empty TensorList")
     at = shapes.normalize_dim(dim, tensors[0].rank + 1)
     for i, x in enumerate(tensors):
-        if len(x.shape) != len(tensors[0].shape) or not all(map(shapes.same, x.shape, tensors[0].shape)):
+        if not shapes.same_shape(x.shape, tensors[0].shape):
             raise RuntimeError(
                 f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at entry 0 and "
                 f"{list(x.shape)} at "

@@ -28,7 +28,7 @@ def _nll_meta(
     check_reduction(reduction)
     at = class_dim(x.rank)
     shape = (*x.shape[:at], *x.shape[at + 1 :])
-    if len(shape) != target.rank or not all(map(shapes.same, shape, target.shape)):
+    if not shapes.same_shape(shape, target.shape):
         if x.rank <= 2 and x.rank and target.rank and not shapes.same(x.shape[0], target.shape[0]):
             raise ValueError(f"Expected input batch_size ({x.shape[0]}) to match target batch_size ({target.shape[0]}).")
         raise RuntimeError(f"size mismatch (got input: {list(x.shape)}, target: {list(target.shape)})")

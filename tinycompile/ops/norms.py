@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from tinycompile.base import shapes
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import Shape
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops, row_major, widen
 from tinycompile.ops.declare import declare, spelled
@@ -41,20 +40,16 @@ def check_normalized(
             f"normalized_shape = {list(shape)}"
         )
     for name, given in (("weight", weight), ("bias", bias)):
-        if given is not None and not _agree(given.shape, shape):
+        if given is not None and not shapes.same_shape(given.shape, shape):
             raise RuntimeError(
                 f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(given.shape)} and "
                 f"normalized_shape = {list(shape)}"
             )
-    if x.rank < n or not _agree(x.shape[x.rank - n :], shape):
+    if x.rank < n or not shapes.same_shape(x.shape[x.rank - n :], shape):
         raise RuntimeError(
             f"Given normalized_shape={list(shape)}, expected input with shape "
             f"[*{between}{', '.join(map(str, shape))}], but got input of size{list(x.shape)}"
         )
-
-
-def _agree(a: Shape, b: Shape) -> bool:
-    return len(a) == len(b) and all(shapes.same(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _last_dims(n: int) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ Coords = tuple[Dim, ...]
 
 
 def _require_same(name: str, found: Coords, wanted: Coords) -> None:
-    if len(found) != len(wanted) or not all(map(shapes.same, found, wanted)):
+    if not shapes.same_shape(found, wanted):
         raise RuntimeError(f"{name}: expected a gradient of size {list(wanted)}, got {list(found)}")
 
 

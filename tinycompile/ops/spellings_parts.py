@@ -57,7 +57,7 @@ def _sum_to_size(args: Args, kwargs: Kwargs) -> Bound:
     if kwargs or not all(isinstance(s, (int, Expr)) for s in size):
         return None
     x = args[0]
-    same = bool(size) and len(size) == len(x.shape) and all(map(shapes.same, size, x.shape))
+    same = bool(size) and shapes.same_shape(size, x.shape)
     return identity(x) if same else call_of("sum_to_size", x, tuple(size))
 
 

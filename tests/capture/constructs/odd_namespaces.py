@@ -7,7 +7,8 @@ import sys
 import typing
 
 import tinycompile
-from tests.capture.constructs.registry import breaks, case, log
+from tests.capture.constructs.odd_objects import Ops, WithNamed
+from tests.capture.constructs.registry import breaks, case
 
 
 @breaks
@@ -56,21 +57,6 @@ def nonlocal_del(x):
         return v
     except UnboundLocalError as e:
         return x, str(e)
-
-
-class Named:
-    def __set_name__(self, owner, name):
-        self.name = name
-
-    def __get__(self, o, t=None):
-        return self if o is None else o.__dict__.get(self.name, 0) * 2
-
-    def __set__(self, o, v):
-        o.__dict__[self.name] = v
-
-
-class WithNamed:
-    v = Named()
 
 
 @case
@@ -180,100 +166,6 @@ def hinted(a: int, b: str = "s") -> float:
 @case
 def inspect_use(x):
     return x, list(inspect.signature(hinted).parameters), inspect.isfunction(hinted), inspect.isclass(P)
-
-
-class Ops:
-    def __init__(self, v):
-        self.v = v
-
-    def __add__(self, o):
-        return Ops(self.v + (o.v if isinstance(o, Ops) else o))
-
-    __radd__ = __add__
-
-    def __iadd__(self, o):
-        self.v += o
-        return self
-
-    def __matmul__(self, o):
-        return "mm"
-
-    def __neg__(self):
-        return Ops(-self.v)
-
-    def __bool__(self):
-        return self.v != 0
-
-    def __len__(self):
-        return 3
-
-    def __contains__(self, k):
-        return k == self.v
-
-    def __call__(self, *a, **k):
-        return (a, k)
-
-    def __getitem__(self, k):
-        if isinstance(k, int) and k > 2:
-            raise IndexError(k)
-        return k
-
-    def __setitem__(self, k, v):
-        log(("set", k, v))
-
-    def __delitem__(self, k):
-        log(("del", k))
-
-    def __eq__(self, o):
-        return isinstance(o, Ops) and o.v == self.v
-
-    def __hash__(self):
-        return 5
-
-    def __str__(self):
-        return f"Ops<{self.v}>"
-
-    def __format__(self, s):
-        return f"F{s}"
-
-    def __index__(self):
-        return 2
-
-    def __float__(self):
-        return 2.5
-
-    def __divmod__(self, o):
-        return (1, 2)
-
-    def __pow__(self, o, m=None):
-        return ("pow", o, m)
-
-    def __reversed__(self):
-        return iter("rev")
-
-    def __round__(self, n=None):
-        return ("round", n)
-
-    def __abs__(self):
-        return "abs"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *a):
-        return True
-
-    def __missing__(self, k):
-        return k
-
-    def __int__(self):
-        return 7
-
-    def __rmul__(self, o):
-        return ("rmul", o)
-
-    def __lt__(self, o):
-        return True
 
 
 @case

@@ -184,7 +184,7 @@ def _returned(tr: Tracer, name: str, given: Sequence[Value], returned: Value) ->
             made.append(None)
             continue
         a, b = value.meta, grad.meta
-        if a.rank != b.rank or not all(map(shapes.same, a.shape, b.shape)) or a.device != b.device:
+        if not shapes.same_shape(a.shape, b.shape) or a.device != b.device:
             raise GraphBreak("backward", f"{name}.backward returns a gradient {b} for {a}")
         fake = grad.fake if a.dtype == b.dtype else dispatcher.call("to", grad.fake, a.dtype)
         made.append(fake.ref if value.requires_grad else None)

@@ -91,7 +91,7 @@ def _tangents(tr: Tracer, outputs: Sequence[TensorValue], value: Value) -> list[
     for out, tangent in zip(outputs, found, strict=True):
         if isinstance(tangent, TensorValue):
             a, b = out.meta, tangent.meta
-            if a.rank != b.rank or not all(map(shapes.same, a.shape, b.shape)):
+            if not shapes.same_shape(a.shape, b.shape):
                 raise RuntimeError(
                     f"Mismatch in shape: grad_output has a shape of {b.shape} and output has a shape of {a.shape}."
                 )

@@ -43,14 +43,9 @@ class StateDict(DictValue):
         raise GraphBreak("side-effect", f"{self.source.label} is written")
 
 
-def _known(tr: Tracer, obj: Any) -> Value | None:
-    """The Value of a dict from outside that was looked at."""
-    return tr._by_id.get(id(obj), (None, None))[1]
-
-
 def _is_changed(tr: Tracer, known: Value | None) -> bool:
     """Whether what was looked at has been changed."""
-    return any(id(v) in tr.effects._changed for v in (known, getattr(known, "base", None)) if v is not None)
+    return any(tr.effects.changes(v) for v in (known, getattr(known, "base", None)) if v is not None)
 
 
 class ModuleValue(ObjectValue):
@@ -120,7 +115,7 @@ class ModuleValue(ObjectValue):
     def _as_it_came(self, tr: Tracer, name: str) -> Any:
         """A dict of the module's own, which nothing has changed since: what is written to it as a dict is not followed here."""
         found = self._attributes(tr)[name]
-        known = _known(tr, found)
+        known = tr.known(found)
         if name in self.shadow or _is_changed(tr, known):
             raise GraphBreak("side-effect", f"{self.where.label}.{name} is used after it was written")
         return found
@@ -137,7 +132,7 @@ class ModuleValue(ObjectValue):
         mapping = self._as_it_came(tr, state)
         if self.shadow.keys() & mapping.keys():
             raise GraphBreak("side-effect", f"{self.where.label}.{state} after an attribute was set")
-        held, known = self._held_state(tr, state), _known(tr, mapping)
+        held, known = self._held_state(tr, state), tr.known(mapping)
         if isinstance(known, StateDict):
             return known
         if known is not None:
@@ -212,7 +207,7 @@ class ModuleValue(ObjectValue):
 
     @staticmethod
     def _empty(tr: Tracer, hooks: dict[int, Any], label: str) -> None:
-        known = _known(tr, hooks)
+        known = tr.known(hooks)
         if hooks or _is_changed(tr, known):
             raise GraphBreak("hooks", label)
         tr.guards.empty(tr.guards.hold(hooks, "hooks", label))
