@@ -66,7 +66,7 @@ def laid_out(layout: str, shape: Shape, make: Callable[[Shape], Tensor]) -> Tens
 @dataclass(frozen=True)
 class Workload:
     """A row. ``reference``: what to run in float64 where ``fn`` names lower dtypes itself. ``suites``: where it takes part.
-    ``note``: what bounds it, if that isn't the bandwidth of memory."""
+    ``note``: what bounds it on a GPU, if that isn't the bandwidth of memory."""
 
     name: str
     fn: Callable[..., Any]
@@ -291,8 +291,15 @@ WORKLOADS: tuple[Workload, ...] = (
             Arg((16384, 4096), (2048, 512), BF16, F32),
             Arg((16384,), (2048,), BF16, F32),
         ),
+        note="arithmetic: a matrix product, a library's for all",
     ),
-    Workload("attention by hand, causal", attention, (QKV, QKV, QKV), reference=attention_reference),
+    Workload(
+        "attention by hand, causal",
+        attention,
+        (QKV, QKV, QKV),
+        reference=attention_reference,
+        note="arithmetic: two matrix products in one library kernel",
+    ),
     Workload("tiny", tiny, (SMALL,), suites=("kernels", "compile", "overhead"), quick=True),
     Workload("tiny, 5 arguments", tiny_five, (SMALL,) * 5, suites=("overhead",)),
     Workload(

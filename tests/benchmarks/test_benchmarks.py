@@ -61,7 +61,7 @@ def test_layouts() -> None:
 
 def test_a_row_below_the_copy_is_explained() -> None:
     shown = results()
-    assert "softmax is at 80% of the copy's bandwidth: not explained" in shown.text()
+    assert "under 90% of the copy's bandwidth, not explained: softmax 80%" in shown.text()
     shown.rows[0].note = "exponentials"
     assert "bandwidth: exponentials" in shown.text()
 
