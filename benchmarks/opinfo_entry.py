@@ -54,9 +54,10 @@ class Outcome:
         self._count(self.failed, kind, message)
 
     def broke(self, error: GraphBreakError) -> None:
-        """Count one sample that has graph breaks."""
-        found = re.search(r"\[([\w-]+)\]", str(error))
-        self._count(self.broken, f"break {found[1] if found else ''}".strip(), str(error))
+        """Count one sample that has graph breaks. Of the story only its first line: the rest names files of this machine."""
+        what = str(error).partition("\n")[0]
+        found = re.search(r"\[([\w-]+)\]", what)
+        self._count(self.broken, f"break {found[1] if found else ''}".strip(), what)
 
     def _count(self, where: dict[str, int], kind: str, message: str) -> None:
         where[kind] = where.get(kind, 0) + 1
