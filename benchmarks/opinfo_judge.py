@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 _WIDE = {
@@ -19,6 +20,7 @@ _WIDE = {
 }
 
 
+_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 _NARROW = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
@@ -64,6 +66,10 @@ class Call:
         return Call(_converted(self.args, _NARROW), _converted(self.kwargs, _NARROW))
 
 
+def _as_double(t: Any) -> Any:
+    return t.double() if isinstance(t, torch.Tensor) and t.dtype in _INTEGERS else t
+
+
 def _moved(t: Any) -> Any:
     """A double tensor's neighbours, up or down by chance."""
     if not isinstance(t, torch.Tensor) or t.dtype is not torch.float64 or t.layout is not torch.strided:
@@ -88,6 +94,16 @@ _MORE_EXACT: dict[Any, tuple[str, tuple[int, ...]]] = {
     torch.special.bessel_y1: ("bessely", (1,)),
     torch.special.airy_ai: ("airyai", ()),
 }
+
+
+# Remainders are exact in any precision; torch's vector kernels give NaN where the quotient overflows.
+_BY_NUMPY: dict[Any, Callable[..., Any]] = {torch.fmod: np.fmod, torch.remainder: np.remainder}
+
+
+def _by_numpy(fn: Callable[..., Any], call: Call) -> torch.Tensor:
+    args = (a.double().cpu().numpy() if isinstance(a, torch.Tensor) else a for a in call.args)
+    with np.errstate(all="ignore"):
+        return torch.as_tensor(fn(*args))
 
 
 def _by_mpmath(name: str, leading: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
@@ -119,10 +135,17 @@ class Judge:
         self.asked: dict[str, list[Any]] = {}
 
     def double(self, at: int) -> Any:
-        """Result ``at`` in double precision; by mpmath where torch's doubles are not that good."""
+        """Result ``at`` in double precision; not by torch where its doubles are not that good, and of integers as doubles where
+        it makes float32 of them itself."""
         if self.op in _MORE_EXACT:
             return _by_mpmath(*_MORE_EXACT[self.op], self.call.args[0])
-        return self._ask("double", self.call.wide, at)
+        if self.op in _BY_NUMPY and at == 0:
+            return _by_numpy(_BY_NUMPY[self.op], self.call)
+        found = self._ask("double", self.call.wide, at)
+        if isinstance(found, torch.Tensor) and found.dtype is torch.float32:
+            wider = self._ask("doubles", lambda: self.call.wide().mapped(_as_double), at)
+            found = wider if isinstance(wider, torch.Tensor) and wider.dtype is torch.float64 else found
+        return found
 
     def single_error(self, at: int) -> float:
         """Eager's own error in single precision, in units of its epsilon: what a double result's error is like."""

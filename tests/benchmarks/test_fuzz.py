@@ -58,3 +58,29 @@ def test_a_comparison_at_the_margin_is_excused_only_there() -> None:
     source = "def program(x):\n    return (torch.tanh(x) >= torch.tanh(x).clone()).long()\n"
     assert _excused(source, torch.tensor([0, 1]), x)
     assert not _excused("def program(x):\n    return (torch.tanh(x) > 0).long()\n", torch.tensor([0, 1]), x)
+
+
+def test_a_small_result_of_a_function_is_judged_by_its_own_size() -> None:
+    """19% off at 1e-7 is far less than an ulp of the largest result, but not of what is made of it."""
+    x = torch.tensor([1e-7, 1.0])
+    source = "def program(x):\n    return torch.tanh(x) / x\n"
+    assert not _excused(source, torch.tanh(x) / x * torch.tensor([0.81, 1.0]), x)
+    assert _excused(source, torch.nextafter(torch.tanh(x) / x, x + 9), x)
+
+
+def test_the_sign_of_a_zero_is_free_only_where_both_signs_meet() -> None:
+    source = "def program(x, y):\n    return torch.maximum(x, y)\n"
+    zero, other = torch.zeros(3), -torch.zeros(3)
+    assert _excused(source, other, zero, other)
+    assert not _excused(source, other, zero, zero)
+
+
+def test_what_is_discrete_stays_within_what_was_seen() -> None:
+    source = "def program(x):\n    return torch.tanh(x).floor().long() + (torch.tanh(x) >= torch.tanh(x).clone()).long() * 3\n"
+    x = torch.tensor([0.3, 5.0])
+    assert not _excused(source, torch.tensor([7, 4]), x)
+
+
+def test_a_square_is_determined() -> None:
+    x = torch.linspace(0.1, 2, 40)
+    assert not _excused("def program(x):\n    return (x.pow(2) >= x * x).long()\n", torch.zeros(40).long(), x)

@@ -95,9 +95,16 @@ def _known_for_integers(x: TensorMeta) -> TensorMeta:
     return rules.elementwise((rules.like(x), math.inf), torch.bool)
 
 
+def _isfinite_meta(x: TensorMeta) -> TensorMeta:
+    """As ``(x == x) * (abs(x) != inf)``, which is how torch spells it."""
+    if not x.dtype.is_floating_point:
+        return _known_for_integers(x)
+    return rules.elementwise((rules.elementwise((x, x), torch.bool), _known_for_integers(x)), torch.bool)
+
+
 unary("isnan", _predicate("isnan"), "bool_out", spelled("isnan"), one(ANY))
 unary("isinf", _predicate("isinf"), "bool_out", spelled("isinf"), one(ANY), meta=_known_for_integers)
-unary("isfinite", _isfinite, "bool_out", spelled("isfinite"), one(ANY), meta=_known_for_integers)
+unary("isfinite", _isfinite, "bool_out", spelled("isfinite"), one(ANY), meta=_isfinite_meta)
 unary("isposinf", _infinite(1), "bool_out", spelled("isposinf"), one(ANY))
 unary("isneginf", _infinite(-1), "bool_out", spelled("isneginf"), one(ANY))
 unary("signbit", _signbit, "bool_out", spelled("signbit"), one(ANY))

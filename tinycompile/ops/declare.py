@@ -99,7 +99,7 @@ def _unary_default(x: rules.TensorMeta) -> rules.TensorMeta:
 
 
 def _unary_float(x: rules.TensorMeta) -> rules.TensorMeta:
-    return rules.like(x, rules.float_type(x.dtype))
+    return rules.pointwise_float(x)
 
 
 def _unary_bool(x: rules.TensorMeta) -> rules.TensorMeta:

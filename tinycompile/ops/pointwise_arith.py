@@ -258,7 +258,7 @@ unary(
     "default",
     spelled("square"),
     one((*NUMERIC, "bool")),
-    meta=lambda x: rules.elementwise((x,), rules.result_type((x, 2))),
+    meta=lambda x: rules.elementwise((x,), dtype := rules.result_type((x, 2)), dtype),
 )
 unary("positive", lambda b, x: x, "default", (), one(NUMERIC), eager=torch.clone, meta=rules.empty_like)
 for _name in ("minimum", "maximum"):

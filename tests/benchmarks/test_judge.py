@@ -1,0 +1,42 @@
+"""The judge of the op database: where torch's doubles are not what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.opinfo_judge import Call, DifferenceError, Judge, compare, run
+
+pytestmark = pytest.mark.pure
+
+
+def _judged(op: Callable[..., Any], got: torch.Tensor, *args: torch.Tensor, want: torch.Tensor | None = None) -> None:
+    call = Call(args, {})
+    want = run(op, theirs := call.copy(), 0) if want is None else want
+    compare(got, want, call.copy(), theirs if want is None else call.copy(), Judge(op, call, 0))
+
+
+def _single(x: torch.Tensor) -> torch.Tensor:
+    """A mean that is made of float32 whatever the default is, as torch.masked's are."""
+    return x.to(torch.float32 if not x.is_floating_point() else x.dtype).sum() / 7
+
+
+def test_integers_are_judged_as_doubles() -> None:
+    x = torch.arange(20, dtype=torch.int64)
+    exact = (x.double().sum() / 7).float()
+    worse = torch.nextafter(torch.nextafter(exact, exact + 1), exact + 1)
+    _judged(_single, exact, x, want=worse)  # eager may be off by ulps; better is not worse
+    with pytest.raises(DifferenceError):
+        _judged(_single, worse + worse * 4e-7, x, want=exact)
+
+
+@pytest.mark.parametrize("op", [torch.fmod, torch.remainder])
+def test_a_quotient_beyond_the_range_has_a_remainder(op: Callable[..., Any]) -> None:
+    x, y = torch.tensor([-3.0], dtype=torch.bfloat16), torch.tensor([torch.finfo(torch.bfloat16).tiny], dtype=torch.bfloat16)
+    zero = torch.tensor([-0.0 if op is torch.fmod else 0.0], dtype=torch.bfloat16)
+    _judged(op, zero, x, y, want=torch.full((1,), torch.nan, dtype=torch.bfloat16))
+    with pytest.raises(DifferenceError):
+        _judged(op, zero, x, y * 0, want=torch.full((1,), torch.nan, dtype=torch.bfloat16))
