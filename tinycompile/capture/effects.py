@@ -202,7 +202,7 @@ class Effects:
         tr, target = rebuilder.tr, write.target
         tr.builder.location = write.location
         fake = dispatcher.call("clone", target.fake) if _is_input(tr, target.fake.ref) else target.fake
-        return f"{rebuilder.expr(target)}.copy_({rebuilder.expr(TensorValue(fake, torch.Tensor, target.requires_grad))})"
+        return f"{rebuilder.expr(target)}.copy_({rebuilder.expr(TensorValue(fake, target.cls, target.requires_grad))})"
 
     @property
     def writes(self) -> bool:

@@ -244,7 +244,8 @@ def _finish(attempt: _Attempt) -> Captured:
     def bind(graph_fn: Callable[..., tuple[Any, ...]]) -> FunctionType:
         if tr.root_regions is not None:  # the casts are in the graph
             graph_fn = run_outside(graph_fn)
-        made = define(python, start.name, {**tr.guards.held, call: graph_fn}, start.like, start.skip)
+        held = {**tr.guards.held, call: attempt.rebuilder.around(graph_fn)}
+        made = define(python, start.name, held, start.like, start.skip)
         _rename(made, function)
         return made
 

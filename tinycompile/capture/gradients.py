@@ -21,6 +21,8 @@ from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.saved import FREED
+from tinycompile.eager.tensor import Tensor as OurTensor
+from tinycompile.eager.tensor import from_torch
 from tinycompile.ir.builder import inputs_of
 from tinycompile.ir.graph import Node
 from tinycompile.ir.requires_grad import GRAD, dense, requires_grad
@@ -285,6 +287,8 @@ class SpentBackward(torch.autograd.Function):
         raise RuntimeError(FREED)
 
 
-def spent(result: torch.Tensor) -> torch.Tensor:
+def spent(result: Any) -> Any:
     """A result as it is behind its backward."""
+    if isinstance(result, OurTensor):
+        return from_torch(spent(result.raw()))
     return SpentBackward.apply(torch.zeros((), requires_grad=True), result)

@@ -43,8 +43,8 @@ from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager.autocast import region_state
+from tinycompile.eager.recording import GraphOnTape
 from tinycompile.eager.tensor import Tensor as OurTensor
-from tinycompile.eager.tensor import from_torch
 from tinycompile.ir.builder import identifier, size_sources
 from tinycompile.ir.graph import Graph
 
@@ -326,14 +326,12 @@ class Rebuilder:
         lines += [f"    {symbol} = {self._size(graph, symbol)}" for symbol in sorted(self.symbols)]
         if is_called:
             names = ", ".join(self.names[id(t)] for t in self.outputs)
-            inputs = ", ".join(self._input(i.source, i.ours) for i in self.tr.inputs)
+            inputs = ", ".join(i.source.text for i in self.tr.inputs)
             target = f"{names}{',' if len(self.outputs) == 1 else ''} = " if names else ""
             lines.append(f"    {target}{call}({inputs})")
         for t in self.outputs:
             if id(t) in self._spent:
                 lines.append(f"    {self.names[id(t)]} = {self.held(spent, 'spent')}({self.names[id(t)]})")
-            if t.cls is OurTensor:
-                lines.append(f"    {self.names[id(t)]} = {self.held(from_torch, 'from_torch')}({self.names[id(t)]})")
         lines += [f"    {s}" for s in self.statements]
         if self.commits:
             error = self.tr.guards.names.take("error")
@@ -341,9 +339,11 @@ class Rebuilder:
             lines += [f"    except Exception as {error}:", f"        {error}.{COMMITTED} = True", "        raise"]
         return "\n".join([*lines, f"    return {result}", ""]), call
 
-    @staticmethod
-    def _input(source: Source, ours: bool) -> str:
-        return f"{source.text}.torch()" if ours else source.text
+    def around(self, graph: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+        """The graph's function for the inputs as they are and the outputs as they are to be: where some are ours, our tape
+        follows the call."""
+        ours = tuple(t.cls is OurTensor for t in self.outputs)
+        return GraphOnTape(graph, ours) if any(ours) or any(i.ours for i in self.tr.inputs) else graph
 
     def _size(self, graph: Graph, symbol: str) -> str:
         if symbol in self.tr.scalars:

@@ -342,7 +342,7 @@ class _ToTorch(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None]:
         create_graph = torch.is_grad_enabled()
-        run = Backward([ctx.edge], [from_torch(grad)], None, keeps_graph(), create_graph)
+        run = Backward([ctx.edge], [from_torch(grad)], None, True, create_graph)  # another bridge may lead to the same nodes
         run.run()
         _run_torch(run.outside, None, keeps_graph(), create_graph)
         return None, None

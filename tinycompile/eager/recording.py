@@ -16,7 +16,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import named_results
-from tinycompile.eager.batched import level_of, lifted
+from tinycompile.eager.batched import call_each, level_of, lifted
 from tinycompile.eager.engine import TorchTape
 from tinycompile.eager.saved import FREED, OpNode, Reads, metadata, node_name, reads_of
 from tinycompile.eager.shortcut import Known, on_tape, sibling
@@ -155,9 +155,13 @@ class TorchCall(Node):
         self.call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]] | None = call
 
     def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
-        """torch.autograd.grad; for a differentiable result the call is made again, on torch's tape and ours."""
+        """torch.autograd.grad; for a differentiable result the call is made again, on torch's tape and ours. A vmap around the
+        backward (``jacrev``) gives gradients of several examples: one pass each."""
         if self.call is None:
             raise RuntimeError(FREED)
+        if level_of(grads):
+            results: Sequence[Any] = call_each(lambda some, _: self.run(some, create_graph, True), self.label, tuple(grads), {})
+            return results
         if create_graph:
             found = self._again(grads)
         else:
@@ -256,6 +260,24 @@ def _wrapped(value: Any, originals: Sequence[tuple[Any, Any]], node: TorchCall) 
         items = [_wrapped(v, originals, node) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
+
+
+class GraphOnTape:
+    """A compiled graph's function for tensors of ours: where our tape follows one of them, the call is a :class:`TorchCall`.
+    ``ours``: which results are to be ours."""
+
+    def __init__(self, run: Callable[..., tuple[Any, ...]], ours: Sequence[bool]) -> None:
+        self.run, self.ours = run, ours
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        followed = torch.is_grad_enabled() and is_tracked(inputs) and not any(getattr(t, "lacks_handle", False) for t in inputs)
+        made = call_torch(self.run, inputs, {}, "compiled_function") if followed else self.run(*map(_theirs, inputs))
+        return tuple([_ours(r) if ours else _theirs(r) for r, ours in zip(made, self.ours, strict=True)])
+
+
+def _theirs(value: Any) -> Any:
+    """torch's tensor for ours; anything else as it is."""
+    return value.torch() if isinstance(value, Tensor) else value
 
 
 # --- small calls -------------------------------------------------------------------------------------------------------------
