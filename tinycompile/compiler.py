@@ -58,7 +58,7 @@ class CompiledGraph:
 
     ``target`` and ``source`` are None where a backend runs the graph without generating code. ``backward``: the other half
     of a graph whose inputs require grad; ``graph`` is then the forward half, and ``call`` attaches both to torch's
-    autograd.
+    autograd. ``tuner``: where something is decided by timing; it can tell what was found.
     """
 
     graph: Graph
@@ -71,6 +71,7 @@ class CompiledGraph:
     times: dict[str, float] = field(default_factory=dict)
     from_disk: bool = False
     backward: CompiledGraph | None = None
+    tuner: Tuner | None = None
 
     @property
     def aligned_inputs(self) -> Collection[int] | None:
@@ -82,13 +83,13 @@ class CompiledGraph:
 
 def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artifacts, autotune: bool = False) -> CompiledGraph:
     """Run every stage after capture, or load their result from the disk cache. ``autotune``: time the candidate
-    configurations of each Triton kernel at its first call."""
+    configurations of each Triton kernel at its first call, and generated matrix products beside the library's."""
     times: dict[str, float] = {}
     autotune = (autotune or config.max_autotune) and target.language == "triton" and device.type == "cuda"
     disk = DiskCache(config.cache_dir) if config.disk_cache else None
     with _timed(times, "key"):
         printed = print_graph(graph)
-        parts = key_parts(printed, target, device) | ({"autotune": "yes"} if autotune else {})
+        parts = key_parts(printed, target, device) | ({"autotune": f"yes, TF32 {_tf32()}"} if autotune else {})
         key = DiskCache.key(parts)
         entry = disk.get(key) if disk else None
     tuner = Tuner(disk, tuning_parts(parts, device)) if autotune else None
@@ -101,17 +102,17 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
             if name[0] in "456":
                 artifacts.lazy(name, functools.partial(entry.text, name))
         log("cache", f"disk hit {key[:12]} for {graph.name}")
-        return CompiledGraph(graph, target, device, call, source, artifacts, None, times, from_disk=True)
+        return CompiledGraph(graph, target, device, call, source, artifacts, None, times, from_disk=True, tuner=tuner)
     if disk and "cache" in config.log:
         log("cache", f"disk miss {key[:12]} for {graph.name}: {disk.why_missed(parts)}")
-    the_plan, source = generate(graph, target, artifacts, times)
+    the_plan, source = generate(graph, target, artifacts, times, products=autotune)
     with _timed(times, "build"):
         call, binaries = build(source, target, device, None, tuner)
     if disk:
         with _timed(times, "store"):
             texts = {name: artifacts[name] for name in artifacts if name[0] in "456"}
             disk.put(key, {"source.json": dump_source(source), **texts, **binaries}, parts)
-    return CompiledGraph(graph, target, device, call, source, artifacts, the_plan, times)
+    return CompiledGraph(graph, target, device, call, source, artifacts, the_plan, times, tuner=tuner)
 
 
 def compile_registered(graph: Graph, device: Device, codegen: Codegen, artifacts: Artifacts) -> CompiledGraph | None:
@@ -133,11 +134,14 @@ def compile_registered(graph: Graph, device: Device, codegen: Codegen, artifacts
     return CompiledGraph(graph, None, device, call, source, artifacts, plan, times)
 
 
-def generate(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, float]) -> tuple[Plan, Source]:
-    """Optimize, lower, fuse, and generate code: all stages that need no device."""
-    plan = fuse(graph, target, artifacts, times)
+def generate(
+    graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, float], products: bool = False
+) -> tuple[Plan, Source]:
+    """Optimize, lower, fuse, and generate code: all stages that need no device. ``products``: matrix products are generated
+    too, to be timed beside the library's."""
+    plan = fuse(graph, target, artifacts, times, products)
     with _timed(times, "codegen"):
-        source = emit(plan, target)
+        source = emit(plan, target, products and _tf32())
         name = "6_triton.py" if target.language == "triton" else "6_cpp.cpp"
         artifacts[name] = "\n\n".join([*filter(None, [source.prelude]), *(k.text for k in source.kernels)])
         artifacts["6_wrapper.py"] = source.wrapper
@@ -146,7 +150,12 @@ def generate(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str
     return plan, source
 
 
-def fuse(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, float]) -> Plan:
+def _tf32() -> bool:
+    """Whether torch lets products of float32 round to TF32."""
+    return torch.backends.cuda.matmul.allow_tf32
+
+
+def fuse(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, float], products: bool = False) -> Plan:
     """Optimize, lower and plan."""
     check = config.verify_ir
     with _timed(times, "optimize"):
@@ -154,7 +163,7 @@ def fuse(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, fl
             verify_graph(graph)
         optimized = optimize(graph, observe=functools.partial(_keep_pass, artifacts))
     with _timed(times, "lower"):
-        loops = lower(optimized)
+        loops = lower(optimized, products)
         if check:
             verify_loops(loops)
         artifacts.lazy("4_loops.py", lambda: print_loops(loops))

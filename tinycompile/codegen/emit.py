@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import tinycompile.codegen.cpp.emit as cpp
@@ -11,6 +11,8 @@ import tinycompile.codegen.triton.emit as triton
 import tinycompile.codegen.triton.horizontal as triton_horizontal
 from tinycompile.base import expr as ex
 from tinycompile.base.target import Target
+from tinycompile.codegen import choices
+from tinycompile.codegen.triton.products import emit_product
 from tinycompile.codegen.wrapper import emit_wrapper, extern_name
 from tinycompile.ir.loops import ExternCall, TensorView, views_in
 from tinycompile.ir.plan import Alloc, Kernel, Plan
@@ -22,14 +24,15 @@ _EMITTERS = {
 }
 
 
-def emit(plan: Plan, target: Target) -> Source:
-    """Generate every kernel of ``plan`` and the wrapper that launches them."""
+def emit(plan: Plan, target: Target, tf32: bool = False) -> Source:
+    """Generate every kernel of ``plan`` and the wrapper that launches them. ``tf32``: products of float32 may round to it."""
     emit_kernel, emit_horizontal = _EMITTERS[target.language]
     kernels: dict[str, KernelSource] = {}
     for kernel in plan.kernels:
         make = emit_horizontal if kernel.more else emit_kernel
         kernels[kernel.nest.name] = replace(make(kernel, plan, target, kernel.nest.name), flops=kernel.flops)
-    return assemble(plan, kernels, target)
+    products = {c.name: emit_product(c.product, plan, target, c.name, tf32) for c in plan.choices}
+    return assemble(plan, kernels, target, products, tf32)
 
 
 def described(kernel: Kernel, plan: Plan, language: str, text: str) -> KernelSource:
@@ -43,27 +46,37 @@ def described(kernel: Kernel, plan: Plan, language: str, text: str) -> KernelSou
     )
 
 
-def assemble(plan: Plan, kernels: Mapping[str, KernelSource], target: Target) -> Source:
-    """The kernels, and the wrapper that launches them."""
+def assemble(
+    plan: Plan,
+    kernels: Mapping[str, KernelSource],
+    target: Target,
+    products: Mapping[str, Sequence[KernelSource]] | None = None,
+    tf32: bool = False,
+) -> Source:
+    """The kernels, and the wrapper that launches them. ``products``: by choice, the kernels that can stand for it."""
     prelude = cpp.prelude(target) if target.language == "cpp" and kernels else ""
-    externs = dict.fromkeys((extern_name(s.kind, s.target), s.kind, s.target) for s in plan.steps if isinstance(s, ExternCall))
+    externs = dict.fromkeys((extern_name(s.kind, s.target), s.kind, s.target) for s in plan.leaves if isinstance(s, ExternCall))
     aliases = tuple(
         (i, plan.inputs.index(o.buffer))
         for i, o in enumerate(plan.outputs)
         if isinstance(o, TensorView) and o.buffer in plan.inputs and o.alias != "detach"
     )
-    wrapper = emit_wrapper(plan, kernels)
-    aligned = _aligned(plan, kernels.values()) if target.language == "triton" else ()  # C++ takes any address
+    offered = products or {}
+    made = (*kernels.values(), *(k for found in offered.values() for k in found))
+    wrapper = emit_wrapper(plan, kernels, offered, tf32)
+    aligned = _aligned(plan, made) if target.language == "triton" else ()  # C++ takes any address
     taken = {s.reuses for s in plan.steps if isinstance(s, Alloc) and s.in_place}
     donated, overwritten = (tuple(i for i, n in enumerate(plan.inputs) if n in given) for given in (set(plan.donated), taken))
-    made = tuple(kernels.values())
-    return Source(plan.name, plan.device, made, wrapper, prelude, tuple(externs), aliases, aligned, donated, overwritten)
+    contested = tuple(choices.described(c, offered[c.name]) for c in plan.choices)
+    return Source(
+        plan.name, plan.device, made, wrapper, prelude, tuple(externs), aliases, aligned, donated, overwritten, contested
+    )
 
 
 def _aligned(plan: Plan, kernels: Iterable[KernelSource]) -> tuple[int, ...]:
     """Inputs whose addresses kernels take, and those given to a torch function without a record: it may return a view."""
     read = {a.name for k in kernels for a in k.args if a.kind == "pointer"}
-    for step in plan.steps:
+    for step in plan.leaves:
         if isinstance(step, ExternCall) and step.kind == "extern":
             read |= {v.buffer for v in views_in((step.args, tuple(v for _, v in step.kwargs)))}
     return tuple(i for i, name in enumerate(plan.inputs) if name in read)

@@ -10,16 +10,17 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base.device import Device
+from tinycompile.codegen import choices
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Buffer, ExternCall, SizeBinding, TensorView
-from tinycompile.ir.plan import Alloc, Free, Kernel, Plan
+from tinycompile.ir.plan import Alloc, Choice, Kernel, Plan, Step
 from tinycompile.ir.source import KernelArg, KernelSource
 
 
@@ -28,20 +29,31 @@ def extern_name(kind: str, target: str) -> str:
     return f"op_{target}" if kind == "call" else re.sub(r"\W", "_", target)
 
 
-def emit_wrapper(plan: Plan, kernels: Mapping[str, KernelSource]) -> str:
-    """Print the wrapper of ``plan``; ``kernels`` maps each nest's name to its generated source."""
-    return _Wrapper(plan, kernels).text()
+def emit_wrapper(
+    plan: Plan,
+    kernels: Mapping[str, KernelSource],
+    products: Mapping[str, Sequence[KernelSource]] | None = None,
+    tf32: bool = False,
+) -> str:
+    """Print the wrapper of ``plan``; ``kernels`` maps each nest's name to its generated source, ``products`` each choice's to
+    the kernels that can stand for it. ``tf32``: see :func:`~tinycompile.codegen.triton.products.emit_product`."""
+    return Wrapper(plan, kernels, products or {}, tf32).text()
 
 
-class _Wrapper:
-    def __init__(self, plan: Plan, kernels: Mapping[str, KernelSource]) -> None:
-        self.plan, self.kernels = plan, kernels
+class Wrapper:
+    """Writes the text of one plan's wrapper."""
+
+    def __init__(
+        self, plan: Plan, kernels: Mapping[str, KernelSource], products: Mapping[str, Sequence[KernelSource]], tf32: bool
+    ) -> None:
+        self.plan, self.kernels, self.products, self.tf32 = plan, kernels, products, tf32
         self.buffers: dict[str, Buffer] = {b.name: b for b in plan.buffers}
         self.inputs = set(plan.inputs)
         self.lines = dict(plan.lines)
-        self.launches = sum(isinstance(s, Kernel) and not _idle(kernels[s.nest.name]) for s in plan.steps)
-        externs = {extern_name(s.kind, s.target) for s in plan.steps if isinstance(s, ExternCall)}
-        self.locals = _locals(plan, _NAMESPACE | externs | {k.name for k in kernels.values()})
+        self.launches = sum(not _idle(kernels[k.nest.name]) for k in plan.kernels) + 2 * len(plan.choices)
+        externs = {extern_name(s.kind, s.target) for s in plan.leaves if isinstance(s, ExternCall)}
+        own = {k.name for k in kernels.values()} | {k.name for made in self.products.values() for k in made}
+        self.locals = _locals(plan, _NAMESPACE | externs | own)
         self.times_returned = Counter(o.buffer for o in plan.outputs if isinstance(o, TensorView))
         self.out = Writer()
         self.ending: list[str] = []  # variables whose memory the next kernel takes over
@@ -49,6 +61,8 @@ class _Wrapper:
     def text(self) -> str:
         out = self.out
         inputs = ", ".join(map(self.name, self.plan.inputs))
+        for choice in self.plan.choices:
+            choices.write_functions(self, choice, self.products[choice.name])
         with out.block("def call(given):" if self.plan.donated else f"def call({inputs}):"):
             if self.plan.donated:
                 out.lines(f"{inputs}, = given", "given.clear()  # what is given up is freed as it is used")
@@ -62,8 +76,11 @@ class _Wrapper:
             out.line(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
         return out.text()
 
-    def step(self, step: Alloc | Kernel | ExternCall | Free) -> None:
-        if isinstance(step, Alloc):
+    def step(self, step: Step) -> None:
+        """One step of the plan."""
+        if isinstance(step, Choice):
+            choices.write_call(self, step, self.tf32)
+        elif isinstance(step, Alloc):
             self.alloc(step)
         elif isinstance(step, Kernel):
             self.launch(step)
@@ -107,6 +124,7 @@ class _Wrapper:
             self.ending.clear()
 
     def kernel_arg(self, a: KernelArg) -> str:
+        """What a launcher is given."""
         if a.kind == "scratch":
             return f"empty(({a.value},), (1,), torch.{a.dtype})"
         if a.kind in ("counters", "spare"):  # each launch asks for its own

@@ -10,13 +10,13 @@ from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.fuse.deps import views_in
 from tinycompile.ir.loops import Buffer, ExternCall, Load, Reduce, Scan, Store
-from tinycompile.ir.plan import Alloc, Free, Kernel, Step
+from tinycompile.ir.plan import Alloc, Choice, Free, Kernel, Step
 
 Layout = tuple[tuple[Dim, ...], tuple[Dim, ...], torch.dtype, object]
 
 
 def place(
-    steps: Sequence[Kernel | ExternCall],
+    steps: Sequence[Kernel | ExternCall | Choice],
     buffers: Mapping[str, Buffer],
     outputs: Sequence[object],
     donated: Sequence[str] = (),
@@ -30,7 +30,7 @@ def place(
     """
     returned = set(views_in(tuple(outputs)))
     last = _last_uses(steps)
-    shared = {n for s in steps if isinstance(s, ExternCall) for n in _touched(s)}
+    shared = {n for s in steps for n in _seen_by_libraries(s)}
     made = {n for n, b in buffers.items() if b.role == "input"}
     mortal = {n for n, b in buffers.items() if (b.role != "input" or n in donated) and n not in returned}
     dead: dict[Layout, list[str]] = {}
@@ -49,6 +49,10 @@ def place(
                         taken.add(below)
                         placed.append(Alloc(name, below, in_place=True))
         placed.append(step)
+        if isinstance(step, Choice):
+            fresh = [n for n in step.writes if n not in made]
+            placed[-1:-1] = [Alloc(n, _take(dead, buffers[n])) for n in fresh]
+            made.update((*fresh, *step.lasting))
         if isinstance(step, ExternCall):
             made.update(o for o in step.outputs if o is not None)
         for name in _touched(step):
@@ -110,11 +114,20 @@ def _layout(b: Buffer) -> Layout:
     return (b.meta.shape, b.meta.strides, b.meta.dtype, b.meta.device)
 
 
-def _last_uses(steps: Sequence[Kernel | ExternCall]) -> dict[str, int]:
+def _seen_by_libraries(step: Kernel | ExternCall | Choice) -> Iterable[str]:
+    """The buffers that library calls make or are given."""
+    if isinstance(step, Choice):
+        return (*step.operands, *step.lasting)
+    return _touched(step) if isinstance(step, ExternCall) else ()
+
+
+def _last_uses(steps: Sequence[Kernel | ExternCall | Choice]) -> dict[str, int]:
     return {name: i for i, step in enumerate(steps) for name in _touched(step)}
 
 
-def _touched(step: Kernel | ExternCall) -> Iterable[str]:
+def _touched(step: Kernel | ExternCall | Choice) -> Iterable[str]:
+    if isinstance(step, Choice):
+        return step.touched
     if isinstance(step, Kernel):
         return dict.fromkeys((*step.reads, *step.writes))
     arguments = views_in(step.args) + views_in(tuple(v for _, v in step.kwargs))

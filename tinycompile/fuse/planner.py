@@ -11,7 +11,7 @@ from tinycompile.base import expr as ex
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
-from tinycompile.fuse import grouping, horizontal, inline, memory, split
+from tinycompile.fuse import grouping, horizontal, inline, memory, products, split
 from tinycompile.fuse.coalesce import coalesce
 from tinycompile.fuse.cost import Cost
 from tinycompile.fuse.deps import Access, Facts, analyse, defined, reads_of, statement_axes, views_in, writes_of
@@ -19,7 +19,7 @@ from tinycompile.fuse.deps import Step as LoopStep
 from tinycompile.fuse.horizontal import Together
 from tinycompile.fuse.weave import without_idle_axes
 from tinycompile.ir.loops import Buffer, ExternCall, Loops, Nest, Reduce, Scalar, Scan, Store
-from tinycompile.ir.plan import Decision, Kernel, Plan
+from tinycompile.ir.plan import Choice, Decision, Kernel, Plan
 
 NAME_LENGTH = 48
 
@@ -38,20 +38,32 @@ def plan(loops: Loops, target: Target) -> Plan:
     decisions = [*inlined.decisions, *grouped.decisions]
 
     final: list[Nest | ExternCall] = []
+    woven: dict[int, Nest] = {}  # by id of what it became: over the axes of its own tensors
     for node in grouped.steps:
         if isinstance(node, ExternCall):
             final.append(node)
             continue
-        nest = coalesce(grouping.weave_group(node, grouped.vanish, cost, sizes), cost)
+        loose = grouping.weave_group(node, grouped.vanish, cost, sizes)
+        nest = coalesce(loose, cost)
+        woven[id(nest)] = loose
         if any(isinstance(s, Store) for s in nest.body) and not _empty(nest):
             final.extend(_split(nest, cost, buffers, decisions))
     launches = horizontal.combine(final, cost, decisions)
     named = _Names({*buffers, *loops.inputs, *sizes}, {o: i for i, s in enumerate(loops.steps) for o in s.origins})
     why = _reasons(decisions)
     kernels = [s if isinstance(s, ExternCall) else _launch(s, named, cost, why) for s in launches]
+    outside = frozenset(views_in(loops.outputs)) | _persistent(buffers)
+    offered: Sequence[Kernel | ExternCall | Choice] = kernels
+    if target.language == "triton":
+        own = {
+            k.nest.name: woven[id(s)]
+            for k, s in zip(kernels, launches, strict=True)
+            if isinstance(k, Kernel) and id(s) in woven
+        }
+        offered = products.offer(kernels, own, outside, cost, sizes, decisions)
     return Plan(
         loops.name, _device(kernels, buffers), loops.inputs, loops.sizes, _used(buffers, kernels, loops),
-        tuple(memory.place(kernels, buffers, loops.outputs, loops.donated, target.language == "triton")), loops.outputs,
+        tuple(memory.place(offered, buffers, loops.outputs, loops.donated, target.language == "triton")), loops.outputs,
         tuple(decisions), _bytes_minimum(loops, kernels, cost), loops.hints, loops.lines, loops.donated,
     )  # fmt: skip
 

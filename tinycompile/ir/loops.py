@@ -114,7 +114,8 @@ class Scan:
 @dataclass(frozen=True, slots=True)
 class Store:
     """Write ``value`` to ``buffer`` at ``index``. The value has the buffer's dtype, or float32 for a half buffer (rounded
-    here). ``mode``: ``plain`` or ``atomic_add``."""
+    here). ``mode``: ``plain``; or, where several points may meet at one place of a buffer that an earlier step has filled,
+    ``atomic_add`` (they add up) or ``replace`` (the last in the order of the axes stays; on a GPU any one of them)."""
 
     buffer: str
     index: tuple[Dim, ...]
@@ -161,7 +162,7 @@ def views_in(value: Any) -> Iterator[TensorView]:
 class ExternCall:
     """A library call. ``kind``: ``call`` (an op record's eager) or ``extern`` (a dotted path). Args hold TensorViews for
     tensors. ``outputs``: the buffers it makes, one per tensor result (None where a result is unused or no tensor). ``several``:
-    the function returns a sequence, be it of one tensor."""
+    the function returns a sequence, be it of one tensor. ``body``: the same as loops, where generated code may do it too."""
 
     name: str
     kind: str
@@ -171,6 +172,7 @@ class ExternCall:
     outputs: tuple[str | None, ...]
     origins: tuple[str, ...] = ()
     several: bool = False
+    body: Nest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,13 +55,56 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Library calls and the kernels around them (``library``, in order), or one kernel that does all of it (``product``): which
+    of the two is measured at the first call, on the card. ``lasting``: what the calls make and later steps read, too; both ways
+    return it. The other results of the calls exist in the first way alone."""
+
+    name: str
+    product: Kernel
+    library: tuple[ExternCall | Kernel, ...]
+    lasting: tuple[str, ...] = ()
+
+    @property
+    def calls(self) -> tuple[ExternCall, ...]:
+        """The library calls."""
+        return tuple(s for s in self.library if isinstance(s, ExternCall))
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels around them."""
+        return tuple(s for s in self.library if isinstance(s, Kernel))
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The buffers that the calls are given."""
+        return tuple(dict.fromkeys(v.buffer for c in self.calls for v in views_in((c.args, tuple(x for _, x in c.kwargs)))))
+
+    @property
+    def inside(self) -> frozenset[str]:
+        """What the calls make and nobody else sees."""
+        return frozenset(o for c in self.calls for o in c.outputs if o is not None) - set(self.lasting)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The buffers that the kernels fill."""
+        return tuple(dict.fromkeys(w for k in self.kernels for w in k.writes))
+
+    @property
+    def touched(self) -> tuple[str, ...]:
+        """Every buffer that it reads, fills or makes for others."""
+        kernels = (b for k in (*self.kernels, self.product) for b in (*k.reads, *k.writes))
+        return tuple(b for b in dict.fromkeys((*self.operands, *kernels)) if b not in self.inside)
+
+
+@dataclass(frozen=True, slots=True)
 class Free:
     """The buffer is dead from here."""
 
     buffer: str
 
 
-Step = Union[Alloc, Kernel, ExternCall, Free]
+Step = Union[Alloc, Kernel, ExternCall, Choice, Free]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +129,7 @@ class Plan:
         """What the library calls move at least: their operands read once, their results written once."""
         metas = {b.name: b.meta for b in self.buffers}
         total: Dim = 0
-        for s in self.steps:
+        for s in self.leaves:
             if isinstance(s, ExternCall):
                 operands = [v.meta for v in views_in((s.args, s.kwargs))]
                 for meta in (*operands, *(metas[n] for n in s.outputs if n is not None)):
@@ -94,6 +137,16 @@ class Plan:
         return total
 
     @property
+    def leaves(self) -> tuple[Alloc | Kernel | ExternCall | Free, ...]:
+        """The steps, with what a choice takes from the library in its place."""
+        return tuple(s for step in self.steps for s in (step.library if isinstance(step, Choice) else (step,)))
+
+    @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The generated kernels, in order."""
-        return tuple(s for s in self.steps if isinstance(s, Kernel))
+        """The generated kernels that belong to the program, in order."""
+        return tuple(s for s in self.leaves if isinstance(s, Kernel))
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What one kernel can do as well."""
+        return tuple(s for s in self.steps if isinstance(s, Choice))

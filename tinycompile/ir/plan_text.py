@@ -6,7 +6,7 @@ from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.loops import ExternCall
 from tinycompile.ir.loops_text import print_argument, print_buffer, print_extern, print_nest
-from tinycompile.ir.plan import Alloc, Decision, Free, Kernel, Plan, Step
+from tinycompile.ir.plan import Alloc, Choice, Decision, Free, Kernel, Plan, Step
 
 
 def print_plan(plan: Plan) -> str:
@@ -63,7 +63,15 @@ def _step(step: Step, known: dict[str, TensorMeta], where: dict[str, str]) -> li
         return [f"free(buf.{step.buffer})"]
     if isinstance(step, ExternCall):
         return ["", print_extern(step, known)]
+    if isinstance(step, Choice):
+        way = [line for s in step.library for line in _step(s, known, where) if line]
+        one = _kernel(step.product, where)
+        return ["", f"with fastest({step.name!r}):  # measured at the first call", *_indented([*way, "# or", *one])]
     return ["", *_kernel(step, where)]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
 
 
 def _kernel(k: Kernel, where: dict[str, str]) -> list[str]:

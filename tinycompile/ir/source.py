@@ -62,12 +62,24 @@ class KernelSource:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoiceSource:
+    """Functions of the wrapper of which the fastest is found at the first call of ``name``. ``library``: the one that is sure
+    to work; ``ways``: of each other its name, and that of the kernel that it launches. ``writes``: positions of the parameters
+    (behind the stream) that they fill."""
+
+    name: str
+    library: str
+    ways: tuple[tuple[str, str], ...]
+    writes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """All code of a plan. ``wrapper``: Python text defining ``call(*inputs) -> tuple``. ``externs``: ``(name, kind, target)``
     of each library function that the wrapper calls. ``aliases``: ``(output, input)`` positions where an output is a view of
     an input. ``aligned``: positions of inputs that the code takes to begin at a multiple of 16 bytes, or not, as captured.
     ``donated``: positions of inputs that the caller gives up; with any, ``call`` takes all in one list, which it empties.
-    ``overwritten``: those of them that the code writes to."""
+    ``overwritten``: those of them that the code writes to. ``choices``: what is decided by timing."""
 
     name: str
     device: Device
@@ -79,3 +91,9 @@ class Source:
     aligned: tuple[int, ...] = ()
     donated: tuple[int, ...] = ()
     overwritten: tuple[int, ...] = ()
+    choices: tuple[ChoiceSource, ...] = ()
+
+    @property
+    def offered(self) -> frozenset[str]:
+        """The kernels that only run where they were found fastest."""
+        return frozenset(kernel for c in self.choices for _, kernel in c.ways)

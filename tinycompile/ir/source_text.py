@@ -9,7 +9,7 @@ from typing import Any
 from tinycompile.base import expr as ex
 from tinycompile.base.device import Device
 from tinycompile.base.expr_text import parse
-from tinycompile.ir.source import Config, KernelArg, KernelSource, Source
+from tinycompile.ir.source import ChoiceSource, Config, KernelArg, KernelSource, Source
 
 
 def dump_source(source: Source) -> str:
@@ -39,6 +39,10 @@ def load_source(text: str) -> Source:
     kernels = tuple(_kernel(k) for k in data.pop("kernels"))
     data["externs"] = tuple((name, kind, target) for name, kind, target in data["externs"])
     data["aliases"] = tuple((o, i) for o, i in data["aliases"])
+    data["choices"] = tuple(
+        ChoiceSource(c["name"], c["library"], tuple((way, kernel) for way, kernel in c["ways"]), tuple(c["writes"]))
+        for c in data["choices"]
+    )
     for positions in ("aligned", "donated", "overwritten"):
         data[positions] = tuple(data[positions])
     return Source(kernels=kernels, **{**data, "device": Device.of(data["device"])})

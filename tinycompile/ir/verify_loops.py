@@ -122,6 +122,8 @@ def _verify_extern(call: ExternCall, buffers: dict[str, Buffer], sizes: set[str]
             raise VerifyError(f"{call.name} makes the unknown buffer {name}")
         if name in written:
             raise VerifyError(f"{call.name} makes {name}, which exists already")
+    if call.body is not None and verify_nest(call.body, buffers, sizes, written) != made:
+        raise VerifyError(f"{call.name}: its loops do not write what it makes")
     return made
 
 
@@ -281,7 +283,7 @@ class _NestCheck:
         buffer, _ = self.place(s.buffer, s.index, masked=False)
         if buffer.role == "input" and s.mode != "plain":
             self.fail("an input is added to")
-        if s.mode not in ("plain", "atomic_add"):
+        if s.mode not in ("plain", "atomic_add", "replace"):
             self.fail(f"unknown mode {s.mode!r}")
         if s.buffer in self.written and s.mode == "plain" and buffer.role != "input":
             self.fail("written before, in an earlier step")

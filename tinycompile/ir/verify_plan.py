@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinycompile.base.errors import VerifyError
 from tinycompile.ir.loops import Buffer, ExternCall, Load, Store, views_in
-from tinycompile.ir.plan import Alloc, Free, Kernel, Plan
+from tinycompile.ir.plan import Alloc, Choice, Free, Kernel, Plan
 from tinycompile.ir.verify_loops import verify_nest
 
 
@@ -20,6 +20,8 @@ def verify_plan(plan: Plan) -> None:
             check.kernel(step)
         elif isinstance(step, ExternCall):
             check.extern(step)
+        elif isinstance(step, Choice):
+            check.choice(step)
         else:
             raise VerifyError(f"{plan.name}: unknown step {step!r}")
     check.outputs()
@@ -129,6 +131,21 @@ class _PlanCheck:
                 for held in (self.made, self.live, self.written, self.from_calls):
                     held.add(name)
 
+    def choice(self, choice: Choice) -> None:
+        """Both ways write the same: first the one kernel, on a copy of what is known, then the library's steps."""
+        before = {name: set(getattr(self, name)) for name in _SETS}
+        self.made |= set(choice.lasting)
+        self.live |= set(choice.lasting)
+        self.kernel(choice.product)
+        if set(choice.product.writes) != set(choice.writes) | set(choice.lasting):
+            raise VerifyError(f"{choice.name}: its kernel writes {sorted(choice.product.writes)}, its other way something else")
+        for name, held in before.items():
+            setattr(self, name, held)
+        for step in choice.library:
+            self.extern(step) if isinstance(step, ExternCall) else self.kernel(step)
+        for name in choice.inside:
+            self.end(name, choice.name)
+
     def readable(self, name: str, step: str) -> None:
         if name not in self.live:
             raise VerifyError(f"{step}: {name} has no memory here")
@@ -147,6 +164,9 @@ class _PlanCheck:
         for view in views_in(self.plan.outputs):
             self.buffer(view.buffer, "return")
             self.readable(view.buffer, "return")
+
+
+_SETS = ("live", "written", "made", "from_calls")
 
 
 def _returned(plan: Plan) -> set[str]:

@@ -9,6 +9,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Node, Ref
 from tinycompile.ir.loops import ExternCall
+from tinycompile.lower.products import product_nest
 from tinycompile.lower.program import Program, results_of
 from tinycompile.lower.values import TensorValue
 
@@ -23,7 +24,8 @@ def lower_extern(program: Program, node: Node) -> Any:
     outputs = tuple(_result(program, node, i, meta) for i, meta in enumerate(results_of(node)))
     names = tuple(None if t is None else t.buffer for t in outputs)
     several = isinstance(node.meta, tuple)
-    program.steps.append(ExternCall(node.name, node.kind, node.target, args, kwargs, names, (node.name,), several))
+    body = product_nest(program, node) if program.products else None
+    program.steps.append(ExternCall(node.name, node.kind, node.target, args, kwargs, names, (node.name,), several, body))
     return outputs if several else outputs[0]
 
 

@@ -1,7 +1,7 @@
 """``lower``: Graph -> Loops. One nest a graph node that computes; views fold into index maps; the rest are library calls.
 
 Each record's lowering picks the function here. Reading order: values.py (tensors as buffer + index map), nest.py (formulas
-become statements), then pointwise.py, reduction.py, indexed.py, writes.py, extern.py.
+become statements), then pointwise.py, reduction.py, indexed.py, scatter.py, writes.py, extern.py.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from tinycompile.lower.indexed import lower_indexed
 from tinycompile.lower.pointwise import lower_pointwise
 from tinycompile.lower.program import COMPUTABLE, Program, results_of
 from tinycompile.lower.reduction import lower_reduction, lower_scan
+from tinycompile.lower.scatter import lower_scatter
 from tinycompile.lower.values import TensorValue, ViewStep
 from tinycompile.lower.writes import is_plain_write, lower_write
-from tinycompile.ops.record import OPS, Indexed, Pointwise, Reduction, Scan, View
+from tinycompile.ops.record import OPS, Indexed, Pointwise, Reduction, Scan, Scatter, View
 
 
-def lower(graph: Graph) -> Loops:
-    """Lower a whole graph. Records that still carry a Decompose lowering run as library calls.
+def lower(graph: Graph, products: bool = False) -> Loops:
+    """Lower a whole graph. Records that still carry a Decompose lowering run as library calls. ``products``: matrix products
+    also say what they compute, for a target that may generate them.
 
     Raises InternalError for a graph that breaks its rules; run ``verify_graph`` for a better message."""
-    program = Program(graph)
+    program = Program(graph, products)
     env = current_env() or ShapeEnv(dict(graph.hints))
     with env.active():
         for node in graph.nodes[:-1]:
@@ -61,6 +63,8 @@ def _lower_node(program: Program, node: Node) -> Any:
         return lower_scan(program, node, op, lowering)
     if isinstance(lowering, Indexed):
         return lower_indexed(program, node, lowering)
+    if isinstance(lowering, Scatter):
+        return lower_scatter(program, node, lowering)
     return lower_extern(program, node)
 
 

@@ -27,9 +27,11 @@ _AXIS_NAMES = frozenset(f"i{k}" for k in range(64))
 
 @dataclass
 class Program:
-    """``values`` maps a node to its TensorValue, to a tuple of them (None where unused), or to a dim for numeric inputs."""
+    """``values`` maps a node to its TensorValue, to a tuple of them (None where unused), or to a dim for numeric inputs.
+    ``products``: library calls that multiply matrices say what they compute, see ``lower/products.py``."""
 
     graph: Graph
+    products: bool = False
     values: dict[str, Any] = field(default_factory=dict)
     metas: dict[str, TensorMeta] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)

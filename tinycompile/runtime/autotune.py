@@ -39,10 +39,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Recalls and keeps choices. ``about``: what they depend on besides the kernel: card and versions. ``disk`` may be None."""
+    """Recalls and keeps choices. ``about``: what they depend on besides the kernel: card and versions. ``disk`` may be None.
+    ``told``: by name, what was found so far, in words. ``timer``: None for the device's."""
 
     disk: DiskCache | None
     about: Mapping[str, str] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+    timer: Timer | None = None
 
     def parts(self, source: KernelSource) -> dict[str, str]:
         """All that a choice depends on, by name."""

@@ -19,8 +19,10 @@ from tinycompile.base.target import Target
 from tinycompile.ir.source import KernelSource, Source
 from tinycompile.ops.record import OPS
 from tinycompile.runtime import cpp_build, interpreter_worker, triton_build, triton_restore
+from tinycompile.runtime.arrange import arrange
 from tinycompile.runtime.autotune import STEM, Tuned, Tuner, only
 from tinycompile.runtime.cache import Entry
+from tinycompile.runtime.contest import Slot
 from tinycompile.runtime.counters import Counters
 from tinycompile.runtime.linked import Linked
 from tinycompile.runtime.twins import canonical_cpp
@@ -41,14 +43,16 @@ def build(
     if target.language == "cpp":
         launchers, binaries = _build_cpp(source, target, entry)
     elif device.type == "cpu":
-        launchers, binaries = {k.name: interpreter_worker.interpreted(k) for k in source.kernels}, {}
+        sure = [k for k in source.kernels if k.name not in source.offered]
+        launchers, binaries = {k.name: interpreter_worker.interpreted(k) for k in sure}, {}
     else:
         launchers, binaries = _build_triton(source, max(device.index, 0), entry, tuner)
-    return link(source, device, launchers), binaries
+    return link(source, device, launchers, tuner), binaries
 
 
-def link(source: Source, device: Device, launchers: Mapping[str, Launcher]) -> Call:
-    """The wrapper's function, with ``launchers`` (by kernel name) and all else that its text names."""
+def link(source: Source, device: Device, launchers: Mapping[str, Launcher], tuner: Tuner | None = None) -> Call:
+    """The wrapper's function, with ``launchers`` (by kernel name) and all else that its text names. ``tuner``: decides the
+    source's choices; without one they take the library's way."""
     namespace: dict[str, Any] = {
         "torch": torch,
         "empty": torch_private.empty_strided_cpu if device.type == "cpu" else torch_private.empty_strided_cuda,
@@ -59,11 +63,15 @@ def link(source: Source, device: Device, launchers: Mapping[str, Launcher]) -> C
         **launchers,
         **{name: resolve(kind, path) for name, kind, path in source.externs},
     }
+    slots = {name: Slot() for name in source.offered}
+    namespace.update(slots)
     linked = Linked(source, namespace)
     for name, launcher in launchers.items():
         if isinstance(launcher, Tuned):
             launcher.settled = functools.partial(linked.replace, name)  # the wrapper then calls the winner itself
     exec(compile(source.wrapper, f"<tinycompile {source.name} wrapper>", "exec"), namespace)
+    for choice in source.choices:
+        arrange(choice, source, device, linked, slots, tuner)
     call: Call = namespace["call"]
     call.linked = linked  # type: ignore[attr-defined]  # lives as long as the code
     if device.type == "cuda" and torch.cuda.device_count() > 1:
@@ -106,8 +114,9 @@ def _build_cpp(source: Source, target: Target, entry: Entry | None) -> tuple[dic
 def _build_triton(
     source: Source, index: int, entry: Entry | None, tuner: Tuner | None
 ) -> tuple[dict[str, Launcher], dict[str, bytes]]:
-    tuned = [k for k in source.kernels if tuner is not None and len(k.configs) > 1]
-    plain = [k for k in source.kernels if k not in tuned]
+    sure = [k for k in source.kernels if k.name not in source.offered]
+    tuned = [k for k in sure if tuner is not None and len(k.configs) > 1]
+    plain = [k for k in sure if k not in tuned]
     launchers = _tuned(tuned, index, tuner) if tuner is not None else {}
     if entry is not None:
         return launchers | {k.name: triton_restore.restore(k, entry.folder, k.name, index) for k in plain}, {}

@@ -3,7 +3,8 @@
 Slow: reductions and scans with a combine function that it doesn't know run element by element in Python. Our combine functions
 work on whole blocks, so a block is halved (for a scan: shifted) and combined in log2(n) steps. The combine functions themselves
 still run, so the interpreter still checks them. Wrong: it truncates float32 to bfloat16, where GPUs round to nearest even; and
-it remembers the result of a comparison under the operands' dtype, so that a scalar one becomes a block of numbers. In
+it remembers the result of a comparison under the operands' dtype, so that a scalar one becomes a block of numbers; and it
+multiplies blocks of bfloat16 by their bits. In
 Triton 3.6 minima and maxima propagate NaN where GPUs take the number, a fused multiply-add rounds twice, unsigned integers have
 no ``~``, and scalars, arrays of one element, are no bounds of a ``range`` for numpy 2.4 and later.
 """
@@ -30,6 +31,7 @@ def install() -> None:
         (interpreter.InterpreterBuilder, "create_maxnumf", lambda builder, lhs, rhs: builder.binary_op(lhs, rhs, np.fmax)),
         (interpreter.InterpreterBuilder, "get_all_ones_value", _all_ones),
         (interpreter.InterpreterBuilder, "create_fma", _fused(interpreter.InterpreterBuilder.create_fma)),
+        (interpreter.InterpreterBuilder, "create_dot", _widening(interpreter.InterpreterBuilder.create_dot)),
         (interpreter, "_patch_lang_tensor", _counting(getattr(interpreter, "_patch_lang_tensor", None))),
     ):
         if hasattr(owner, name):
@@ -78,6 +80,15 @@ def _fused(multiply_add: Callable[..., Any]) -> Callable[..., Any]:
         return interpreter.TensorHandle(wide.astype(np.float32), z.dtype.scalar)
 
     return fused
+
+
+def _widening(multiply: Callable[..., Any]) -> Callable[..., Any]:
+    """The product of two blocks, with bfloat16 as float32: exact."""
+
+    def dot(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return multiply(builder, *(builder.cast_impl(x, tl.float32) if x.dtype == tl.bfloat16 else x for x in (a, b)), *rest)
+
+    return dot
 
 
 def _counting(patch: Any) -> Callable[..., None]:

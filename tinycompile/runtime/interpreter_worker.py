@@ -27,7 +27,7 @@ import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base.errors import BackendError, KernelError
-from tinycompile.ir.source import Config, KernelSource
+from tinycompile.ir.source import Config, KernelArg, KernelSource
 
 _ALIGN = 64
 _CHILD = "tinycompile.runtime.interpreter_child"
@@ -196,9 +196,17 @@ def worker() -> InterpreterWorker:
 
 
 def interpreted(source: KernelSource) -> Callable[..., None]:
-    """A launcher ``launch(stream_ignored, *tensors_and_sizes)`` that runs ``source`` in the worker."""
+    """A launcher ``launch(stream_ignored, *tensors_and_sizes)`` that runs ``source`` in the worker. Counters are made here."""
 
     def launch(stream: int, *args: Any) -> None:
-        worker().run(source, args)
+        sizes = {a.name: v for a, v in zip(source.args, args, strict=True) if a.kind == "size"}
+        worker().run(source, [_counted(a, v, sizes) for a, v in zip(source.args, args, strict=True)])
 
     return launch
+
+
+def _counted(arg: KernelArg, given: Any, sizes: dict[str, int]) -> Any:
+    """An argument; zeros for counters."""
+    if arg.kind not in ("counters", "spare"):
+        return given
+    return torch.zeros(ex.evaluate(arg.value or 0, sizes), dtype=torch.int32)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections.abc import Mapping
 
 from tinycompile.ir.source import KernelSource
 
@@ -41,6 +42,17 @@ def _canonical(text: str, name: str) -> str:
             if node.name == name:
                 node.name = "kernel"
     return ast.unparse(tree)
+
+
+def renumbered(function: ast.FunctionDef, others: Mapping[str, str]) -> str:
+    """A function of a wrapper with its variables numbered and without its own name; functions among ``others`` that it calls
+    are spelt as those say."""
+    _number(function)
+    function.name = "function"
+    for n in ast.walk(function):
+        if isinstance(n, ast.Name):
+            n.id = others.get(n.id, n.id)
+    return ast.unparse(function)
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -7,15 +7,12 @@ values happen in the first pass that has their operands.
 
 from __future__ import annotations
 
-import os
-
 from tinycompile.base import expr as ex
 from tinycompile.base.errors import BackendError
-from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
 from tinycompile.codegen.triton import shared_rows
 from tinycompile.codegen.triton.analysis import analyse
-from tinycompile.codegen.triton.dtypes import short_name, supported
+from tinycompile.codegen.triton.dtypes import supported
 from tinycompile.codegen.triton.imports import import_lines
 from tinycompile.codegen.triton.schedule import schedule
 from tinycompile.codegen.triton.tiles import TileDim
@@ -23,7 +20,7 @@ from tinycompile.codegen.triton.walks import Walks
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Store
 from tinycompile.ir.plan import Kernel, Plan
-from tinycompile.ir.source import Config, KernelArg, KernelSource
+from tinycompile.ir.source import Config, KernelSource
 
 
 def emit_kernel(kernel: Kernel, plan: Plan, target: Target, name: str) -> KernelSource:
@@ -63,8 +60,8 @@ class _Emitter(Walks):
             *(f"{c}: tl.constexpr" for c in self.schedule.constants),
         ]
         module.line(f"def {self.name}({', '.join(parameters)}):")
-        args = [self._pointer_arg(b) for b in self.pointers] + list(memory)
-        args += [self._size_arg(n, d) for n, d in self.sizes.items()]
+        args = [self.pointer_arg(b) for b in self.pointers] + list(memory)
+        args += [self.size_arg(n, d) for n, d in self.sizes.items()]
         return KernelSource(
             self.name, "triton", module.text() + body, tuple(args), (self.schedule.grid,), self.configs(),
             self.kernel.bytes_moved, self.kernel.flops, self.source_lines(),
@@ -77,20 +74,11 @@ class _Emitter(Walks):
         atomic = any(isinstance(s, Store) and s.mode != "plain" for s in self.kernel.nest.body)
         return self.schedule.configs[:1] if in_place or atomic else self.schedule.configs
 
-    def _pointer_arg(self, buffer: str) -> KernelArg:
-        meta = self.analysis.metas[buffer]
-        aligned = ex.divisible_by(meta.offset * meta.dtype.itemsize, 16)
-        return KernelArg(buffer, "pointer", short_name(meta.dtype), None, aligned)
-
-    def _size_arg(self, name: str, value: Dim) -> KernelArg:
-        big = self.analysis.hint(value) > 2**31 - 1
-        return KernelArg(name, "size", "int64" if big else "int32", value, ex.divisible_by(value, 16))
-
     # the program ----------------------------------------------------------------------------------------------------------
 
     def write_body(self) -> None:
         """Everything inside the function."""
-        self.out.line(f'"""{self._docstring()}"""')
+        self.out.line(f'"""{self.docstring()}"""')
         self.write_program()
         statements = list(enumerate(self.kernel.nest.body))
         loop = next((d for d in self.schedule.dims if d.role == "loop"), None)
@@ -111,11 +99,6 @@ class _Emitter(Walks):
             return
         self.write_masks(self.schedule.dims)
         self.write_statements(statements)
-
-    def _docstring(self) -> str:
-        lines = self.source_lines()
-        shown = ", ".join(os.path.basename(x) for x in lines[:4]) + (", ..." if len(lines) > 4 else "")
-        return f"{self.schedule.why[0].upper()}{self.schedule.why[1:]}." + (f" From {shown}." if lines else "")
 
     def write_program(self) -> None:
         """Which tile this program works on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterable
 
@@ -13,6 +14,7 @@ from tinycompile.codegen.triton import reductions, shared_rows
 from tinycompile.codegen.triton.analysis import Analysis, Forms, names_of
 from tinycompile.codegen.triton.body import Body, location_text, name_values
 from tinycompile.codegen.triton.bounds import may_approximate
+from tinycompile.codegen.triton.dtypes import short_name
 from tinycompile.codegen.triton.imports import helpers
 from tinycompile.codegen.triton.indexing import Names
 from tinycompile.codegen.triton.passes import Numbered
@@ -20,6 +22,7 @@ from tinycompile.codegen.triton.tiles import FOLD, Schedule, TileDim
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Const, Index, Load, Reduce, Scan, Statement, Store
 from tinycompile.ir.plan import Kernel, Plan
+from tinycompile.ir.source import KernelArg
 
 
 class NestWriter:
@@ -29,9 +32,8 @@ class NestWriter:
         self.kernel, self.plan, self.analysis, self.schedule, self.name = kernel, plan, analysis, chosen, name
         self.out = Writer()
         buffers = tuple(dict.fromkeys((*kernel.reads, *kernel.writes)))
-        own = shared_rows.NAMES if chosen.shared else frozenset()
         blocks = (
-            own
+            self.reserved()
             | set(chosen.constants)
             | {f"{d.name}{tail}" for d in chosen.dims for tail in ("_mask", "_start", "_step")}
             | {"steps"}
@@ -46,6 +48,10 @@ class NestWriter:
         self._declare()
 
     # names ----------------------------------------------------------------------------------------------------------------
+
+    def reserved(self) -> frozenset[str]:
+        """Names that no variable of the nest may have."""
+        return shared_rows.NAMES if self.schedule.shared else frozenset()
 
     def size(self, s: Sym) -> str:
         """A size symbol becomes an argument of the kernel."""
@@ -65,6 +71,23 @@ class NestWriter:
         """The user's lines that this kernel covers, as ``file:line``."""
         found = [self.lines[o] for o in self.kernel.nest.origins if o in self.lines]
         return tuple(dict.fromkeys(f"{loc.file}:{loc.line}" for loc in found))
+
+    def docstring(self) -> str:
+        """What the kernel does, and from which of the user's lines."""
+        lines = self.source_lines()
+        shown = ", ".join(os.path.basename(x) for x in lines[:4]) + (", ..." if len(lines) > 4 else "")
+        return f"{self.schedule.why[0].upper()}{self.schedule.why[1:]}." + (f" From {shown}." if lines else "")
+
+    def pointer_arg(self, buffer: str) -> KernelArg:
+        """A buffer as an argument."""
+        meta = self.analysis.metas[buffer]
+        aligned = ex.divisible_by(meta.offset * meta.dtype.itemsize, 16)
+        return KernelArg(buffer, "pointer", short_name(meta.dtype), None, aligned)
+
+    def size_arg(self, name: str, value: Dim) -> KernelArg:
+        """A size as an argument."""
+        big = self.analysis.hint(value) > 2**31 - 1
+        return KernelArg(name, "size", "int64" if big else "int32", value, ex.divisible_by(value, 16))
 
     def _declare(self) -> None:
         """The dtype of each value, and constants as text."""

@@ -1,0 +1,171 @@
+"""Generated matrix products in Triton's interpreter, against float64: shapes, layouts, dtypes, epilogues, prologues, ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.codegen.triton.products import Made, flat, product_of
+
+pytestmark = pytest.mark.cpu
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+ULP = {BF16: 2.0**-8, F16: 2.0**-11, F32: 2.0**-24}
+
+
+def made(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
+    return torch.randn(shape).to(dtype)
+
+
+def check(fn: Callable[..., Any], *args: Tensor, entrant: int = 0) -> Made:
+    """One entrant is as near to float64 as eager is, by the contract: twice its error and an ulp, normwise."""
+    product = product_of(fn, *args)
+    assert len(product.plan.choices) == 1, [d.why for d in product.plan.decisions if d.rule == "product"]
+    found, told = product.run(args, entrant)
+    assert not told.startswith("the library is used") and "is used" in told, told
+    with torch.no_grad():
+        exact = flat(fn(*(a.double() if a.is_floating_point() else a for a in args)))
+        eager = flat(fn(*args))
+    for f, e, x in zip(found, eager, exact, strict=True):
+        assert (f.shape, f.stride(), f.dtype) == (e.shape, e.stride(), e.dtype)
+        size = x.abs().max() if x.numel() else torch.tensor(0.0)
+        room = 2 * (e.double() - x).abs().max() + ULP.get(f.dtype, 0.0) * size
+        assert (f.double() - x).abs().max() <= room, product.source.kernels[-1].text
+    return product
+
+
+def silu(y: Tensor) -> Tensor:
+    return F.silu(y)
+
+
+SHAPES = [(1, 64, 33), (64, 1, 33), (3, 5, 7), (16, 16, 16), (31, 37, 41), (127, 65, 130), (130, 40, 128), (5, 200, 3)]
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=str)
+@pytest.mark.parametrize("m,n,k", SHAPES)
+def test_shapes(m: int, n: int, k: int, dtype: torch.dtype) -> None:
+    check(lambda x, w: silu(x @ w), made(m, k, dtype=dtype), made(k, n, dtype=dtype))
+
+
+@pytest.mark.parametrize("left", ["plain", "transposed", "every second"])
+@pytest.mark.parametrize("right", ["plain", "transposed", "every second"])
+def test_layouts_need_no_copies(left: str, right: str) -> None:
+    def laid(rows: int, columns: int, how: str) -> Tensor:
+        if how == "transposed":
+            return made(columns, rows).t()
+        return made(rows, 2 * columns)[:, ::2] if how == "every second" else made(rows, columns)
+
+    product = check(lambda x, w: silu(x @ w), laid(37, 50, left), laid(50, 29, right))
+    assert len(product.plan.kernels) == 1  # the epilogue of the library's way alone
+
+
+BATCHES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((3, 17, 20), (3, 20, 9)),
+    ((3, 17, 20), (20, 9)),
+    ((17, 20), (3, 20, 9)),
+    ((2, 1, 17, 20), (3, 20, 9)),
+    ((2, 3, 17, 20), (2, 3, 20, 9)),
+    ((1, 17, 20), (4, 20, 9)),
+]
+
+
+@pytest.mark.parametrize("left,right", BATCHES, ids=str)
+def test_batches_and_their_broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    check(lambda x, w: torch.relu(x @ w) + 1, made(*left), made(*right))
+
+
+def test_batches_transposed() -> None:
+    check(lambda x, w: silu(torch.bmm(x.transpose(1, 2), w.transpose(1, 2))), made(2, 20, 17), made(2, 9, 20))
+
+
+def residual(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
+    return F.linear(x, w, b) + r
+
+
+def swiglu(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return F.silu(F.linear(x, w)) * F.linear(x, v)
+
+
+EPILOGUES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "bias and gelu": (lambda x, w, b: F.gelu(F.linear(x, w, b)), ((2, 19, 24), (40, 24), (40,))),
+    "residual": (residual, ((2, 19, 24), (40, 24), (40,), (2, 19, 40))),
+    "residual of one row": (residual, ((2, 19, 24), (40, 24), (40,), (19, 40))),
+    "SwiGLU": (swiglu, ((2, 19, 24), (40, 24), (40, 24))),
+    "SwiGLU of one row": (swiglu, ((1, 24), (40, 24), (40, 24))),
+    "scale of rows": (lambda x, w, s: torch.mm(x, w) * s, ((19, 24), (24, 40), (19, 1))),
+    "addmm": (lambda r, x, w: torch.addmm(r, x, w, beta=0.5, alpha=2) * r, ((19, 40), (19, 24), (24, 40))),
+    "addmm without the addend": (lambda r, x, w: torch.addmm(r, x, w, beta=0) * 2, ((19, 40), (19, 24), (24, 40))),
+    "addmm with a row": (lambda r, x, w: torch.tanh(torch.addmm(r, x, w)), ((40,), (19, 24), (24, 40))),
+    "baddbmm": (lambda r, x, w: torch.baddbmm(r, x, w) * 2, ((2, 19, 40), (2, 19, 24), (2, 24, 40))),
+    "wider result": (lambda x, w: (x @ w).float() * 2, ((19, 24), (24, 40))),
+    "two results": (lambda x, w: (torch.relu(y := x @ w), y.float() + 1), ((19, 24), (24, 40))),
+    "its result too": (lambda x, w: ((y := x @ w), torch.tanh(y)), ((19, 24), (24, 40))),
+    "stored transposed": (lambda x, w: ((x @ w) * 2).t().contiguous(), ((19, 24), (24, 40))),
+}
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogues(name: str, dtype: torch.dtype) -> None:
+    fn, shapes = EPILOGUES[name]
+    check(fn, *(made(*s, dtype=dtype) for s in shapes))
+
+
+def test_a_sum_is_rounded_where_eager_rounds_it() -> None:
+    """Bits: the same sums, so the epilogue must see what eager's sees."""
+    x, w = (torch.randint(-3, 4, s).to(BF16) for s in ((20, 64), (64, 24)))  # sums that float32 holds exactly
+    product = product_of(lambda x, w: (x @ w).float() - 0.5, x, w)
+    (found,), _ = product.run((x, w), 0)
+    assert torch.equal(found, (x @ w).float() - 0.5)
+
+
+def test_long_sums_are_shared_by_programs() -> None:
+    product = product_of(lambda x, w, b: silu(F.linear(x, w, b)), made(20, 4000), made(24, 4000), made(24))
+    assert [k.name for k in product.source.kernels][1:] == ["silu_kernel_product", "silu_kernel_product_parted"]
+    plain, parted = (len(k.configs) for k in product.source.kernels[1:])
+    for entrant in (plain, plain + parted - 1):
+        check(product.fn, made(20, 4000), made(24, 4000), made(24), entrant=entrant)
+
+
+def test_programs_that_walk_tiles() -> None:
+    """More tiles than twice the multiprocessors: of a batch."""
+    args = made(300, 16, 16), made(300, 16, 16)
+    product = product_of(lambda x, w: silu(x @ w), *args)
+    names = [k.name for k in product.source.kernels]
+    assert names[-1].endswith("_persistent")
+    check(product.fn, *args, entrant=len(product.source.kernels[1].configs))
+
+
+def test_int8() -> None:
+    x, w = (torch.randint(-128, 128, s, dtype=torch.int8) for s in ((33, 72), (72, 40)))
+    product = product_of(lambda x, w: torch._int_mm(x, w) + 1, x, w)
+    assert len(product.plan.choices) == 1
+    (found,), _ = product.run((x, w), 0)
+    assert torch.equal(found, (x.int() @ w.int()) + 1) and found.dtype == torch.int32
+
+
+def test_infinities_and_nan_stay_in_their_rows() -> None:
+    x, w = made(40, 20), made(20, 24)
+    x[3, 5], x[7, 1] = float("inf"), float("nan")
+    product = product_of(lambda x, w: (x @ w) * 2, x, w)
+    (found,), _ = product.run((x, w), 0)
+    torch.testing.assert_close(found, (x @ w) * 2, rtol=2e-2, atol=2e-2, equal_nan=True)
+
+
+@pytest.mark.parametrize("m,n,k", [(0, 4, 8), (4, 8, 0), (4, 8, 1), (1, 1, 8)])
+def test_empty_and_single_sums_are_left_to_the_library(m: int, n: int, k: int) -> None:
+    x, w = made(m, k), made(k, n)
+    product = product_of(lambda x, w: torch.relu(x @ w) + 1, x, w)
+    assert not product.plan.choices
+    (found,), _ = product.run((x, w), None)
+    assert torch.equal(found, torch.relu(x @ w) + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64], ids=str)
+def test_other_dtypes_are_left_to_the_library(dtype: torch.dtype) -> None:
+    assert not product_of(lambda x, w: torch.relu(x @ w) + 1, made(8, 8, dtype=dtype), made(8, 8, dtype=dtype)).plan.choices

@@ -1,0 +1,121 @@
+"""Tiles, warps and stages of matrix products: what is worth timing for a shape on a target.
+
+The lists are Hopper's and Ampere's usual ones, short, for each is compiled. What spilled registers when it was compiled offline
+for an architecture is left out there (``tests/codegen/triton/test_product_offline.py`` compiles them all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from tinycompile.base.target import Target
+from tinycompile.codegen.triton.tiles import power_of_2
+from tinycompile.ir.source import Config
+
+GROUP = 8  # rows of tiles that run together
+LEAST_TILE = 16
+MOST_PARTS = 16  # programs that share a tile's sum
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """``step``: elements of the sum that a program takes at once, for a factor of two bytes."""
+
+    rows: int
+    columns: int
+    step: int
+    warps: int
+    stages: int
+
+
+HALF_TILES = (
+    Tile(128, 256, 64, 8, 3),
+    Tile(256, 128, 64, 8, 3),
+    Tile(128, 128, 64, 8, 3),
+    Tile(128, 128, 32, 4, 4),
+    Tile(128, 64, 64, 4, 4),
+    Tile(64, 128, 64, 4, 4),
+    Tile(64, 64, 64, 4, 4),
+    Tile(64, 32, 64, 4, 4),
+    Tile(32, 64, 64, 4, 5),
+    Tile(16, 128, 64, 4, 5),
+    Tile(16, 64, 128, 4, 4),
+    Tile(32, 32, 64, 4, 5),
+    Tile(16, 16, 128, 2, 4),
+)
+SINGLE_TILES = (  # float32 without tensor cores: each product is an instruction of a thread
+    Tile(64, 64, 16, 8, 3),
+    Tile(64, 32, 16, 4, 3),
+    Tile(32, 32, 32, 4, 3),
+    Tile(16, 32, 32, 2, 3),
+    Tile(16, 16, 32, 1, 3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of a product at the sizes seen at capture. ``dots``: sums that a program keeps at once."""
+
+    rows: int
+    columns: int
+    inner: int
+    batch: int
+    dots: int
+    dtype: torch.dtype
+
+
+def tiles(shape: Shape, target: Target, tf32: bool) -> Iterator[Tile]:
+    """Those that are no larger than the shape needs and fit in shared memory and registers."""
+    single = shape.dtype == torch.float32 and not tf32
+    most_rows, most_columns = (max(power_of_2(n), LEAST_TILE) for n in (shape.rows, shape.columns))
+    for tile in SINGLE_TILES if single else HALF_TILES:
+        size = shape.dtype.itemsize
+        step = tile.step if single else max(tile.step * 2 // size, LEAST_TILE * 2)
+        shared = tile.stages * step * (tile.rows + shape.dots * tile.columns) * size
+        if tile.rows > most_rows or tile.columns > most_columns or shared > target.shared:
+            continue
+        if tile.rows * tile.columns * shape.dots > tile.warps * 32 * most_sums(target):
+            continue
+        yield Tile(tile.rows, tile.columns, step, tile.warps, tile.stages)
+
+
+def most_sums(target: Target) -> int:
+    """Sums that a thread can hold beside what it multiplies them from: ``wgmma`` (sm_90) reads its factors from shared memory,
+    older tensor cores from registers."""
+    return 128 if target.arch == "sm_90" else 64
+
+
+def config(tile: Tile, **more: int) -> Config:
+    """A tile as a kernel's constants."""
+    constants = (("ROWS", tile.rows), ("COLS", tile.columns), ("STEP", tile.step), ("GROUP", GROUP), *more.items())
+    return Config(constants, tile.warps, tile.stages)
+
+
+def count(tile: Tile, shape: Shape) -> int:
+    """Tiles of the whole product."""
+    return shape.batch * -(-shape.rows // tile.rows) * -(-shape.columns // tile.columns)
+
+
+def tiled(shape: Shape, target: Target, tf32: bool) -> tuple[Config, ...]:
+    """A tile a program."""
+    return tuple(config(t) for t in tiles(shape, target, tf32))
+
+
+def persistent(shape: Shape, target: Target, tf32: bool) -> tuple[Config, ...]:
+    """As many programs as multiprocessors, each of which takes tile after tile: where there are several for each."""
+    return tuple(config(t, PROGRAMS=target.units) for t in tiles(shape, target, tf32) if count(t, shape) > 2 * target.units)[:4]
+
+
+def parted(shape: Shape, target: Target, tf32: bool) -> tuple[Config, ...]:
+    """Several programs share the sum of a tile, where there are too few tiles for the card and the sum is long."""
+    found = []
+    for t in tiles(shape, target, tf32):
+        parts = 1
+        while parts < MOST_PARTS and count(t, shape) * parts < target.units and shape.inner >= parts * 8 * t.step:
+            parts *= 2
+        if parts > 1:
+            found.append(config(t, PARTS=parts))
+    return tuple(found)

@@ -1,0 +1,341 @@
+"""Matrix products: a nest that sums products (``ir/products.py``) -> a Triton kernel around ``tl.dot``.
+
+A program sums one tile of rows by columns in float32 (int32 for int8), step by step along the reduced axes, with a mask where a
+block sticks out. What the nest makes of the operands before they are multiplied is computed on the tiles of each step; what it
+makes of the sums, on the finished tile. Both are ordinary statements of the fusion pass: a sum is rounded where the nest casts
+it. Three ways to cut the work:
+
+* ``tiled``: a tile a program, in groups of rows that share columns in the L2;
+* ``persistent``: as many programs as multiprocessors, each walks tiles;
+* ``parted``: programs share the sum of a tile and leave their parts in float32; the last to arrive adds them in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from tinycompile.base import expr as ex
+from tinycompile.base.errors import BackendError
+from tinycompile.base.expr import Dim
+from tinycompile.base.target import Target
+from tinycompile.codegen.triton import product_configs as configs
+from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse
+from tinycompile.codegen.triton.body import Body
+from tinycompile.codegen.triton.dtypes import supported
+from tinycompile.codegen.triton.imports import import_lines
+from tinycompile.codegen.triton.nest_writer import NestWriter
+from tinycompile.codegen.triton.tiles import Schedule, TileDim, blocks, in_store_order, widen
+from tinycompile.codegen.writer import Writer
+from tinycompile.ir.loops import Axis, Load, Statement
+from tinycompile.ir.plan import Kernel, Plan
+from tinycompile.ir.products import Dot, Factor, Product, find_product
+from tinycompile.ir.source import Config, KernelArg, KernelSource
+
+COUNTERS, SPARE, PARTIAL = "counters_ptr", "spare_ptr", "partial_ptr"
+CG = 'cache_modifier=".cg"'  # past the L1, where an older value may lie
+NAMES = frozenset(
+    {
+        "tile",
+        "row_tiles",
+        "col_tiles",
+        "row_tile",
+        "col_tile",
+        "inner",
+        "inner_row",
+        "inner_col",
+        "start",
+        "part",
+        "last",
+        "slot",
+    }
+    | {"other", "tile_ptr", COUNTERS, SPARE, PARTIAL, "ROWS", "COLS", "STEP", "GROUP", "PROGRAMS", "PARTS"}
+)
+WAYS: Mapping[str, Callable[[configs.Shape, Target, bool], tuple[Config, ...]]] = {
+    "tiled": configs.tiled,
+    "persistent": configs.persistent,
+    "parted": configs.parted,
+}
+
+
+def emit_product(kernel: Kernel, plan: Plan, target: Target, name: str, tf32: bool = False) -> list[KernelSource]:
+    """The ways to compute a product that are worth timing, each a module with a function of its own (``name``, ``name_parted``
+    ...). ``tf32``: float32 operands are rounded to TF32. Raises BackendError for what is no product."""
+    metas = {b.name: b.meta for b in plan.buffers}
+    for buffer in (*kernel.reads, *kernel.writes):
+        if not supported(metas[buffer].dtype):
+            raise BackendError(f"{name}: Triton has no dtype {metas[buffer].dtype} (buffer {buffer})")
+    analysis = analyse(kernel.nest, metas, dict(plan.hints))
+    reduced = frozenset(a.name for a in analysis.reduction)
+    axes = [a.name for a in in_store_order(analysis)]
+    product = find_product(kernel.nest.body, analysis.spans, axes, reduced)
+    if isinstance(product, str):
+        raise BackendError(f"{name}: {product}")
+    shape = _shape(analysis, product)
+    found = []
+    for way, choose in WAYS.items():
+        if candidates := choose(shape, target, tf32):
+            own = name if way == "tiled" else f"{name}_{way}"
+            found.append(_ProductWriter(kernel, plan, analysis, product, candidates, way, own, tf32).source())
+    return found
+
+
+def _shape(analysis: Analysis, product: Product) -> configs.Shape:
+    sizes = [analysis.hint(analysis.extent(_axes(analysis, p))) for p in (product.rows, product.columns, product.batch)]
+    inner = analysis.hint(analysis.extent(analysis.reduction))
+    return configs.Shape(sizes[0], sizes[1], inner, sizes[2], len(product.dots), product.dots[0].left.dtype)
+
+
+def _axes(analysis: Analysis, names: Sequence[str]) -> tuple[Axis, ...]:
+    by_name = {a.name: a for a in analysis.parallel}
+    return tuple(by_name[n] for n in names)
+
+
+def product_schedule(analysis: Analysis, product: Product, candidates: Sequence[Config]) -> tuple[Schedule, TileDim]:
+    """The tile of the result with what picks it, and the dimension along the sum."""
+
+    def dim(name: str, axes: tuple[Axis, ...], role: str, block: str) -> TileDim:
+        extent = analysis.extent(axes)
+        largest = max(dict(c.constants)[block] for c in candidates)
+        return TileDim(name, axes, extent, role, block, not ex.divisible_by(extent, largest))
+
+    row = dim("row", _axes(analysis, product.rows), "tile", "ROWS")
+    col = dim("col", _axes(analysis, product.columns), "tile", "COLS")
+    inner = dim("inner", analysis.reduction, "loop", "STEP")
+    batch = _axes(analysis, product.batch)
+    outer = (TileDim("outer", batch, analysis.extent(batch), "scalar"),) if batch else ()
+    tiles = ex.product([blocks(row), blocks(col), *(d.extent for d in outer)])
+    made = widen(Schedule((row, col, inner), outer, tiles, tuple(candidates), False, ""), analysis)
+    return replace(made, dims=made.dims[:2]), made.dims[2]
+
+
+class _ProductWriter(NestWriter):
+    """Writes one kernel. ``sides``: how statements of the left and the right operand are spelt, on tiles of a step."""
+
+    def __init__(
+        self, kernel: Kernel, plan: Plan, analysis: Analysis, product: Product, candidates: tuple[Config, ...], way: str,
+        name: str, tf32: bool,
+    ) -> None:  # fmt: skip
+        chosen, self.inner = product_schedule(analysis, product, candidates)
+        self.candidates, self.product, self.way = candidates, product, way
+        super().__init__(kernel, plan, analysis, replace(chosen, why=self._why(way, product)), name)
+        self.precision = f', input_precision="{"tf32" if tf32 else "ieee"}"' if self._dtype() == torch.float32 else ""
+        self.sides = {side: self._side(side) for side in ("left", "right")}
+        self.dot_names = [self.body.variables[d.total] for d in product.dots]
+
+    @staticmethod
+    def _why(way: str, product: Product) -> str:
+        how = {
+            "tiled": "a tile a program",
+            "persistent": "each program walks tiles",
+            "parted": "programs share the sum of a tile",
+        }
+        several = f"{len(product.dots)} matrix products" if len(product.dots) > 1 else "matrix product"
+        return f"{several}, {how[way]}"
+
+    def reserved(self) -> frozenset[str]:
+        """Names that no variable of the nest may have."""
+        return NAMES
+
+    def _dtype(self) -> torch.dtype:
+        return self.product.dots[0].left.dtype
+
+    def _side(self, side: str) -> Body:
+        """The same values on the tile of a step: rows by steps, or steps by columns."""
+        row, col = self.schedule.dims
+        step = replace(self.inner, name=f"inner_{'row' if side == 'left' else 'col'}", masked=False)
+        dims = (row, step) if side == "left" else (step, col)
+        own = replace(self.body, schedule=replace(self.schedule, dims=dims), axes=dict(self.body.axes))
+        own.variables, own.inline, own.dtypes = self.body.variables, self.body.inline, self.body.dtypes
+        return own
+
+    # the module -----------------------------------------------------------------------------------------------------------
+
+    def source(self) -> KernelSource:
+        """The kernel with all that is needed to build and launch it."""
+        with self.out.indented():
+            self.write_function()
+        for s in sorted(ex.symbols(self.schedule.grid), key=lambda s: s.name):
+            if s.name in self.analysis.hints:  # the launcher computes the grid from the kernel's own arguments
+                self.size(s)
+        body = self.out.text()
+        module = Writer()
+        module.lines(f'"""{self.name}: {self.schedule.why}."""', "", "import triton", "import triton.language as tl")
+        imports, body = import_lines(body, self.name)
+        module.lines("", *imports) if imports else None
+        constants = [c for c, _ in self.candidates[0].constants]
+        memory = self.memory()
+        parameters = [*self.pointers.values(), *(a.name for a in memory), *self.sizes]
+        parameters += [f"{c}: tl.constexpr" for c in constants]
+        module.lines("", "", "@triton.jit", f"def {self.name}({', '.join(parameters)}):")
+        args = [self.pointer_arg(b) for b in self.pointers] + memory + [self.size_arg(n, d) for n, d in self.sizes.items()]
+        return KernelSource(
+            self.name, "triton", module.text() + body, tuple(args), (self.grid(),), self.candidates, self.kernel.bytes_moved,
+            self.kernel.flops, self.source_lines(), f"{self.schedule.why}. {self.kernel.why}".strip(),
+        )  # fmt: skip
+
+    def grid(self) -> Dim:
+        """Programs: all on the first axis."""
+        if self.way == "persistent":
+            return ex.minimum(self.schedule.grid, ex.sym("PROGRAMS", 1))
+        return self.schedule.grid * ex.sym("PARTS", 1) if self.way == "parted" else self.schedule.grid
+
+    def memory(self) -> list[KernelArg]:
+        """Where programs that share a sum leave their parts, and count who has come."""
+        if self.way != "parted":
+            return []
+        dtype = "int32" if self._dtype() == torch.int8 else "float32"
+        scratch = KernelArg(PARTIAL, "scratch", dtype, self._most("ROWS", "COLS", "PARTS") * len(self.product.dots))
+        slots = self._most()
+        return [scratch, KernelArg(COUNTERS, "counters", "int32", slots), KernelArg(SPARE, "spare", "int32", slots)]
+
+    def _most(self, *constants: str) -> Dim:
+        """The most tiles of any configuration; times some of its constants, where given."""
+        most: Dim = 0
+        for known in (dict(c.constants) for c in self.candidates):
+            tiles = ex.substitute(self.schedule.grid, dict(known))
+            most = ex.maximum(most, tiles * ex.product(known[n] for n in constants))
+        return most
+
+    # the program ----------------------------------------------------------------------------------------------------------
+
+    def write_function(self) -> None:
+        """Everything inside the function."""
+        out = self.out
+        out.line(f'"""{self.docstring()}"""')
+        row, col = self.schedule.dims
+        out.line(f"row_tiles = tl.cdiv({self.extent(row.extent, 'row_size')}, ROWS)")
+        out.line(f"col_tiles = tl.cdiv({self.extent(col.extent, 'col_size')}, COLS)")
+        if self.way == "persistent":
+            count = " * ".join(["row_tiles * col_tiles", *(self.extent(d.extent, "outer_size") for d in self.schedule.scalars)])
+            with out.block(f"for tile in range(tl.program_id(0), {count}, PROGRAMS):"):
+                self.write_tile("tile")
+        elif self.way == "parted":
+            out.lines("slot = tl.program_id(0) // PARTS", "part = tl.program_id(0) % PARTS")
+            counted = self.extent(self._most(), "counters_size")
+            with out.block(f"for other in range(tl.program_id(0), {counted}, tl.num_programs(0)):"):
+                out.line(f"tl.store({SPARE} + other, 0)  # the next launch's counters")
+            self.write_tile("slot")
+        else:
+            self.write_tile("tl.program_id(0)")
+
+    def write_tile(self, tile: str) -> None:
+        """One tile: where it is, its sums, and what is made of them."""
+        out = self.out
+        if self.schedule.scalars:
+            dim = self.schedule.scalars[0]
+            out.line(f"{dim.name} = {_wide(f'{tile} // (row_tiles * col_tiles)', dim)}")
+            self.write_axes(dim)
+            tile = f"{tile} % (row_tiles * col_tiles)"
+        out.line(f"row_tile, col_tile = grouped_tile({tile}, row_tiles, col_tiles, GROUP)")
+        for dim in self.schedule.dims:
+            start = _wide(f"{dim.name}_tile", dim)
+            out.line(f"{dim.name} = {start} * {dim.block} + {self.arange(dim)}")
+            self.write_axes(dim)
+        self.write_masks(self.schedule.dims)
+        for side in self.sides.values():
+            side.axes.update(self.body.axes)
+        self.write_some(self.product.first)
+        self.write_sums()
+        if self.way == "parted":
+            self.write_parts()
+            with out.block("if last:"):
+                self.write_collected()
+                self.write_results()
+            return
+        self.write_results()
+
+    def write_results(self) -> None:
+        """What is made of the sums. A dimension of one row or column has no axis: values don't vary along it."""
+        for axis, dim in enumerate(self.schedule.dims):
+            if not dim.axes:
+                for name in self.dot_names:
+                    self.out.line(
+                        f"{name} = tl.sum(tl.where({dim.name} == 0, {name}, {_zero(self._dtype())}), {axis}, keep_dims=True)"
+                    )
+        self.write_some(self.product.after)
+
+    def write_some(self, positions: Sequence[int]) -> None:
+        """Statements of the tile of the result."""
+        self.write_statements([(i, self.kernel.nest.body[i]) for i in positions])
+
+    def write_sums(self) -> None:
+        """The loop along the reduced axes."""
+        out, size = self.out, self.extent(self.inner.extent, "inner_size")
+        dtype = "tl.int32" if self._dtype() == torch.int8 else "tl.float32"
+        for name in self.dot_names:
+            out.line(f"{name} = tl.zeros([ROWS, COLS], {dtype})")
+        bounds = f"0, {size}, STEP"
+        if self.way == "parted":
+            bounds = f"part * STEP, {size}, PARTS * STEP"
+        with out.block(f"for start in range({bounds}):"):
+            for side, place in (("left", "[None, :]"), ("right", "[:, None]")):
+                self.write_side(side, place)
+            for dot, name in zip(self.product.dots, self.dot_names, strict=True):
+                left, right = self.operand(dot, "left"), self.operand(dot, "right")
+                out.line(f"{name} = tl.dot({left}, {right}, {name}{self.precision}, out_dtype={dtype})")
+
+    def write_side(self, side: str, place: str) -> None:
+        """The statements of one operand on the tile of a step."""
+        own, step = self.sides[side], next(d for d in self.sides[side].schedule.dims if d.role == "loop")
+        start = _wide("start", self.inner)
+        self.out.line(f"{step.name} = {start} + tl.arange(0, STEP){place}")
+        before, self.body = self.body, own
+        self.write_axes(replace(step, axes=self.inner.axes))
+        own.axes["@inner"] = step.name
+        for position in getattr(self.product, side):
+            s = self.kernel.nest.body[position]
+            self.out.lines(*self.statement(*self.within(s, self.analysis.forms[position]), carried=False))
+        self.body = before
+
+    def within(self, s: Statement, form: Forms) -> tuple[Statement, Forms]:
+        """A load that gives zeros behind the end of the sum."""
+        if not isinstance(s, Load) or not self.inner.masked:
+            return s, form
+        inside = self.inner.extent - 1 - ex.sym("@inner", 0, self.inner.extent)
+        return s, replace(form, masks=(*form.masks, inside))
+
+    def operand(self, dot: Dot, side: str) -> str:
+        """What ``tl.dot`` takes: a whole tile, zero behind the end of the sum."""
+        factor: Factor = getattr(dot, side)
+        own = self.sides[side]
+        text, span = own.operand(factor.narrow), self.analysis.spans[factor.narrow]
+        shape = f"[{', '.join(d.block for d in own.schedule.dims)}]"
+        step = next(d for d in own.schedule.dims if d.role == "loop")
+        made = next(s for s in self.kernel.nest.body if factor.narrow in (getattr(s, "name", ""), *getattr(s, "names", ())))
+        if self.inner.masked and not (isinstance(made, Load) and made.other == 0):
+            text = f"tl.where({step.name} < {self.extent(self.inner.extent, 'inner_size')}, {text}, {_zero(factor.dtype)})"
+        if all(own.covers(d, span) for d in own.schedule.dims):
+            return text
+        return f"tl.broadcast_to({text}, {shape})"
+
+    # sums that programs share ---------------------------------------------------------------------------------------------
+
+    def write_parts(self) -> None:
+        """Leave this program's part, and see whether it is the last."""
+        out, dots = self.out, len(self.dot_names)
+        out.line(f"tile_ptr = {PARTIAL} + (slot * PARTS).to(tl.int64) * (ROWS * COLS * {dots})")
+        place = "tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]"
+        out.line(f"inner = {place}")
+        for i, name in enumerate(self.dot_names):
+            out.line(f"tl.store(tile_ptr + (part * {dots} + {i}) * (ROWS * COLS) + inner, {name})")
+        out.line(f"last = is_last({COUNTERS} + slot, PARTS)")
+
+    def write_collected(self) -> None:
+        """The sum of all parts, in their order, so that results are the same bits every time."""
+        out, dots = self.out, len(self.dot_names)
+        for name in self.dot_names:
+            out.line(f"{name} = tl.zeros([ROWS, COLS], {name}.dtype)")
+        with out.block("for other in range(PARTS):"):
+            for i, name in enumerate(self.dot_names):
+                out.line(f"{name} += tl.load(tile_ptr + (other * {dots} + {i}) * (ROWS * COLS) + inner, {CG})")
+
+
+def _wide(text: str, dim: TileDim) -> str:
+    return f"({text}).to(tl.int64)" if dim.wide else text
+
+
+def _zero(dtype: torch.dtype) -> str:
+    return "0" if dtype == torch.int8 else "0.0"

@@ -1,0 +1,178 @@
+"""Matrix products that one generated kernel may do with the kernel behind them: offered beside the library, never in its place.
+
+A library call whose loops are known (``ExternCall.body``), or several that one kernel reads, are woven with that kernel as a
+reduction is with its epilogue. Which of the two is faster is measured on the card, at the first call: see
+``runtime/contest.py``. What is not offered keeps its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tinycompile.base.expr import Dim
+from tinycompile.fuse.coalesce import coalesce
+from tinycompile.fuse.cost import Cost
+from tinycompile.fuse.deps import analyse, may_fail, reads_of, value_axes, writes_of
+from tinycompile.fuse.grouping import weave_group
+from tinycompile.fuse.legality import Group, Refusal, group_of, merge
+from tinycompile.ir.loops import ExternCall, Nest, Reduce, Scan, Store
+from tinycompile.ir.plan import Choice, Decision, Kernel
+from tinycompile.ir.products import find_product
+
+MOST_DOTS = 2  # sums that a program keeps: more leave too small a tile for each
+RULE = "product"
+Step = Kernel | ExternCall
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Calls and the kernel that reads their results, by position in the program."""
+
+    calls: tuple[int, ...]
+    kernel: int
+    choice: Choice
+
+
+def offer(
+    steps: Sequence[Step],
+    woven: Mapping[str, Nest],
+    kept: frozenset[str],
+    cost: Cost,
+    taken: Iterable[str],
+    decisions: list[Decision],
+) -> list[Step | Choice]:
+    """The program with choices in place of what they stand for. ``woven``: kernels' nests over the axes of their tensors,
+    before these were merged; ``kept``: buffers that are seen from outside."""
+    return _Offers(steps, woven, kept, cost, tuple(taken), decisions).run()
+
+
+class _Offers:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        woven: Mapping[str, Nest],
+        kept: frozenset[str],
+        cost: Cost,
+        taken: tuple[str, ...],
+        decisions: list[Decision],
+    ) -> None:
+        self.steps, self.woven, self.kept, self.cost, self.taken, self.decisions = steps, woven, kept, cost, taken, decisions
+        self.reads = [_reads(s) for s in steps]
+        self.writes = [_writes(s) for s in steps]
+        self.readers: dict[str, list[int]] = {}
+        for i, names in enumerate(self.reads):
+            for name in names:
+                self.readers.setdefault(name, []).append(i)
+        self.calls = {
+            s.outputs[0]: i for i, s in enumerate(steps) if isinstance(s, ExternCall) and s.body and s.outputs[0] is not None
+        }
+
+    def run(self) -> list[Step | Choice]:
+        replaced: dict[int, Choice] = {}
+        gone: set[int] = set()
+        for j, step in enumerate(self.steps):
+            found = self.at(j, step, gone) if isinstance(step, Kernel) else None
+            if found is not None:
+                replaced[j] = found.choice
+                gone.update(found.calls)
+        return [replaced.get(i, s) for i, s in enumerate(self.steps) if i not in gone]
+
+    def at(self, j: int, kernel: Kernel, gone: set[int]) -> Offer | None:
+        """What can be offered in place of a kernel and the products that it reads."""
+        calls = sorted({self.calls[n] for n in kernel.reads if n in self.calls} - gone)
+        if not calls:
+            return None
+        made = self.combined(calls, j, kernel)
+        first = self.steps[calls[0]]
+        assert isinstance(first, ExternCall)
+        if isinstance(made, str):
+            self.decisions.append(Decision(first.name, kernel.nest.name, False, RULE, made))
+            return None
+        why = "one kernel is timed beside the library call at the first call, and used where it is faster"
+        self.decisions.append(Decision(first.name, kernel.nest.name, True, RULE, why))
+        return Offer(tuple(calls), j, made)
+
+    def combined(self, calls: Sequence[int], j: int, kernel: Kernel) -> Choice | str:
+        """The choice, or why there is none."""
+        refusal = self.refusal(calls, j, kernel)
+        if refusal is not None:
+            return refusal
+        externs = [s for s in (self.steps[i] for i in calls) if isinstance(s, ExternCall)]
+        bodies = [e.body for e in externs if e.body is not None]
+        group: Group | Refusal = self.group(calls[0], bodies[0])
+        for at, nest in [*zip(calls[1:], bodies[1:], strict=True), (j, self.woven[kernel.nest.name])]:
+            assert isinstance(group, Group)
+            group = merge(group, self.group(at, nest), frozenset(), self.cost)
+            if isinstance(group, Refusal):
+                return group.why
+        made = {e.outputs[0] for e in externs if e.outputs[0] is not None}
+        lasting = tuple(n for n in made if n in self.kept or self.readers[n] != [j])
+        assert isinstance(group, Group)
+        nest = coalesce(weave_group(group, frozenset(made - set(lasting)), self.cost, self.taken), self.cost)
+        nest = replace(nest, name=f"{kernel.nest.name}_product", origins=self.origins(externs, kernel))
+        refusal = no_product(nest, self.cost)
+        if refusal is not None:
+            return refusal
+        return Choice(nest.name, self.kernel_of(nest, kernel), (*externs, kernel), lasting)
+
+    def group(self, position: int, nest: Nest) -> Group:
+        return group_of(position, nest, analyse(nest), self.cost)
+
+    def origins(self, externs: Sequence[ExternCall], kernel: Kernel) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*(o for e in externs for o in e.origins), *kernel.nest.origins)))
+
+    def kernel_of(self, nest: Nest, epilogue: Kernel) -> Kernel:
+        """As a kernel: what it touches, counted once."""
+        facts = analyse(nest)
+        reads = tuple(dict.fromkeys(a.buffer for a in facts.loads))
+        writes = tuple(dict.fromkeys(a.buffer for a in facts.stores))
+        moved: Dim = 0
+        for accesses in (facts.loads, facts.stores):
+            for name in dict.fromkeys(a.buffer for a in accesses):
+                here = [a for a in accesses if a.buffer == name]
+                moved = moved + self.cost.touched(name, here, facts.axes) * self.cost.itemsize(name)
+        points: Dim = 1
+        for extent in facts.axes.values():
+            points = points * extent
+        sums = sum(isinstance(s, Reduce) for s in nest.body)
+        return Kernel(nest, reads, writes, moved, points * 2 * sums + epilogue.flops, "offered beside the library")
+
+    def refusal(self, calls: Sequence[int], j: int, kernel: Kernel) -> str | None:
+        """Why a kernel can't take part."""
+        body = kernel.nest.body
+        inputs = {n for n, b in self.cost.buffers.items() if b.role == "input"}
+        if kernel.more or kernel.nest.name not in self.woven or any(isinstance(s, (Reduce, Scan)) for s in body):
+            return "the kernel that reads its result also reduces, or does other work in one launch"
+        if len(calls) > MOST_DOTS:
+            return f"more than {MOST_DOTS} sums at once leave too small a tile for each"
+        if may_fail(kernel.nest) or set(kernel.writes) & (inputs | set(kernel.reads)):
+            return "it can't be run again to be timed: it writes what it reads, or may fail"
+        if any(isinstance(s, Store) and s.mode != "plain" for s in body):
+            return "it can't be run again to be timed: it adds to memory"
+        between = range(calls[0] + 1, j)
+        given = frozenset().union(*(self.reads[i] for i in calls))
+        if any(self.writes[i] & given for i in between if i not in calls):
+            return "something in between writes to its operands"
+        made = frozenset().union(*(self.writes[i] for i in calls))
+        if any(self.reads[i] & made for i in between):
+            return "something in between reads its result"
+        return None
+
+
+def no_product(nest: Nest, cost: Cost) -> str | None:
+    """Why a nest is no product that a kernel can do."""
+    reduced = frozenset(a.name for a in nest.axes if a.kind != "parallel")
+    axes = [a.name for a in nest.axes if a.kind == "parallel"]
+    found = find_product(nest.body, value_axes(nest), axes, reduced)
+    return found if isinstance(found, str) else None
+
+
+def _reads(step: Step) -> frozenset[str]:
+    if isinstance(step, Kernel):
+        return frozenset(step.reads)
+    return reads_of(step) | (reads_of(step.body) if step.body is not None else frozenset())
+
+
+def _writes(step: Step) -> frozenset[str]:
+    return frozenset(step.writes) if isinstance(step, Kernel) else writes_of(step)
