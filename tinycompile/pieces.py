@@ -43,6 +43,7 @@ from tinycompile.optimizer_step import compiled_step
 from tinycompile.options import Options
 from tinycompile.passes.draw import draw_in_kernels
 from tinycompile.passes.patterns_attention import recognise_attention
+from tinycompile.refused import without_refused
 from tinycompile.selfcheck.checked import Checked
 from tinycompile.training import compile_training, compile_whole
 
@@ -200,6 +201,8 @@ class Piece:
         start = time.perf_counter()
         captured = capture_from(self.start(), args, kwargs, self._capture_options(kin))
         times = {"capture": time.perf_counter() - start}
+        whole = captured.graph is not None
+        captured = without_refused(captured)
         entry = self._eager_entry(captured, times)
         self._log_capture(captured)
         if captured.graph is not None:
@@ -210,7 +213,7 @@ class Piece:
                 raise
             except Exception as error:  # noqa: BLE001  # whatever went wrong in us must not reach the user's program
                 self._internal_error(entry, error)
-        elif self.options.fullgraph and not captured.user_exception:
+        elif self.options.fullgraph and not whole and not captured.user_exception:
             raise GraphBreakError("\n".join(str(b) for b in captured.breaks))
         for b in captured.breaks:
             if b.id == "internal-error":

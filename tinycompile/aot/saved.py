@@ -7,7 +7,7 @@ depends on it refuse its gradient."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.builder import inputs_of, refs_in
 from tinycompile.ir.effects import EditedValue
 from tinycompile.ir.graph import Graph, Node, Ref
-from tinycompile.ir.requires_grad import has_gradient, requires_grad
+from tinycompile.ir.requires_grad import GRAD, has_gradient, requires_grad
 from tinycompile.ops.record import OPS, View
 
 
@@ -38,10 +38,29 @@ def refusals(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue])
     if not edits or not any(wanted):
         return ()
     live = _live(graph, wanted)
+    return tuple(Refusal(_outputs_behind(graph, node, live), said) for node, said in _spoiled(graph, live, edits))
+
+
+def spoiled_backward(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue]) -> str:
+    """torch's words for why a backward within the graph can't be had; empty if all can. ``wanted``: as above."""
+    if not edits:
+        return ""
+    live = _live(graph, wanted)
+    backwards = (n for n in graph.nodes if n.target == GRAD)
+    for count, backward in enumerate(backwards):
+        before = [e for e in edits if e.backwards <= count]
+        passed = _between(graph, backward, live) if before else frozenset()
+        for node, said in _spoiled(graph, live, before) if passed else ():
+            if node.name in passed:
+                return said
+    return ""
+
+
+def _spoiled(graph: Graph, live: Mapping[str, bool], edits: Sequence[EditedValue]) -> Iterator[tuple[Node, str]]:
+    """The nodes whose gradient needs what was edited, and torch's words."""
     metas = {n.name: n.meta for n in graph.nodes}
     items = _items(graph)
     edited = _everywhere(graph, edits)
-    found: list[Refusal] = []
     for node in graph.nodes:
         if node.kind not in ("call", "extern") or not live[node.name]:
             continue
@@ -53,9 +72,7 @@ def refusals(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue])
         for name in _saved(node, metas, items, live).intersection(touched):
             edit = edited[name]
             if not (name == own and node.name in edit.by):  # what writes in place saves a copy of what was there
-                reached = _outputs_behind(graph, node, live)
-                found.append(Refusal(reached, _message(metas[name], edit, edits)))
-    return tuple(found)
+                yield node, _message(metas[name], edit, edits)
 
 
 def refuse(call: Callable[..., tuple[Any, ...]], refused: Sequence[Refusal]) -> Callable[..., tuple[Any, ...]]:
@@ -137,6 +154,19 @@ def _outputs_behind(graph: Graph, node: Node, live: Mapping[str, bool]) -> froze
             if any(r.name in behind for r in inputs_of(later)):
                 behind.add(later.name)
     return frozenset(i for i, r in enumerate(graph.output.args[0]) if isinstance(r, Ref) and r.name in behind)
+
+
+def _between(graph: Graph, backward: Node, live: Mapping[str, bool]) -> frozenset[str]:
+    """The nodes that a backward within the graph passes: from its outputs down to the values whose gradients it asks for."""
+    outputs, leaves = ({r.name for r in refs_in(part)} for part in backward.args[:2])
+    behind, above = set(leaves), set(outputs)
+    for node in graph.nodes:
+        if node.kind not in ("placeholder", "output") and live[node.name] and any(r.name in behind for r in inputs_of(node)):
+            behind.add(node.name)
+    for node in reversed(graph.nodes):
+        if node.name in above and node.name not in leaves and node.kind != "placeholder":
+            above.update(r.name for r in inputs_of(node))
+    return frozenset(behind & above)
 
 
 # --- what torch saves --------------------------------------------------------------------------------------------------

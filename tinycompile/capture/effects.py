@@ -22,7 +22,7 @@ from tinycompile.capture.values.classes import is_pythons_own
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
-from tinycompile.capture.values.object import DELETED, ObjectValue
+from tinycompile.capture.values.object import DELETED, ObjectValue, has_dict
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue
 from tinycompile.capture.values.sets import SetValue
@@ -66,7 +66,7 @@ class Effects:
         self._written: dict[int, Write] = {}  # by id: tensors from outside that were written in place
         self.gradients = Gradients()
         self.calls: dict[str, str] = {}  # statements of the rebuilt code's own, by what they are about
-        self._edits: dict[str, tuple[frozenset[str], int]] = {}  # by node: see ``EditedValue``
+        self._edits: dict[str, EditedValue] = {}  # by node
         self.reborn: set[tuple[int, str]] = set()  # attributes, by id of their object, that were deleted and set again
 
     def __bool__(self) -> bool:
@@ -102,13 +102,15 @@ class Effects:
         """Called before a tensor's memory takes over new data."""
         for fake in contents:
             if type(fake) is FakeTensor:
-                self._edits.setdefault(fake.ref.name, (by, version))
+                name = fake.ref.name
+                self._edits.setdefault(name, EditedValue(name, by, version, self.gradients.asked_for))
 
     def edits(self, names: Mapping[str, str]) -> tuple[EditedValue, ...]:
         """Values that were in memory which was written to later; ``names``: the graph's own."""
         return tuple(
-            EditedValue(names[content], frozenset(map(names.__getitem__, by)), version)
-            for content, (by, version) in self._edits.items()
+            edit._replace(content=names[edit.content], by=frozenset(names[n] for n in edit.by if n in names))
+            for edit in self._edits.values()
+            if edit.content in names  # a program's own gradient takes nodes out again
         )
 
     def rewrites(self, view: TensorValue) -> bool:
@@ -241,9 +243,8 @@ class Effects:
         for value, _ in self._changed.values():
             for other in tr.objects_seen():
                 known = isinstance(value.source, Held) and isinstance(other.source, Held)
-                if other is not value and type(other) is type(value) and not known and other.source is not None:
-                    assert value.source is not None
-                    tr.guards.check(f"{value.source.text} is not {other.source.text}", "which objects are one")
+                if other is not value and not known and other.source is not None:
+                    _guard_two(tr, value, other)
 
     def _guard_separate(self, tr: Tracer) -> None:
         written = {w.target.source: w.target for w in self._written.values()}
@@ -261,6 +262,18 @@ class Effects:
             guard, texts = tr.guards.hold(Apart(held, states, flags), "apart"), ", ".join(s.text for s in loose)
             labels = ", ".join(s.label for s in written if s is not None)
             tr.guards.check(f"{guard.name}.holds(({texts},))", f"{labels} share no memory with other inputs")
+
+
+def _guard_two(tr: Tracer, a: Value, b: Value) -> None:
+    """Guard that two things from outside are not one, nor one the other's ``__dict__``, nor share theirs."""
+    assert a.source is not None and b.source is not None
+    if type(a) is type(b):
+        tr.guards.check(f"{a.source.text} is not {b.source.text}", "which objects are one")
+    attributes = [f"{v.source.text}.__dict__" for v in (a, b) if isinstance(v, ObjectValue) and has_dict(v.obj)]  # type: ignore[union-attr]
+    dicts = [v.source.text for v in (a, b) if isinstance(v, DictValue)]  # type: ignore[union-attr]
+    found = {*attributes, *dicts}  # (one, for an object and its own)
+    if attributes and len(found) == 2:
+        tr.guards.check(" is not ".join(sorted(found)), "which objects share their attributes")
 
 
 def _state_of(source: Source) -> tuple[StepInputs, int] | None:

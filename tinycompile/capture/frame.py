@@ -20,6 +20,7 @@ from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.pins import guard_kind
 from tinycompile.capture.reconstruct import Rebuilder
 from tinycompile.capture.resume import TRIVIAL, NotResumableError, Place, Slot, is_resumable, is_trivial, outcomes
+from tinycompile.capture.rules.namespaces import may_show_again
 from tinycompile.capture.sources import is_argument
 from tinycompile.capture.start import FunctionStart, Start
 from tinycompile.capture.tracer import Tracer
@@ -163,6 +164,8 @@ class _Attempt:
         code = frame.code
         if self.tr.handled is not None:
             raise NotRebuildable(self.tr.handled, "an exception handler is left")
+        if may_show_again(self.tr, frame):
+            raise GraphBreak("frame", "the dict that locals() gives is one in all of a function")
         order = {name: i for i, name in enumerate((*code.co_varnames, *code.co_cellvars))}
         variables = sorted((n for n in frame.slots if n in order and n not in code.co_freevars), key=order.__getitem__)
         stack = list.copy(frame.stack)
@@ -178,21 +181,23 @@ class _Attempt:
                 outcomes(place)
             except NotResumableError as error:
                 raise GraphBreak("unsupported-instruction", str(error)) from error
-        state = self.rebuilder.state(values, self._compiled_callee(frame) if self.callee_broke else {})
+        callee = self._compiled_callee(frame) if self.callee_broke else None
+        state = self.rebuilder.state(values, {} if callee is None else {len(variables) + callee[0]: callee[1]})
         self._finish_graph(state)
         self._all_closed()
         self.place = place
 
-    def _compiled_callee(self, frame: Frame) -> dict[int, str]:
-        """A callee that broke is called through a compiled wrapper of its own: by id of its Value."""
+    def _compiled_callee(self, frame: Frame) -> tuple[int, str] | None:
+        """A callee that broke is called through a compiled wrapper of its own: its place among the stack's values, and an
+        expression for the wrapper. Whatever else names the callee keeps it as it is."""
         compile_callee, ins = self.options.compile_callee, frame.instructions[frame.at]
         if compile_callee is None or ins.op not in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
-            return {}
+            return None
         below = {"CALL": ins.arg, "CALL_KW": ins.arg + 1 if ins.op == "CALL_KW" else 0}.get(ins.op, 1 + bool(ins.arg))
-        pair = frame.stack[len(frame.stack) - below - 2 : len(frame.stack) - below]
-        fn = next(v for v in pair if v is not NULL)
-        text = self.rebuilder.compiled(fn, compile_callee)
-        return {} if text is None else {id(fn): text}
+        first = len(frame.stack) - below - 2
+        at = next(i for i in (first, first + 1) if list.__getitem__(frame.stack, i) is not NULL)
+        text = self.rebuilder.compiled(frame.stack[at], compile_callee)
+        return None if text is None else (sum(v is not NULL for v in list.copy(frame.stack)[:at]), text)
 
     def _finish_graph(self, result: str) -> None:
         tr = self.tr

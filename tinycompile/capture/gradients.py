@@ -55,6 +55,7 @@ class Gradients:
     def __init__(self) -> None:
         self.slots: dict[int, Slot] = {}  # by id of the tensor
         self.asked: Value | None = None  # stands for the first backward, which can be left undone by leaving there
+        self.asked_for = 0  # how many backwards are in the graph so far
         self._flags: dict[str, bool] = {}  # by node: whether it requires grad
         self._spent: set[str] = set()  # nodes whose saved values a backward has freed
         self._empty: list[torch.Tensor] = []  # held tensors that had no gradient
@@ -129,6 +130,7 @@ class Gradients:
         fakes = [tr.given[id(t)][1] for t in inputs]
         metas = tuple(dense(f.meta) for f in fakes)
         ones = tuple(t.fake if isinstance(t, TensorValue) else None for t in tangents)
+        self.asked_for += 1
         made = tr.builder.extern(GRAD, (tuple(t.fake for t in outputs), tuple(fakes), ones), {}, metas)
         return [TensorValue(g, torch.Tensor, False) for g in made]
 

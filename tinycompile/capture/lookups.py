@@ -59,6 +59,8 @@ class Lookups:
 
     def inherited(self, cls: type, owner: type, name: str) -> None:
         """Guard that no class between ``cls`` and ``owner``, where ``name`` was found, comes to define it."""
+        if owner is not cls:
+            self.guard_bases(cls)
         for between in cls.__mro__[: cls.__mro__.index(owner)]:
             if not is_trusted(between.__module__):
                 self.guards.absent(self.class_dict(between), name, f"{between.__name__} inherits {name!r}")
@@ -83,6 +85,12 @@ class Lookups:
             text = text or f"{held.text}.{name} is {self.guards.hold(found, 'text').name}"
             self.guards.check(text, f"{obj.__name__}.{name}")
         return Const(found)
+
+    def guard_bases(self, cls: type) -> None:
+        """Guard that a class of the program's still derives from what it does: ``__bases__`` may be set."""
+        if not is_trusted(cls.__module__) and cls.__bases__ != (object,):  # (the layout of those can't be another's)
+            held, order = self.guards.hold(cls, identifier(cls.__name__)), self.guards.hold(cls.__mro__, "bases")
+            self.guards.check(f"{held.text}.__mro__ is {order.name}", f"the bases of {cls.__name__}")
 
     def class_dict(self, cls: type) -> Held:
         """What a class holds, to be guarded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -175,21 +175,35 @@ def queue(r: Rebuilder, value: DequeValue) -> str:
     return f"{r.held(deque, 'deque')}({r.tuple_([r.expr(v) for v in value.values(r.tr)])}, {value.maxlen})"
 
 
-def is_one_of_several(value: TensorValue) -> bool:
-    """Whether torch refuses writes to a view, as one of several that an op returns: then torch makes it again."""
-    return value.view is not None and value.view.origin == "several" and value.requires_grad
+def refuses_writes(value: TensorValue) -> bool:
+    """Whether torch refuses writes to a view where gradients are followed, as one of several that an op returns or as made
+    under ``no_grad``: then torch makes it again."""
+    view = value.view
+    while view is not None and (not view.cut or view.origin == "no_grad"):
+        if view.origin == "no_grad" or (view.origin == "several" and value.requires_grad):
+            return True
+        view = view.base.view
+    return False
 
 
 def view_again(rebuilder: Rebuilder, value: TensorValue) -> str:
     """A view that the rebuilt code makes of its base, behind the graph: of a tensor that is written there, say."""
     assert value.view is not None
     text = rebuilder.expr(value.view.base)
+    without_grad = rebuilder.held(run_without_grad, "without_grad") if value.view.origin == "no_grad" else ""
     for step in value.view.steps:
         rebuilder.symbols.update(s.name for d in dims_in(step.args) for s in symbols(d))
         args = "".join(f", {_argument(rebuilder, a)}" for a in step.args)
-        text = f"{rebuilder.held(OPS[step.op].eager, step.op)}({text}{args})" + ("" if step.item is None else f"[{step.item}]")
-    cut = value.view.origin == "no_grad" and value.view.base.requires_grad
-    return f"{text}.detach()" if cut else text
+        made = f"{rebuilder.held(OPS[step.op].eager, step.op)}"
+        made = f"{made}({text}{args})" if value.view.origin != "no_grad" else f"{without_grad}({made}, {text}{args})"
+        text = made if step.item is None else f"{made}[{step.item}]"
+    return text
+
+
+def run_without_grad(fn: Callable[..., Any], *args: Any) -> Any:
+    """``fn(*args)`` under ``no_grad``."""
+    with torch.no_grad():
+        return fn(*args)
 
 
 def _argument(rebuilder: Rebuilder, value: Any) -> str:

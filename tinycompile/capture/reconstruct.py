@@ -77,10 +77,9 @@ class Rebuilder:
         return text
 
     def state(self, values: Sequence[Value | Lazy], replaced: Mapping[int, str]) -> str:
-        """An expression for a tuple of these. ``replaced``: expressions for some, by id."""
-        self.names.update(replaced)
-        self._count_all(values)
-        items = [self.expr(value) for value in values]
+        """An expression for a tuple of these. ``replaced``: expressions for some, by position."""
+        self._count_all([value for at, value in enumerate(values) if at not in replaced])
+        items = [replaced[at] if at in replaced else self.expr(value) for at, value in enumerate(values)]
         self._finish_statements()
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
@@ -115,9 +114,9 @@ class Rebuilder:
     def _finish_statements(self) -> None:
         """What changes outside: objects, and torch's own state. All expressions have been evaluated before."""
         self.tr.effects.check_views(self.outputs)
-        self._spent = {id(t) for t in self.outputs if self.tr.effects.gradients.is_spent(self.tr, t)}
         self.tr.effects.guard_distinct(self.tr)
-        self.commits = self.tr.effects.replay(self)
+        self.commits = self.tr.effects.replay(self)  # (what torch copies into tensors from outside is an output, too)
+        self._spent = {id(t) for t in self.outputs if self.tr.effects.gradients.is_spent(self.tr, t)}
         if self.tr.grad_enabled != self.tr.root_grad_enabled:
             self.commits.append(f"{self.held(torch.set_grad_enabled, 'set_grad_enabled')}({self.tr.grad_enabled})")
         if self.tr.changes_regions():
@@ -249,7 +248,7 @@ class Rebuilder:
         name = self.names.get(id(value))
         if name is not None:
             return name
-        by_torch = self.tr.effects.rewrites(value) or objects.is_one_of_several(value)
+        by_torch = self.tr.effects.rewrites(value) or objects.refuses_writes(value)
         again = objects.view_again(self, value) if by_torch else None
         value.settle()
         name = self.names[id(value)] = self.tr.guards.names.take(self.tr.builder.wish(value.fake.ref))

@@ -90,7 +90,7 @@ class Tracer(Inputs, Lookups):
         self.resumed = False  # whether this capture begins behind a break
         self.births: dict[int, tuple[Value, int]] = {}  # by id: iterators, and which instruction of the outermost frame made it
         self.functions: dict[int, FunctionValue] = {}  # by id of a function that came with the call
-        self.shown: dict[int, Frame] = {}  # frames whose locals() were asked for, by id
+        self.shown: dict[int, tuple[Frame, DictValue]] = {}  # what locals() gave, by id of the frame
         self._by_source: dict[str, Value] = {}
         self._by_id: dict[int, tuple[Any, Value]] = {}  # objects from outside that may change, kept alive
         self._owners: dict[int, tuple[dict[str, Any], ObjectValue]] = {}  # by id of an object's __dict__, kept alive
@@ -178,8 +178,8 @@ class Tracer(Inputs, Lookups):
         return namespace.Globals(space, self.globals_of(space))
 
     def objects_seen(self) -> Iterator[Value]:
-        """Objects from outside that may change, and that were looked at."""
-        return (value for _, value in self._by_id.values())
+        """Objects from outside that may change, and that were looked at; modules, too."""
+        return (value for _, value in (*self._by_id.values(), *self._owners.values()))
 
     def enum_attribute(self, member: Const, name: str) -> Value | None:
         """A method or property that an enumeration defines; None for what Python's own Enum has."""

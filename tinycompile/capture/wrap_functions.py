@@ -61,14 +61,19 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
         obj, "original"
     ):  # a compiled function inside another: its original
         return from_callable(tr, obj.original)
-    if isinstance(obj, functools.partial):
-        return PartialValue(
-            from_callable(tr, obj.func),
-            [tr.from_python(a) for a in obj.args],
-            {k: tr.from_python(v) for k, v in obj.keywords.items()},
-            source,
-        )
+    if isinstance(obj, (functools.partial, functools.partialmethod)):
+        return _partial(tr, obj, source or tr.guards.hold(obj, "partial"))
     return BuiltinValue(obj, source)
+
+
+def _partial(tr: Tracer, obj: functools.partial[Any] | functools.partialmethod[Any], held: Held) -> Value:
+    """One that is known: its keywords may change, and so may what is inside of its arguments."""
+    listed, named = Attr(held, "args"), Attr(held, "keywords")
+    args = [tr.from_python(a) if is_constant_object(a) else tr.wrap(a, Item(listed, i)) for i, a in enumerate(obj.args)]
+    tr.guards.check(f"_tuple({named.text}) == {tuple(obj.keywords)!r}", f"the keywords of {held.label}")
+    return PartialValue(
+        from_callable(tr, obj.func), args, {k: tr.wrap(v, Item(named, k)) for k, v in obj.keywords.items()}, held
+    )
 
 
 def _transformed(tr: Tracer, made: Transform) -> Value:

@@ -29,11 +29,12 @@ _PROBABILITY = {
 
 class EditedValue(NamedTuple):
     """A value that a write replaced in its memory: ``content`` names its node, ``by`` the nodes that computed what came after.
-    ``version``: how often the memory had been written to before."""
+    ``version``: how often the memory had been written to before; ``backwards``: how many backwards the graph had asked for."""
 
     content: str
     by: frozenset[str]
     version: int
+    backwards: int = 0
 
 
 def written(node: Node) -> tuple[Ref, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture import strings
@@ -142,7 +143,7 @@ def list_to_tuple(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def unpack_sequence(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``a, b = x``."""
-    values = list(frame.stack.pop().iterate(tr))
+    values = list(itertools.islice(frame.stack.pop().iterate(tr), ins.arg + 1))  # an iterator is asked for one more
     if len(values) < ins.arg:
         raise ValueError(f"not enough values to unpack (expected {ins.arg}, got {len(values)})")
     if len(values) > ins.arg:

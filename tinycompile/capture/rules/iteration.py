@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.base import shapes
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.bytecode import VERSION
 from tinycompile.capture.rules.iterators import until
 from tinycompile.capture.rules.registry import RULES, Args, Rule, rule
 from tinycompile.capture.values import scalar
@@ -150,7 +151,7 @@ for _make, _fns in (
         [itertools.permutations],
     ),
     (lambda tr, args, kwargs: map(TupleValue, itertools.pairwise(args[0].iterate(tr))), [itertools.pairwise]),
-    (lambda tr, args, kwargs: itertools.cycle(list(args[0].iterate(tr))), [itertools.cycle]),
+    (lambda tr, args, kwargs: itertools.cycle(args[0].iterate(tr)), [itertools.cycle]),
 ):
     _lazily(_make, *_fns)
 
@@ -186,11 +187,11 @@ def _all(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(functools.reduce)
 def _reduce(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    values = [*args[2:3], *args[1].iterate(tr)]
-    if not values:
+    values = itertools.chain(args[2:3], args[1].iterate(tr))
+    total = next(values, None)
+    if total is None:
         raise TypeError("reduce() of empty iterable with no initial value")
-    total = values[0]
-    for v in values[1:]:
+    for v in values:
         total = args[0].call(tr, [total, v], {})
     return total
 
@@ -198,17 +199,16 @@ def _reduce(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _extremum(symbol: str, name: str) -> Rule:
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         key = kwargs.get("key")
-        values = list(args[0].iterate(tr)) if len(args) == 1 else list(args)
-        if not values:
-            if "default" in kwargs:
-                return kwargs["default"]
-            raise ValueError(f"{name}() iterable argument is empty")
-        keyed = [(v if key is None or _is_none(key) else key.call(tr, [v], {}), v) for v in values]
-        best = keyed[0]
-        for candidate in keyed[1:]:
-            if tr.compare(symbol, candidate[0], best[0]).truth(tr):
+        best: tuple[Value, Value] | None = None
+        for v in args[0].iterate(tr) if len(args) == 1 else args:
+            candidate = (v if key is None or _is_none(key) else key.call(tr, [v], {}), v)
+            if best is None or tr.compare(symbol, candidate[0], best[0]).truth(tr):
                 best = candidate
-        return best[1]
+        if best is not None:
+            return best[1]
+        if "default" in kwargs:
+            return kwargs["default"]
+        raise ValueError(f"{name}() iterable argument is empty" if VERSION >= (3, 12) else f"{name}() arg is an empty sequence")
 
     return handler
 

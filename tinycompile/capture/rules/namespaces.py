@@ -22,6 +22,7 @@ from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
+    from tinycompile.capture.execute import Frame
     from tinycompile.capture.tracer import Tracer
 
 
@@ -33,14 +34,29 @@ def _globals(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @rule(locals)
 def _locals(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """The variables that are bound now. Before 3.13 all calls in one frame give one dict, which each call brings up to date."""
-    frame = tr.frames[-1]
-    if VERSION < (3, 13) and id(frame) in tr.shown:
-        raise GraphBreak("unsupported-value", "another locals() in one function")
-    tr.shown[id(frame)] = frame
+    frame, known = tr.frames[-1], None
     code = frame.code
     found = {n: frame.slots.get(n) for n in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))}
     bound = {n: v.content if isinstance(v, Cell) else v for n, v in found.items()}
-    return DictValue(tr, [(Const(n), tr.force(v)) for n, v in bound.items() if v is not None])
+    if VERSION < (3, 13):
+        _, known = tr.shown.get(id(frame), (frame, None))
+    shown = DictValue(tr) if known is None else known
+    for name, value in bound.items():
+        if value is not None:
+            shown.set_item(tr, Const(name), tr.force(value))
+        elif shown.contains(tr, Const(name)):
+            shown.del_item(tr, Const(name))
+    tr.shown[id(frame)] = frame, shown
+    return shown
+
+
+def may_show_again(tr: Tracer, frame: Frame) -> bool:
+    """Whether a frame that gave its variables may be asked for them once more, which brings the same dict up to date."""
+    if id(frame) not in tr.shown or VERSION >= (3, 13):
+        return False
+    asking = [ins for ins in frame.instructions if ins.op == "LOAD_GLOBAL" and ins.arg in ("locals", "vars")]
+    loops = any(ins.target is not None and ins.target <= at for at, ins in enumerate(frame.instructions))
+    return len(asking) > 1 or loops
 
 
 @rule(vars)

@@ -270,7 +270,7 @@ def _named_tuple(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
         )
     given = {**dict(zip(cls._fields, args, strict=False)), **kwargs}
     for name, default in cls._field_defaults.items():
-        given.setdefault(name, tr.from_python(default))
+        given.setdefault(name, tr.wrap(default, tr.guards.hold(default, name)))
     if set(given) != set(cls._fields):
         raise TypeError(f"{cls.__name__}.__new__() got the wrong arguments")
     return TupleValue([given[name] for name in cls._fields], cls=cls)

@@ -48,6 +48,7 @@ def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     cls = args[0].python_type(tr)
     if isinstance(args[0], TensorValue) and cls is not torch.nn.Parameter and any(c is torch.nn.Parameter for c in classes):
         classes = tuple(c for c in classes if c is not torch.nn.Parameter)  # its metaclass looks at the instance
+    tr.guard_bases(cls)
     return boolean(any(_is_subclass(cls, c) for c in classes))
 
 
@@ -58,6 +59,7 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return asked
     if not isinstance(args[0], ClassValue):
         raise TypeError("issubclass() arg 1 must be a class")
+    tr.guard_bases(args[0].cls)
     return boolean(any(_is_subclass(args[0].cls, c) for c in _classes(tr, args[1])))
 
 

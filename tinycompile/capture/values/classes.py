@@ -106,6 +106,7 @@ class ClassValue(Value):
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
             return tr.text_of(self.cls, name)
         if name in ("__mro__", "__bases__", "__base__"):
+            tr.guard_bases(self.cls)
             return tr.from_python(getattr(self.cls, name))
         if name == "__class__":
             return tr.from_python(type(self.cls))

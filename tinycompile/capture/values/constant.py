@@ -90,6 +90,8 @@ class Const(Value):
             return Const(found)
         if callable(found):
             return MethodOf(self, name)
+        if isinstance(self.value, enum.Enum):  # a member may be given a list, and the list change
+            return tr.wrap(found, tr.guards.hold(found, name))
         return tr.from_python(found)
 
     def _given_to_member(self, tr: Tracer, member: enum.Enum, name: str) -> Value | None:

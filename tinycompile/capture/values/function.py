@@ -124,9 +124,12 @@ class FunctionValue(Value):
             if self.fn is not None:
                 tr.guards.code(tr.guards.hold(self.fn, self.fn.__name__))
             return CodeConstant(self.code)
-        if name == "__annotations__" and known is not None:
-            return tr.from_python(dict(known.__annotations__))
-        if name == "__type_params__" and getattr(self.fn, name, None) == ():
+        if name == "__annotations__" and known is not None and self.source is not None:
+            if is_trusted(known.__module__):
+                return tr.from_python(dict(known.__annotations__))
+            return tr.wrap(known.__annotations__, Attr(self.source, name))
+        if name == "__type_params__" and self.source is not None and getattr(self.fn, name, None) == ():
+            tr.guards.check(f"{self.source.text}.{name} == ()", f"{self.source.label} is not generic")
             return TupleValue([])
         if self.fn is not None and self.source is not None and name in self.fn.__dict__:
             return tr.dict_entry(self.fn.__dict__, name, f"{self.source.label}.{name}")
@@ -164,6 +167,8 @@ class FunctionValue(Value):
     def own_attributes(self, tr: Tracer) -> dict[str, Value]:
         """What lies in its ``__dict__``."""
         known = self.fn or self.passed
+        if self.fn is not None and not is_trusted(self.fn.__module__):  # (the names of what was passed are guarded)
+            tr.guards.keys(tr.guards.hold(self.fn.__dict__, "attributes", f"{self.name}.__dict__"))
         if known is not None:
             return {name: self.get_attr(tr, name) for name in known.__dict__}
         return {n: v for n, v in self.attributes.items() if n not in _OUTSIDE_DICT}

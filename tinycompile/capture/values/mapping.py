@@ -123,9 +123,11 @@ class DictValue(Value):
             for key, value in pairs_of_mapping(tr, other):
                 self.set_item(tr, key, value)
         else:
-            for pair in other.iterate(tr):
-                key, value = pair.iterate(tr)
-                self.set_item(tr, key, value)
+            for at, pair in enumerate(other.iterate(tr)):
+                parts = list(pair.iterate(tr))
+                if len(parts) != 2:
+                    raise ValueError(f"dictionary update sequence element #{at} has length {len(parts)}; 2 is required")
+                self.set_item(tr, *parts)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if not hasattr(self.cls, name):

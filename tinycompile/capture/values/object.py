@@ -9,6 +9,7 @@ from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
@@ -106,6 +107,9 @@ class ObjectValue(Value):
         found = own_dict(self.obj)
         if not tr.has_to_itself(self, found):
             raise GraphBreak("unsupported-value", f"the attributes of {self.describe()} are also reached in another way")
+        if isinstance(self.where, Held) and not isinstance(self.obj, torch.nn.Module):  # there are many of those
+            held = tr.guards.hold(found, "attributes")
+            tr.guards.check(f"{self.where.text}.__dict__ is {held.name}", f"the __dict__ of {self.where.label}")
         return found
 
     def _own(self, tr: Tracer, name: str) -> Value:
@@ -169,10 +173,10 @@ class ObjectValue(Value):
         if isinstance(raw, cached_property):
             return self._cached_property(tr, name, owner, raw)
         if isinstance(raw, partialmethod) and isinstance(raw.func, FunctionType):
-            fn, (args, kwargs) = tr.from_callable(raw.func), (raw.args, raw.keywords)
             tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
-            given = [self, *map(tr.from_python, args)]
-            return PartialValue(fn, given, {k: tr.from_python(v) for k, v in kwargs.items()})
+            made = tr.from_callable(raw)
+            assert isinstance(made, PartialValue)
+            return PartialValue(made.fn, [self, *made.args], made.kwargs)
         if hasattr(type(raw), "__get__") and is_of_the_program(raw):
             return self._described(tr, name, owner, raw, "__get__", tr.from_python(type(self.obj)))
         if hasattr(type(raw), "__get__"):

@@ -61,12 +61,12 @@ class DequeValue(ListValue):
         return NONE
 
     def _extend(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        for value in list(args[0].iterate(tr)):
+        for value in self.added(tr, args[0]):
             self._append(tr, [value])
         return NONE
 
     def _extend_left(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        for value in list(args[0].iterate(tr)):
+        for value in self.added(tr, args[0]):
             self._append_left(tr, [value])
         return NONE
 
@@ -105,5 +105,5 @@ _METHODS: dict[str, Method] = {
     "reverse": ListValue._reverse,
     "remove": ListValue._remove,
     "copy": DequeValue._copy,
-    "__init__": lambda self, tr, args: self._extend(tr, args[:1]) if args else NONE,
+    "__init__": lambda self, tr, args: self._begin(tr, args[:1]),
 }

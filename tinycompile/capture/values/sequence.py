@@ -216,10 +216,17 @@ class ListValue(SequenceValue):
         return rule(self, tr, args)
 
     def extend(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        """``list.extend``."""
+        """``list.extend``: what came before an error stays."""
         self.changed(tr)
-        self.items.extend(list(args[0].iterate(tr)))
+        for value in self.added(tr, args[0]):
+            self.items.append(value)
         return NONE
+
+    def added(self, tr: Tracer, values: Value) -> Iterator[Value]:
+        """What is added, one by one as it is made; a sequence (this one, say) is read as it is now."""
+        if getattr(values, "base", None) is self:  # the object of a class of the program's whose contents this is
+            values = self
+        return iter(values.values(tr)) if isinstance(values, SequenceValue) else values.iterate(tr)
 
     def append(self, tr: Tracer, args: Sequence[Value]) -> Value:
         """``list.append``."""
@@ -262,6 +269,10 @@ class ListValue(SequenceValue):
     def _copy(self, tr: Tracer, args: Sequence[Value]) -> Value:
         return ListValue(self.values(tr))
 
+    def _begin(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self._clear(tr, args)
+        return self.extend(tr, args) if args else NONE
+
 
 Method = Callable[[Any, "Tracer", Sequence[Value]], Value]
 READING: dict[str, Method] = {
@@ -285,7 +296,7 @@ _LIST_METHODS: dict[str, Method] = {
     "copy": ListValue._copy,
     "__setitem__": lambda self, tr, args: _none(self.set_item(tr, args[0], args[1])),
     "__delitem__": lambda self, tr, args: _none(self.del_item(tr, args[0])),
-    "__init__": lambda self, tr, args: _none(self.extend(tr, args) if args else None),
+    "__init__": lambda self, tr, args: self._begin(tr, args),
 }
 
 

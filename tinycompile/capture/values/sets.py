@@ -141,8 +141,19 @@ class SetValue(Value):
 
     def _update(self, tr: Tracer, args: Sequence[Value]) -> Value:
         for other in args:
-            for item in list(other.iterate(tr)):
+            for item in other.iterate(tr):
                 self.add(tr, item)
+        return NONE
+
+    def _begin(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        self.replace(tr, ())
+        return self._update(tr, args)
+
+    def _difference_update(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        """What was taken out before an error stays out."""
+        for other in args:
+            for item in [*self.items.values()] if other is self else other.iterate(tr):
+                self._discard(tr, [item])
         return NONE
 
     def compared(self, tr: Tracer, symbol: str, other: Value) -> bool:
@@ -175,7 +186,8 @@ def _set_add(self: SetValue, tr: Tracer, args: Sequence[Value]) -> Value:
 
 _METHODS: dict[str, Method] = {
     **{how: _set_algebra(how) for how in ("union", "intersection", "difference", "symmetric_difference")},
-    **{f"{how}_update": _set_update(how) for how in ("intersection", "difference", "symmetric_difference")},
+    **{f"{how}_update": _set_update(how) for how in ("intersection", "symmetric_difference")},
+    "difference_update": SetValue._difference_update,
     "add": _set_add,
     "update": SetValue._update,
     "discard": SetValue._discard,
@@ -185,7 +197,7 @@ _METHODS: dict[str, Method] = {
     "copy": lambda self, tr, args: self if self.cls is frozenset else self.made(tr, self.items.values()),
     "issubset": _set_question("<="),
     "issuperset": _set_question(">="),
-    "__init__": lambda self, tr, args: self._update(tr, args),
+    "__init__": SetValue._begin,
     "isdisjoint": lambda self, tr, args: boolean(not self.combined(tr, "intersection", args[0])),
     "__len__": lambda self, tr, args: self.length(tr),
     "__iter__": lambda self, tr, args: tr.iterator(self.iterate(tr)),

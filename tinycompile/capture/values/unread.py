@@ -74,8 +74,8 @@ class Unread:
         if self._look is None or kwargs or name not in self.adding:
             return super().call_method(tr, name, args, kwargs)  # type: ignore[misc]  # of the kind of Value
         if name in ("extend", "extendleft"):
-            for value in list(args[0].iterate(tr)):
-                self._defer(tr, name.replace("extend", "append"), (value,))
+            for value in self.added(tr, args[0]):  # type: ignore[attr-defined]  # of lists
+                self.call_method(tr, name.replace("extend", "append"), [value], {})  # what makes the values may have looked
         else:
             if name == "insert":
                 tr.index(args[0], "list")

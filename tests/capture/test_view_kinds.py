@@ -1,0 +1,87 @@
+"""Views that leave a compiled function: torch lets them be written to, or refuses, as if it had made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import tinycompile
+
+pytestmark = pytest.mark.cpu
+
+
+def without_grad(x):
+    with torch.no_grad():
+        return x[1:]
+
+
+def further(x):
+    with torch.no_grad():
+        part = x.view(3, 1)
+    return part[1:]
+
+
+def several(x):
+    with torch.no_grad():
+        _, part = x.split([1, 2])
+    return part
+
+
+def of_a_result(x):
+    y = x * 2
+    with torch.no_grad():
+        part = y[1:]
+    return part, y
+
+
+def of_a_view(x):
+    part = x[1:]
+    with torch.no_grad():
+        return part.view(-1, 1)
+
+
+def held(x, box):
+    with torch.no_grad():
+        box.append(x[1:])
+    return x + 1
+
+
+def detached(x):
+    return x.detach()[1:]
+
+
+def ordinary(x):
+    return x[1:].view(-1, 1)
+
+
+def said(fn: Callable[..., Any], x: torch.Tensor) -> list[Any]:
+    box: list[Any] = []
+    made = fn(x, box) if fn.__code__.co_argcount == 2 else fn(x)
+    part = box[0] if box else made[0] if isinstance(made, tuple) else made
+    found: list[Any] = [part.requires_grad]
+    for value in (torch.ones(1, requires_grad=True), 2):
+        try:
+            part.mul_(value)
+            found.append("written")
+        except RuntimeError as error:
+            found.append(str(error))
+    return [*found, x.detach().tolist(), x._version]
+
+
+LEAVES: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.arange(3.0),
+    "leaf": lambda: torch.arange(3.0).requires_grad_(),
+    "inner": lambda: torch.arange(3.0).requires_grad_() * 1,
+}
+FUNCTIONS = [without_grad, further, several, of_a_result, of_a_view, held, detached, ordinary]
+
+
+@pytest.mark.parametrize("kind", LEAVES)
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)
+def test_writes_outside(fn: Callable[..., Any], kind: str) -> None:
+    compiled = tinycompile.compile(fn, fullgraph=True)
+    compiled.__code__ = fn.__code__
+    assert said(compiled, LEAVES[kind]()) == said(fn, LEAVES[kind]())
