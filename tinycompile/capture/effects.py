@@ -98,6 +98,17 @@ class Effects:
         """Whether a Value from outside is changed, or a tensor is written."""
         return id(value) in self._changed or id(value) in self._written
 
+    def items_set(self, value: Value) -> dict[Any, Entry] | None:
+        """What a dict from outside was given under keys that it had. None where its keys are others now, or it is no dict."""
+        found = self._changed.get(id(value))
+        if found is None or not isinstance(value, DictValue):
+            return None
+        now = {at: item for at, (_, item) in value.items.items()}  # before ``before``: looking at an unread one sets that
+        before = value.before if found[1] is None and isinstance(value, Unread) else found[1]
+        if before is None or now.keys() != before.keys():
+            return None
+        return {at: item for at, item in now.items() if not _unchanged(item, before[at][1])}
+
     def note_edit(self, contents: Sequence[FakeTensor], by: frozenset[str], version: int) -> None:
         """Called before a tensor's memory takes over new data."""
         for fake in contents:

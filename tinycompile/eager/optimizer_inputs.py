@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -21,7 +22,11 @@ from tinycompile.eager.optimizer_tensors import Counter, alignment, covered
 from tinycompile.ops.optimizer_formulas import NUMBERS, Choice, choice_of, numbers_of
 
 KINDS: Mapping[type[Optimizer], str] = {SGD: "sgd", Adam: "adam", AdamW: "adam"}
-_APART = ("capturable", "fused", "differentiable")  # settings under which torch's own step runs
+APART = ("capturable", "fused", "differentiable")  # settings under which torch's own step runs
+NUMERIC = frozenset(("lr", "weight_decay", "momentum", "dampening", "betas", "eps"))  # settings that are numbers
+CHOOSING = frozenset(("weight_decay", "momentum", "betas"))  # those of them on whose values formulas depend
+SWITCHES = frozenset(("nesterov", "maximize", "amsgrad", "decoupled_weight_decay"))
+NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def optimizer_of(fn: FunctionType) -> Optimizer | None:
@@ -65,7 +70,7 @@ def why_apart(optimizer: Optimizer) -> str | None:
     if hooked(optimizer):
         return "hooks see it"
     for group in optimizer.param_groups:
-        found = next((k for k in _APART if group.get(k)), None)
+        found = next((k for k in APART if group.get(k)), None)
         if found is not None:
             return f"a group is {found}"
         if isinstance(group["lr"], torch.Tensor) and group["lr"].device.type != "cpu":
@@ -109,16 +114,24 @@ class Numbers:
 
 
 class GroupInputs:
-    """One group: the parameters that are updated, and the tensors of their states, one list a name."""
+    """One group: the parameters that are updated, and the tensors of their states, one list a name. ``given``: settings that
+    the program writes to the group before its step, as they were at capture; they count instead of what the group holds."""
 
-    def __init__(self, optimizer: Optimizer, at: int, parameters: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, optimizer: Optimizer, at: int, parameters: Sequence[torch.Tensor], given: Mapping[str, Any] = NOTHING
+    ) -> None:
         group = optimizer.param_groups[at]
-        self.at, self.kind = at, KINDS[type(optimizer)]
+        self.at, self.kind, self.given = at, KINDS[type(optimizer)], dict(given)
         self.everything, self.parameters = list(group["params"]), list(parameters)
-        self.choice = self._choice(group)
+        self.choices = [self._choice({**group, **given})]  # one a step within the graph
         self.counter = Counter() if self.kind == "adam" else None
         self._numbers: list[Numbers] = []  # one a step within the graph
         self._wide = any(p.dtype == torch.float64 for p in parameters)
+
+    @property
+    def choice(self) -> Choice:
+        """That of the first step. Every step has its states."""
+        return self.choices[0]
 
     def _choice(self, group: Mapping[str, Any]) -> Choice:
         return choice_of(self.kind, group, group.get("decoupled_weight_decay", False))
@@ -139,26 +152,39 @@ class GroupInputs:
     def same_settings(self, optimizer: Optimizer) -> bool:
         """Whether the group is as it was, but for its numbers."""
         group = optimizer.param_groups[self.at]
-        return _same_objects(group["params"], self.everything) and self._choice(group) == self.choice
+        return _same_objects(group["params"], self.everything) and self.chooses(optimizer, 0, self.given)
+
+    def chooses(self, optimizer: Optimizer, step: int, given: Mapping[str, Any]) -> bool:
+        """Whether a step's formulas are the same with these settings written to the group."""
+        return self._choice({**optimizer.param_groups[self.at], **given}) == self.choices[step]
+
+    def go_on(self, optimizer: Optimizer, step: int, given: Mapping[str, Any]) -> bool:
+        """Settle the formulas of another step, with these settings; False where it has other states than the first."""
+        choice = self._choice({**optimizer.param_groups[self.at], **given})
+        self.choices[step:] = [choice]
+        return choice.states == self.choice.states
 
     def follows(self, optimizer: Optimizer) -> bool:
         """Whether the counts of steps are known."""
         return self.counter is None or self.counter.follow(self.held(optimizer))
 
-    def numbers(self, optimizer: Optimizer, ahead: int) -> torch.Tensor:
-        """The numbers of the next step but ``ahead``."""
+    def numbers(self, optimizer: Optimizer, ahead: int, given: Mapping[str, Any] = NOTHING) -> torch.Tensor:
+        """The numbers of the next step but ``ahead``, before which the settings in ``given`` are written to the group."""
         while len(self._numbers) <= ahead:
             self._numbers.append(Numbers(self.kind, self._wide, self.parameters[0].device))
         count = 0.0 if self.counter is None else self.counter.value + 1 + ahead
-        return self._numbers[ahead].set(numbers_of(self.kind, optimizer.param_groups[self.at], count))
+        return self._numbers[ahead].set(numbers_of(self.kind, {**optimizer.param_groups[self.at], **given}, count))
 
 
 class StepInputs:
-    """All groups. :attr:`states` are the graph's inputs, found anew by each :meth:`holds`, which is the guard."""
+    """All groups. :attr:`states` are the graph's inputs, found anew by each :meth:`holds`, which is the guard. ``given``: see
+    :class:`GroupInputs`, one mapping a group."""
 
-    def __init__(self, optimizer: Optimizer, parameters: Sequence[Sequence[torch.Tensor]]) -> None:
+    def __init__(
+        self, optimizer: Optimizer, parameters: Sequence[Sequence[torch.Tensor]], given: Sequence[Mapping[str, Any]]
+    ) -> None:
         self.optimizer, self.moves = optimizer, 0  # how often states were exchanged
-        self.groups = [GroupInputs(optimizer, i, ps) for i, ps in enumerate(parameters)]
+        self.groups = [GroupInputs(optimizer, i, ps, given[i]) for i, ps in enumerate(parameters)]
         for group in self.groups:
             make_states(optimizer, group)
         self.states = self._gathered() or []
@@ -204,9 +230,13 @@ class StepInputs:
     def _apart(self, states: Sequence[torch.Tensor]) -> bool:
         return covered([*itertools.chain.from_iterable(g.parameters for g in self.groups), *states])
 
-    def numbers(self, group: int, ahead: int) -> torch.Tensor:
+    def numbers(self, group: int, ahead: int, **given: Any) -> torch.Tensor:
         """An input of the graph: see :meth:`GroupInputs.numbers`."""
-        return self.groups[group].numbers(self.optimizer, ahead)
+        return self.groups[group].numbers(self.optimizer, ahead, given)
+
+    def chooses(self, group: int, step: int, **given: Any) -> bool:
+        """A guard: see :meth:`GroupInputs.chooses`."""
+        return self.groups[group].chooses(self.optimizer, step, given)
 
     def advance(self, steps: int) -> None:
         """Count the steps that the graph has done."""
@@ -235,7 +265,7 @@ class Uncovered:
 def make_states(optimizer: Optimizer, group: GroupInputs) -> None:
     """Make the states that are missing, as torch does before the first step. A velocity of zeros is as good as none, unless the
     first gradient is damped: then it stays missing, for torch's own first step to make."""
-    settings = optimizer.param_groups[group.at]
+    settings = {**optimizer.param_groups[group.at], **group.given}
     for p in group.parameters:
         if group.kind == "adam":
             state = optimizer.state[p]

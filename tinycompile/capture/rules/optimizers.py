@@ -23,14 +23,20 @@ from tinycompile.capture.pins import guard_one_object, pin
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.sources import Attr, Computed, Held, Item
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import NONE, TRUE
+from tinycompile.capture.values.constant import NONE, TRUE, Const
 from tinycompile.capture.values.function import FunctionValue
 from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.scalar import operand
+from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.optimizer_inputs import (
+    APART,
+    CHOOSING,
+    NUMERIC,
+    SWITCHES,
     GroupInputs,
     ParameterGroups,
     StepInputs,
@@ -58,13 +64,26 @@ def is_step(fn: Any) -> bool:
     return isinstance(fn, FunctionType) and "__wrapped__" in fn.__dict__ and inspect.unwrap(fn) in _steps()
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What the program wrote to a group: ``values`` in this call, ``text`` as keyword arguments over ``names``. ``chosen``:
+    some that formulas depend on may be others in another call."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+    names: frozenset[str] = frozenset()
+    chosen: bool = False
+
+
 @dataclass
 class Stepped:
-    """An optimizer whose step is in the graph. ``states``: one list a group, in the order of its inputs."""
+    """An optimizer whose step is in the graph. ``states``: one list a group, in the order of its inputs. ``written``: settings
+    of each group that the program wrote before the step at hand."""
 
     held: Held
     inputs: StepInputs
     states: list[list[TensorValue]]
+    written: Sequence[Settings] = ()
     steps: int = 0
     numbers: dict[tuple[int, int], TensorValue] = field(default_factory=dict)  # by group and step
 
@@ -72,10 +91,11 @@ class Stepped:
         """One of a group's numbers, a tensor of no dims."""
         found = self.numbers.get((at, self.steps))
         if found is None:
-            made = self.inputs.numbers(at, self.steps)
-            source = Computed(f"{self.held.name}.numbers({at}, {self.steps})")
+            written = self.written[at]
+            made = self.inputs.numbers(at, self.steps, **written.values)
+            source = Computed(f"{self.held.name}.numbers({at}, {self.steps}{written.text})")
             meta = TensorMeta.contiguous(tuple(made.shape), made.dtype, signature.Device.of(made.device))
-            found = self.numbers[at, self.steps] = tr.add_computed(source, made, meta, frozenset())
+            found = self.numbers[at, self.steps] = tr.add_computed(source, made, meta, written.names)
         one: FakeTensor = ops.select(found.fake, 0, NUMBERS[self.inputs.groups[at].kind].index(name))
         return one if one.dtype == dtype else ops.to(one, dtype)
 
@@ -86,7 +106,7 @@ def step(tr: Tracer, fn: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
     optimizer, given = _receiver(tr, fn, args)
     if any(v is not NONE for v in (*given, *kwargs.values())):
         raise GraphBreak("optimizer", f"{what} with a closure")
-    _check_unwritten(tr, optimizer, what)
+    written = _written(tr, optimizer, what)
     reason = why_apart(optimizer)
     if reason is not None:
         raise GraphBreak("optimizer", f"{what}: {reason}")
@@ -95,7 +115,7 @@ def step(tr: Tracer, fn: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
         [p for p, g in zip(group["params"], found, strict=True) if g is not NONE]
         for group, found in zip(optimizer.param_groups, grads, strict=True)
     ]
-    stepped = _stepped(tr, optimizer, updated_ones, what)
+    stepped = _stepped(tr, optimizer, updated_ones, written, what)
     mode, tr.grad_enabled = tr.grad_enabled, False
     try:
         with local_keys.exclude(Key.AUTOCAST):
@@ -120,17 +140,58 @@ def _receiver(tr: Tracer, fn: FunctionValue, args: Args) -> tuple[Optimizer, Arg
     return args[0].obj, args[1:]
 
 
-def _check_unwritten(tr: Tracer, optimizer: Optimizer, what: str) -> None:
-    """Settings, parameters and states are read from the optimizer itself, which a capture's writes have not reached yet: the
-    graph ends, and they are replayed first."""
+def _written(tr: Tracer, optimizer: Optimizer, what: str) -> list[Settings]:
+    """The numbers and switches that the capture has written to each group. Everything else is read from the optimizer itself,
+    which a capture's writes have not reached yet: where such was written the graph ends, and the writes are replayed first."""
+    found = [Settings() for _ in optimizer.param_groups]
     if not tr.effects:
-        return
+        return found
     stepped = tr.optimizers.get(id(optimizer))
     own = set() if stepped is None else {id(t.obj) for ts in stepped.states for t in ts}  # follow each other in the graph
+    groups = {id(g): i for i, g in enumerate(optimizer.param_groups)}
     for part in parts_of(optimizer):
         value = tr.find(part) if isinstance(part, torch.Tensor) else tr.known(part)
-        if value is not None and value.source is not None and id(part) not in own and tr.effects.changes(value):
+        if value is None or value.source is None or id(part) in own or not tr.effects.changes(value):
+            continue
+        settings = _settings(tr, value) if id(part) in groups else None
+        if settings is None:
             raise GraphBreak("optimizer", f"{what}, and {value.source.label} was written before")
+        found[groups[id(part)]] = settings
+    return found
+
+
+def _settings(tr: Tracer, group: Value) -> Settings | None:
+    """What was written to a group, if that is numbers, switches, or nothing that a step reads."""
+    items = tr.effects.items_set(group)
+    if items is None or not items.keys().isdisjoint(("params", *APART)):
+        return None
+    values, texts, names, chosen = dict[str, Any](), list[str](), frozenset[str](), False
+    for name, entry in items.items():
+        if name not in NUMERIC and name not in SWITCHES:
+            continue
+        shown = _shown(tr, tr.force(entry), name in SWITCHES)
+        if shown is None:
+            return None
+        text, values[name], more = shown
+        texts.append(f", {name}={text}")
+        names, chosen = names | more, chosen or (name in CHOOSING and bool(more))
+    return Settings(values, "".join(texts), names, chosen)
+
+
+def _shown(tr: Tracer, value: Value, switch: bool) -> tuple[str, Any, frozenset[str]] | None:
+    """A setting as text, as it is in this call, and the names in the text; None for what is no number, pair of numbers or
+    switch."""
+    if switch:
+        plain = isinstance(value, Const) and isinstance(value.value, bool)
+        return (repr(value.value), value.value, frozenset()) if plain else None  # type: ignore[attr-defined]
+    if not isinstance(value, TupleValue):
+        return operand(tr, value)
+    parts = [operand(tr, v) for v in value.values(tr)]
+    known = [p for p in parts if p is not None]
+    if value.cls is not tuple or len(known) < len(parts):
+        return None
+    texts, values = "".join(f"{text}, " for text, _, _ in known), tuple(v for _, v, _ in known)
+    return f"({texts})", values, frozenset().union(*(names for _, _, names in known))
 
 
 def _grad(tr: Tracer, p: torch.Tensor) -> Value:
@@ -141,15 +202,29 @@ def _grad(tr: Tracer, p: torch.Tensor) -> Value:
     return grad
 
 
-def _stepped(tr: Tracer, optimizer: Optimizer, parameters: Sequence[Sequence[torch.Tensor]], what: str) -> Stepped:
+def _stepped(
+    tr: Tracer, optimizer: Optimizer, parameters: Sequence[Sequence[torch.Tensor]], written: Sequence[Settings], what: str
+) -> Stepped:
     """What is known of an optimizer, guarded."""
     found = tr.optimizers.get(id(optimizer))
-    if found is not None:
-        same = [list(map(id, g.parameters)) for g in found.inputs.groups] == [list(map(id, ps)) for ps in parameters]
-        if not same:
-            raise GraphBreak("optimizer", f"{what}, whose second step updates other parameters")
-        return found
-    inputs = StepInputs(optimizer, parameters)
+    if found is None:
+        found = _first_step(tr, optimizer, parameters, written, what)
+    elif [list(map(id, g.parameters)) for g in found.inputs.groups] != [list(map(id, ps)) for ps in parameters]:
+        raise GraphBreak("optimizer", f"{what}, whose second step updates other parameters")
+    found.written = written
+    for at, settings in enumerate(written):
+        if not found.inputs.groups[at].go_on(optimizer, found.steps, settings.values):
+            raise GraphBreak("optimizer", f"{what}, whose second step has other states")
+        if settings.chosen:
+            choice = f"{found.held.name}.chooses({at}, {found.steps}{settings.text})"
+            tr.guards.late_check(choice, f"settings written to the {type(optimizer).__name__}")
+    return found
+
+
+def _first_step(
+    tr: Tracer, optimizer: Optimizer, parameters: Sequence[Sequence[torch.Tensor]], written: Sequence[Settings], what: str
+) -> Stepped:
+    inputs = StepInputs(optimizer, parameters, [s.values for s in written])
     if not inputs.covered:
         tr.guards.reasons.append((f"the states of the {type(optimizer).__name__}", Uncovered(inputs)))
         raise GraphBreak("optimizer", f"{what}: its states are missing, differ in their counts, or share memory")
@@ -176,7 +251,7 @@ def _update(tr: Tracer, stepped: Stepped, at: int, group: GroupInputs, grads: Se
     for k, (p, grad) in enumerate(zip(group.parameters, grads, strict=True)):
         targets = [_parameter(tr, p), *states[k::count]]
         before = [dispatcher.call("detach", targets[0].fake), *(t.fake for t in targets[1:])]
-        made = updated(group.choice, number, before[0], grad.fake, before[1:])
+        made = updated(group.choices[stepped.steps], number, before[0], grad.fake, before[1:])
         for target, value in zip(targets, made, strict=True):
             tr.write(target, functools.partial(TensorValue, value, torch.Tensor, False))
 
@@ -202,7 +277,7 @@ def _zero_grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak("optimizer", f"zero_grad() of {receiver.describe()}")
     optimizer = receiver.obj
     pin(tr, optimizer, receiver.source)
-    _check_unwritten(tr, optimizer, "zero_grad()")
+    _written(tr, optimizer, "zero_grad()")
     groups = ParameterGroups(optimizer)
     held = tr.guards.hold(groups, "groups", f"the parameters of {type(optimizer).__name__}")
     tr.guards.check(f"{held.name}.hold()", held.shown)

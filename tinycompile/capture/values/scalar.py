@@ -73,7 +73,7 @@ def _decided(tr: Tracer, text: str, answer: bool) -> bool:
     return answer
 
 
-def _operand(tr: Tracer, value: Value) -> tuple[str, Any, frozenset[str]] | None:
+def operand(tr: Tracer, value: Value) -> tuple[str, Any, frozenset[str]] | None:
     """A real number as text, as it is in this call, and the names in the text."""
     if isinstance(value, ScalarValue):
         return value.text, value.value, value.names
@@ -96,7 +96,7 @@ def computed(tr: Tracer, template: str, fn: Callable[..., Any], *operands: Value
     changes from call to call, or the result is no real number."""
     if not any(isinstance(v, (ScalarValue, SymInt)) for v in operands):
         return None
-    found = [_operand(tr, v) for v in operands]
+    found = [operand(tr, v) for v in operands]
     parts = [f for f in found if f is not None]
     if len(parts) < len(found):
         return None
@@ -153,7 +153,7 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> bool | None:
         return None
     if not any(isinstance(v, (ScalarValue, SymInt)) for v in (a, b)):
         return None
-    left, right = _operand(tr, a), _operand(tr, b)
+    left, right = operand(tr, a), operand(tr, b)
     if left is None or right is None:
         return None
     return _decided(tr, f"{left[0]} {symbol} {right[0]}", _COMPARE[symbol](left[1], right[1]))
