@@ -279,7 +279,7 @@ class Piece:
     ) -> CompiledGraph:
         compile_one = lookup_backend(backend, mode=self.options.mode)
         if asks_for_gradients(graph):
-            return compile_whole(graph, inputs, compile_one, artifacts)
+            return compile_whole(graph, inputs, compile_one, artifacts, budget=self.options.activation_memory_budget)
         ours_follows = is_registered(graph_device(graph))  # our tape: torch has no tensors there for its own
         if ours_follows or not (any(require_grad) and torch.is_grad_enabled()):
             return compile_one(graph, inputs, artifacts)

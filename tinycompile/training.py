@@ -20,9 +20,10 @@ import torch
 from tinycompile.aot.attach import attach
 from tinycompile.aot.joint import Joint, UntreatableError, differentiate
 from tinycompile.aot.partition import Split, partition
+from tinycompile.aot.recompute import recompute
 from tinycompile.aot.replay import attach_replay, pull_back
 from tinycompile.aot.second import draws_differentiably, gradient_graph
-from tinycompile.aot.whole import inline_backward
+from tinycompile.aot.whole import written_out
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.logs import log
@@ -77,10 +78,17 @@ def compile_training(
     return replace(compiled, call=attach_replay(compiled.call, replay, flags, aliases, kept))
 
 
-def compile_whole(graph: Graph, inputs: Sequence[Any], compile_one: CompileFn, artifacts: Artifacts) -> CompiledGraph:
-    """Compile a graph in which gradients are asked for: a training step. Nothing of it is left to torch's autograd."""
+def compile_whole(
+    graph: Graph, inputs: Sequence[Any], compile_one: CompileFn, artifacts: Artifacts, *, budget: float = 1.0
+) -> CompiledGraph:
+    """Compile a graph in which gradients are asked for: a training step. Nothing of it is left to torch's autograd. ``budget``:
+    see :func:`~tinycompile.aot.recompute.recompute`."""
     start = time.perf_counter()
-    joint = inline_backward(recognise_attention(graph, training=True))
+    whole = written_out(recognise_attention(graph, training=True))
+    joint = whole.graph
+    if budget < 1:
+        known = frozenset(n.name for n in joint.nodes)
+        joint = recompute(optimize(joint, joint=True), known, whole.backwards, budget)
     if config.verify_ir:
         verify_graph(joint)
     spent = time.perf_counter() - start

@@ -1,8 +1,4 @@
-"""``partition``: the joint graph -> a forward and a backward graph, with the fewest bytes saved in between.
-
-A value that the backward reads is saved, or computed again from values that are. The choice is a minimum cut: each value is
-an edge whose capacity is what saving it costs, and what may not be computed again hangs on the source.
-"""
+"""``partition``: the joint graph -> a forward and a backward graph, with the fewest bytes saved in between (``saving.py``)."""
 
 from __future__ import annotations
 
@@ -11,15 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tinycompile.aot.cut import INFINITE, FlowNetwork
 from tinycompile.aot.joint import Joint
+from tinycompile.aot.saving import Scene, choose
 from tinycompile.base.errors import InternalError, VerifyError
-from tinycompile.base.expr import evaluate, symbols
+from tinycompile.base.expr import symbols
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.builder import UniqueNames, dims_in, inputs_of, map_refs, refs_in, size_sources
-from tinycompile.ir.effects import is_pure, is_random, may_alias, written
+from tinycompile.ir.effects import is_pure, may_alias, written
 from tinycompile.ir.graph import Graph, Node, Ref
-from tinycompile.ops.record import OPS, Extern, Indexed, Pointwise, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +51,7 @@ def partition(
     :func:`~tinycompile.aot.second.gradient_graph` gives them. ``overwritten``: primals that the caller writes to when the
     forward has run; of these, and of those that the forward writes to, the backward gets copies."""
     scene = _Scene(*_with_copies(joint, overwritten))
-    saved = _choose(scene, budget)
-    return _split(scene, saved, random, reread)
+    return _split(scene, choose(scene.choice(), budget), random, reread)
 
 
 def _with_copies(joint: Joint, overwritten: frozenset[int]) -> tuple[Joint, frozenset[str]]:
@@ -92,7 +86,6 @@ class _Scene:
         self.passing = passing
         graph = self.graph = joint.graph
         self.joint = joint
-        self.hints = dict(graph.hints)
         self.nodes = {n.name: n for n in graph.nodes}
         self.primals = graph.placeholders[: joint.primals]
         self.tangents = graph.placeholders[joint.primals :]
@@ -120,116 +113,20 @@ class _Scene:
                 found.update(r.name for r in inputs_of(n))
         return found
 
-    def bytes_of(self, node: Node) -> int:
-        """The size of a node's result at the sizes seen at capture."""
-        if not isinstance(node.meta, TensorMeta):
-            return 0
-        count = node.meta.numel
-        return (count if isinstance(count, int) else evaluate(count, self.hints)) * node.meta.dtype.itemsize
-
-
-# --- what to save -----------------------------------------------------------------------------------------------------
-
-
-def _choose(scene: _Scene, budget: float) -> list[str]:
-    """Names of the values to save. Less than a full budget lets dear values be computed again, the largest first."""
-    saved = _minimum(scene, allowed=set())
-    if budget >= 1:
-        return saved
-    total = _saved_bytes(scene, saved)
-    dear = [n for n in scene.shared if not _never_again(scene.nodes[n]) and not _is_cheap(scene.nodes[n])]
-    materialised = [n for n in scene.shared if _is_cheap(scene.nodes[n])]
-    order = sorted([*dear, *materialised], key=lambda n: (-scene.bytes_of(scene.nodes[n]), n))
-    low, high = 0, len(order)
-    while low < high:  # the fewest that must be computed again
-        middle = (low + high) // 2
-        if _saved_bytes(scene, _minimum(scene, set(order[:middle]))) <= budget * total:
-            high = middle
-        else:
-            low = middle + 1
-    return _minimum(scene, set(order[:low]))
-
-
-def _saved_bytes(scene: _Scene, saved: Iterable[str]) -> int:
-    """Bytes that the forward keeps alive for the backward and that nobody else does."""
-    held = {r.name for r in refs_in(scene.results)} | {p.name for p in scene.primals}
-    return sum(scene.bytes_of(scene.nodes[n]) for n in saved if n not in held)
-
-
-def _minimum(scene: _Scene, allowed: set[str]) -> list[str]:
-    """The cheapest set of values from which the backward can be computed; ``allowed`` may be computed again though dear."""
-    net = FlowNetwork()
-    source, sink = net.node(), net.node()
-    gates: dict[str, tuple[int, int]] = {}
-    read_late = {
-        r.name for n in scene.graph.nodes[:-1] if n.name in scene.late and n.name in scene.backward_needs for r in inputs_of(n)
-    }
-    read_late |= {r.name for r in refs_in(scene.gradients)}
-    whole = _read_by_libraries(scene, scene.late & scene.backward_needs)
-    early = _read_by_libraries(scene, scene.forward_needs - scene.late)
-    for node in scene.graph.nodes[:-1]:
-        if node.name not in scene.shared:
-            continue
-        enter, leave = gates[node.name] = net.node(), net.node()
-        net.edge(enter, leave, INFINITE if node.name in scene.passing else _cost(scene, node, node.name in early))
-        if node.kind == "placeholder" or (_banned(scene, node, whole) and node.name not in allowed):
-            net.edge(source, enter, INFINITE)
-        for ref in inputs_of(node):
-            net.edge(gates[ref.name][1], enter, INFINITE)
-        if node.name in read_late:
-            net.edge(leave, sink, INFINITE)
-    beyond = net.sink_side(source, sink)
-    cut = [name for name, (enter, leave) in gates.items() if not beyond[enter] and beyond[leave]]
-    for name in cut:
-        if not isinstance(scene.nodes[name].meta, TensorMeta) and scene.nodes[name].kind != "placeholder":
-            raise InternalError(f"the partitioner would save {name}, which is no tensor")
-    return cut
-
-
-def _banned(scene: _Scene, node: Node, whole: set[str]) -> bool:
-    """Whether a value is not to be computed again: it is dear, or it would have to be written to memory once more. What is made
-    of nothing, like zeros, is better written when it is needed than held until then."""
-    if not _is_cheap(node):
-        return True
-    return node.name in whole and not _is_view(node) and node.kind != "item" and bool(inputs_of(node))
-
-
-def _never_again(node: Node) -> bool:
-    """Random numbers, and calls of which nobody knows what they do."""
-    return is_random(node) or node.kind == "extern"
-
-
-def _is_cheap(node: Node) -> bool:
-    """Whether a fused kernel computes it on the way."""
-    if node.kind == "item":
-        return True
-    return node.kind == "call" and not is_random(node) and isinstance(OPS[node.target].lowering, (Pointwise, View, Indexed))
-
-
-def _is_view(node: Node) -> bool:
-    return node.kind == "call" and isinstance(OPS[node.target].lowering, View)
-
-
-def _cost(scene: _Scene, node: Node, in_memory: bool) -> int:
-    """Saving costs a read, and a write where the forward would not write the value anyway."""
-    if not isinstance(node.meta, TensorMeta):
-        return 1 if node.kind == "placeholder" else INFINITE
-    if _is_view(node):
-        return INFINITE  # what it views is saved
-    held = node.kind in ("placeholder", "item") or in_memory or not _is_cheap(node) or Ref(node.name) in scene.results
-    return (1 if held else 2) * scene.bytes_of(node) + 1
-
-
-def _read_by_libraries(scene: _Scene, readers: set[str]) -> set[str]:
-    """Values that library calls among ``readers`` take, as they are or through views: they must be in memory."""
-    found: set[str] = set()
-    for node in reversed(scene.graph.nodes[:-1]):
-        outside = node.name in readers and (
-            node.kind == "extern" or (node.kind == "call" and isinstance(OPS[node.target].lowering, Extern))
+    def choice(self) -> Scene:
+        """What there is to decide."""
+        results = {r.name for r in refs_in(self.results)}
+        return Scene(
+            nodes={n.name: n for n in self.graph.nodes[:-1]},
+            hints=dict(self.graph.hints),
+            shared=self.shared,
+            readers=self.late & self.backward_needs,
+            ends={r.name for r in refs_in(self.gradients)},
+            early=self.forward_needs - self.late,
+            held=results | {p.name for p in self.primals},
+            results=results,
+            passing=self.passing,
         )
-        if outside or (node.name in found and _is_view(node)):
-            found.update(r.name for r in inputs_of(node))
-    return found
 
 
 # --- the two graphs ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``inline_backward``: a graph that asks for gradients of its own values becomes one that computes them.
+"""``written_out``: a graph that asks for gradients of its own values becomes one that computes them.
 
 A captured training step holds the forward, a call of ``torch.autograd.grad``, and what is done with the gradients. The graph is
 recorded again on a tape; where it asks for gradients, the tape is walked in reverse, as for a joint graph. So the result is one
@@ -7,6 +7,7 @@ graph of plain ops, and nothing is left for torch's autograd to do.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tinycompile.aot.joint import Forward, Reverse, check_treatable, name_gradient
@@ -19,7 +20,15 @@ from tinycompile.ir.requires_grad import GRAD, dense
 from tinycompile.ops.calls import ops
 
 
-def inline_backward(graph: Graph) -> Graph:
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """``backwards``: the names of the nodes of each, in their order."""
+
+    graph: Graph
+    backwards: tuple[frozenset[str], ...]
+
+
+def written_out(graph: Graph) -> Whole:
     """The graph with every backward in it written out. Raises UntreatableError."""
     check_treatable(graph)
     tape = Tape()
@@ -29,7 +38,9 @@ def inline_backward(graph: Graph) -> Graph:
         for node in graph.nodes:
             program.add(node)
         program.write()
-        return tape.finish(graph.name, program.outputs, dict(graph.hints))
+        made = tape.finish(graph.name, program.outputs, dict(graph.hints))
+    names = tape.final_names
+    return Whole(made, tuple(frozenset(names[n] for n in group if n in names) for group in program.backwards))
 
 
 class _Program(Forward):
@@ -38,6 +49,7 @@ class _Program(Forward):
     def __init__(self, tape: Tape, graph: Graph) -> None:
         self.leaves: set[str] = {r.name for n in graph.nodes if n.target == GRAD for r in n.args[1]}
         super().__init__(tape, [p.name in self.leaves for p in graph.placeholders])
+        self.backwards: list[list[str]] = []
 
     def call(self, node: Node) -> None:
         if node.target == GRAD:
@@ -62,6 +74,7 @@ class _Program(Forward):
             name_gradient(self.tape, grad, f"grad_{self.tape.wish(leaf.ref)}")
             found[grad.ref.name] = grad
         self.tape.reopen()
+        self.backwards.append([name for name in self.tape.nodes if self.tape.is_newer(Ref(name), mark)])
         return tuple(found.values())
 
     def _own(self, leaf: FakeTensor, grad: FakeTensor | None, mark: int, others: dict[str, FakeTensor]) -> FakeTensor:

@@ -178,6 +178,17 @@ def map_refs(value: Any, fn: Callable[[Ref], Any]) -> Any:
     return value
 
 
+def with_refs(node: Node, renamed: Mapping[str, Ref]) -> Node:
+    """The node with some of its inputs replaced; the node itself when none is."""
+    if not renamed:
+        return node
+    args = map_refs(node.args, lambda r: renamed.get(r.name, r))
+    kwargs = tuple((k, map_refs(v, lambda r: renamed.get(r.name, r))) for k, v in node.kwargs)
+    if args == node.args and kwargs == node.kwargs:
+        return node
+    return replace(node, args=args, kwargs=kwargs)
+
+
 def refs_in(value: Any) -> Iterable[Ref]:
     """Every Ref in an argument, in order."""
     if isinstance(value, Ref):

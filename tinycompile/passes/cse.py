@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tinycompile.ir.builder import with_refs
 from tinycompile.ir.effects import is_pure, written
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.passes.aliases import escaping
-from tinycompile.passes.rewrite import with_refs
 
 
 def merge_equal(graph: Graph) -> Graph:

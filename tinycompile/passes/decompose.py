@@ -13,10 +13,9 @@ from typing import Any
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv, current_env
 from tinycompile.eager.fake import FakeTensor, tracing
-from tinycompile.ir.builder import UniqueNames, as_arg, map_refs
+from tinycompile.ir.builder import UniqueNames, as_arg, map_refs, with_refs
 from tinycompile.ir.graph import Graph, Location, Node, Ref
 from tinycompile.ops.record import OPS, Decompose, Metas, Op
-from tinycompile.passes.rewrite import with_refs
 
 
 def decompose(graph: Graph) -> Graph:

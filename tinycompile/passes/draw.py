@@ -12,13 +12,12 @@ from typing import Any
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv, current_env
 from tinycompile.eager.fake import tracing
-from tinycompile.ir.builder import map_refs
+from tinycompile.ir.builder import map_refs, with_refs
 from tinycompile.ir.effects import is_random
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.random import FORMS
 from tinycompile.ops.record import OPS
 from tinycompile.passes.decompose import Expander
-from tinycompile.passes.rewrite import with_refs
 
 
 def draw_in_kernels(graph: Graph) -> Graph:

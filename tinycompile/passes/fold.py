@@ -13,11 +13,11 @@ from typing import Any
 from tinycompile.base.expr import sym
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.ir.builder import with_refs
 from tinycompile.ir.effects import writes_in_between
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS, View
 from tinycompile.passes.aliases import escaping
-from tinycompile.passes.rewrite import with_refs
 
 
 def _is(value: Any, number: int) -> bool:

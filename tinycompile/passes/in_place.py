@@ -28,12 +28,11 @@ from tinycompile.base import shapes
 from tinycompile.base.expr import sym
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv, current_env
-from tinycompile.ir.builder import UniqueNames, inputs_of, refs_in
+from tinycompile.ir.builder import UniqueNames, inputs_of, refs_in, with_refs
 from tinycompile.ir.effects import COPY, may_alias, written
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS, View
 from tinycompile.passes.dce import drop_dead
-from tinycompile.passes.rewrite import with_refs
 
 _SCATTERS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "slice_scatter": ("slice", (0, None, None, 1)),

@@ -10,20 +10,9 @@ from tinycompile.base.errors import InternalError
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv, current_env
 from tinycompile.eager.fake import FakeTensor, tracing
-from tinycompile.ir.builder import UniqueNames, as_arg, map_refs
+from tinycompile.ir.builder import UniqueNames, as_arg, with_refs
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import Metas, Op
-
-
-def with_refs(node: Node, renamed: Mapping[str, Ref]) -> Node:
-    """The node with some of its inputs replaced; the node itself when none is."""
-    if not renamed:
-        return node
-    args = map_refs(node.args, lambda r: renamed.get(r.name, r))
-    kwargs = tuple((k, map_refs(v, lambda r: renamed.get(r.name, r))) for k, v in node.kwargs)
-    if args == node.args and kwargs == node.kwargs:
-        return node
-    return replace(node, args=args, kwargs=kwargs)
 
 
 class Splicer:
