@@ -9,6 +9,7 @@ from tinycompile.ops import (  # noqa: F401
     gradients_norms,
     gradients_pointwise,
     gradients_reductions,
+    gradients_special,
     gradients_views,
     spellings,
     table,

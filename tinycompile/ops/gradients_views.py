@@ -26,7 +26,7 @@ def _reshaped(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return _only(ops.reshape(grads[0], tuple(args[0].shape)), args)
 
 
-for _name in ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"):
+for _name in ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "row_3d"):
     vjp(_name)(_reshaped)
 
 
@@ -245,6 +245,27 @@ def _gather(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 def _scatter_add(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     _x, dim, index, _src = args
     return grads[0], None, None, ops.gather(grads[0], dim, index) if needs[3] else None
+
+
+FEW_PLACES = 16  # in a window: so many are added one by one, each a strided part of the whole
+
+
+@vjp("unfold")
+def _unfold(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """Each element gets the sum of what its places in the windows get."""
+    (g,), (x, dimension, size, step) = grads, args
+    if not len(x.shape):
+        return _only(ops.sum(g, (0,)), args)
+    at, whole = dimension % len(x.shape), tuple(x.shape)
+    if isinstance(size, int) and 0 < size <= FEW_PLACES:
+        total = ops.slice_backward(ops.select(g, -1, 0), whole, at, 0, step)
+        for k in range(1, size):
+            total = ops.add(total, ops.slice_backward(ops.select(g, -1, k), whole, at, k, step))
+        return _only(total, args)
+    count = g.shape[at]
+    places = ops.add(ops.mul(positions(count, 2, 0, g.device), step), positions(size, 2, 1, g.device))
+    flat = ops.reshape(ops.movedim(g, -1, at + 1), (*whole[:at], count * size, *whole[at + 1 :]))
+    return _only(ops.index_add(zeros(x), at, ops.reshape(places, (-1,)), flat), args)
 
 
 @vjp("index_select", "index")

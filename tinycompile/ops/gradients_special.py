@@ -1,0 +1,84 @@
+"""Derivatives of special functions, as ATen has them (``derivatives.yaml``): also at the points where a formula is 0/0."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from tinycompile.ops.calls import ops
+from tinycompile.ops.gradients import constant_op, one_input, several_inputs
+
+
+def _sinc(g: Any, x: Any) -> Any:
+    """(cos(pi x) - sinc(x)) / x, 0 at 0."""
+    at = x * math.pi
+    square = at * x
+    return ops.where(ops.eq(square, 0), 0.0, g * ((at * ops.cos(at) - ops.sin(at)) / square))
+
+
+def _i1(g: Any, x: Any) -> Any:
+    """i0(x) - i1(x) / x, 1/2 at 0."""
+    tiny, safe = _near_zero(x)
+    return g * ops.where(tiny, 0.5, ops.i0(safe) - ops.special_i1(x) / safe)
+
+
+def _i1e(g: Any, x: Any) -> Any:
+    """i0e(x) - i1e(x) (sign(x) + 1 / x), 1/2 at 0."""
+    tiny, safe = _near_zero(x)
+    return g * ops.where(tiny, 0.5, ops.special_i0e(safe) - ops.special_i1e(x) * (ops.sign(safe) + ops.reciprocal(safe)))
+
+
+def _near_zero(x: Any) -> tuple[Any, Any]:
+    """Where a quotient by ``x`` says nothing, and ``x`` with something else there."""
+    least = torch.finfo(x.dtype).eps
+    tiny = ops.le(ops.abs(x), least)
+    return tiny, ops.where(tiny, least, x)
+
+
+def _logit(g: Any, x: Any, eps: float | None) -> Any:
+    """1 / (x (1 - x)); beyond the bounds 0, and NaN where nobody set any."""
+    low, high, beyond = (0.0, 1.0, math.nan) if eps is None else (eps, 1.0 - eps, 0.0)
+    inside = ops.logical_and(ops.ge(x, low), ops.le(x, high))
+    return ops.where(inside, g / (x * (1.0 - x)), beyond)
+
+
+def _log_ndtr(g: Any, x: Any) -> Any:
+    """NaN at minus infinity, as in torch, whose own way loses digits before."""
+    slope = math.sqrt(2 / math.pi) / ops.special_erfcx(x * -math.sqrt(0.5))
+    return ops.where(ops.isneginf(x), math.nan, g * slope)
+
+
+_FROM_INPUT: dict[str, Any] = {
+    "sinc": _sinc,
+    "special_entr": lambda g, x: -g * (ops.log(x) + 1),
+    "special_ndtr": lambda g, x: g * (ops.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))),
+    "logit": _logit,
+    "i0": lambda g, x: g * ops.special_i1(x),
+    "special_i0e": lambda g, x: g * (ops.special_i1e(x) - ops.sign(x) * ops.special_i0e(x)),
+    "special_i1": _i1,
+    "special_i1e": _i1e,
+    "special_erfcx": lambda g, x: g * (x * 2 * ops.special_erfcx(x) - 2 / math.sqrt(math.pi)),
+    "special_log_ndtr": _log_ndtr,
+}
+_FROM_RESULT: dict[str, Any] = {
+    "special_ndtri": lambda g, y: g * (ops.exp(y * y * 0.5) * math.sqrt(2 * math.pi)),
+    "erfinv": lambda g, y: g * (ops.exp(y * y) * (math.sqrt(math.pi) / 2)),
+}
+for _saved, _family in (("self", _FROM_INPUT), ("result", _FROM_RESULT)):
+    for _name, _slope in _family.items():
+        one_input(_name, _saved, _slope)
+constant_op("angle")
+
+_BOTH = ("self", "other")
+several_inputs(
+    "special_xlog1py", _BOTH,
+    lambda g, x, y: ops.where(ops.eq(x, 0) & (y <= -1), 0.0, ops.special_xlog1py(g, y)),
+    lambda g, x, y: g * x / (y + 1),
+)  # fmt: skip
+several_inputs(
+    "logaddexp2", _BOTH,
+    lambda g, x, y: g / (ops.exp2(y - x) + 1),
+    lambda g, x, y: g / (ops.exp2(x - y) + 1),
+)  # fmt: skip
