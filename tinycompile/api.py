@@ -22,8 +22,8 @@ from tinycompile.capture.marks import Switch, is_disabled, mark_of
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.trampoline import drive
 from tinycompile.eager.batched import active
-from tinycompile.eager.transforms import Transform, transform_of
-from tinycompile.entries import CacheEntry
+from tinycompile.eager.transforms import Transform, compile_whole, transform_of
+from tinycompile.entries import CacheEntry, OwnedEntry
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
 from tinycompile.optimizer_step import compiled_step
@@ -51,8 +51,9 @@ class CompiledFunction(FirstPiece):
             return self.original(*args, **kwargs)
         entry: CacheEntry | None = None
         try:
-            for entry in self._candidates(args) if self._of_first else self._entries:
-                if entry.guard(*args, **kwargs):
+            for kept in self._candidates(args) if self._of_first else self._entries:
+                entry = kept() if type(kept) is OwnedEntry else kept
+                if entry is not None and entry.guard(*args, **kwargs):
                     break
             else:
                 entry = None

@@ -39,7 +39,7 @@ class CacheEntry:
 
 def itself(entry: CacheEntry) -> CacheEntry | None:
     """The entry behind a stand-in; None where it has died."""
-    return entry.entry if isinstance(entry, OwnedEntry) else entry
+    return entry() if isinstance(entry, OwnedEntry) else entry
 
 
 def by_first_argument(entries: Sequence[CacheEntry], parameters: Sequence[str]) -> dict[int, tuple[CacheEntry, ...]]:
@@ -66,53 +66,35 @@ class _Belongings:
         return bool, ()  # nothing of ours is needed to read the pickle
 
 
-class OwnedEntry:
-    """A weak stand-in for a CacheEntry that a module owns. Once that is gone its guard holds for nothing."""
+class OwnedEntry(weakref.ref[CacheEntry]):
+    """A weak stand-in for a CacheEntry that a module owns; calling it gives the entry, None once that is gone. It has all that
+    the entry has, but must not be used long: whoever runs an entry holds it."""
 
-    __slots__ = ("__weakref__", "_eagerly", "_entry", "_owner")
+    __slots__ = ("_owner",)
 
-    def __init__(
-        self, entry: CacheEntry, owner: torch.nn.Module, eagerly: Callable[..., Any], gone: Callable[[Any], None]
-    ) -> None:
-        me = weakref.ref(self)
-        self._entry = weakref.ref(entry, lambda _: gone(me()))
+    def __new__(cls, entry: CacheEntry, owner: torch.nn.Module, gone: Callable[[Any], None]) -> OwnedEntry:
+        return super().__new__(cls, entry, gone)
+
+    def __init__(self, entry: CacheEntry, owner: torch.nn.Module, gone: Callable[[Any], None]) -> None:
+        super().__init__(entry, gone)
         self._owner = weakref.ref(owner)
-        self._eagerly = eagerly
-
-    def guard(self, /, *args: Any, **kwargs: Any) -> bool:
-        """The entry's guard."""
-        entry = self._entry()
-        return entry is not None and entry.guard(*args, **kwargs)
-
-    @property
-    def run(self) -> Callable[..., Any]:
-        """The entry's code; the plain function if the entry has died since its guard was asked."""
-        entry = self._entry()
-        return self._eagerly if entry is None else entry.run
-
-    @property
-    def entry(self) -> CacheEntry | None:
-        """The entry itself, as long as it lives."""
-        return self._entry()
 
     def __getattr__(self, name: str) -> Any:
-        entry = self._entry()
+        entry = self()
         if entry is None:
-            if name in ("stop", "compiled"):
-                return None
             raise ReferenceError("the module that this code was compiled for is gone")
         return getattr(entry, name)
 
     def drop(self) -> None:
         """Take the entry from its owner."""
-        entry, owner = self._entry(), self._owner()
+        entry, owner = self(), self._owner()
         if entry is not None and owner is not None:
             held = getattr(owner.__dict__["_forward_hooks"], _ATTRIBUTE, None)
             if isinstance(held, _Belongings):
                 held.entries.pop(id(entry), None)
 
 
-def give(entry: CacheEntry, owner: torch.nn.Module, eagerly: Callable[..., Any], gone: Callable[[Any], None]) -> CacheEntry:
+def give(entry: CacheEntry, owner: torch.nn.Module, gone: Callable[[Any], None]) -> CacheEntry:
     """Make ``owner`` keep the entry; what the function is to keep instead. ``gone(it)`` is called when the entry dies."""
     hooks = owner.__dict__["_forward_hooks"]
     held = getattr(hooks, _ATTRIBUTE, None)
@@ -123,4 +105,4 @@ def give(entry: CacheEntry, owner: torch.nn.Module, eagerly: Callable[..., Any],
         except AttributeError:  # somebody put a plain dict there
             return entry
     held.entries[id(entry)] = entry
-    return cast(CacheEntry, OwnedEntry(entry, owner, eagerly, gone))  # it has all that an entry has
+    return cast(CacheEntry, OwnedEntry(entry, owner, gone))  # it has all that an entry has

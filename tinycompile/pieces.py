@@ -91,12 +91,19 @@ class Piece:
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         """The entry whose guards hold, compiled if there is none."""
         try:
-            for entry in self._candidates(args) if self._of_first else self._entries:
-                if entry.guard(*args, **kwargs):
-                    return entry
-            return self._miss(args, kwargs)
+            entry = self._valid(self._candidates(args) if self._of_first else self._entries, args, kwargs)
+            return self._miss(args, kwargs) if entry is None else entry
         except Exception as error:  # noqa: BLE001  # a guard's: see there
             return self.without_guards(error)
+
+    @staticmethod
+    def _valid(entries: Sequence[CacheEntry], args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry | None:
+        """The first of some entries whose guards hold."""
+        for kept in entries:
+            entry = itself(kept)
+            if entry is not None and entry.guard(*args, **kwargs):
+                return entry
+        return None
 
     def without_guards(self, error: Exception) -> CacheEntry:
         """What runs eagerly where a guard itself failed; what is meant for the user is raised."""
@@ -143,7 +150,7 @@ class Piece:
         if self._is_full(args, kwargs):
             return self._without_code(args, kwargs)
         with self._lock:
-            entry = next((e for e in self._entries if e.guard(*args, **kwargs)), None)  # another thread may have made it
+            entry = self._valid(self._entries, args, kwargs)  # another thread may have made it
             if entry is None:
                 if self._is_full(args, kwargs):
                     return self._without_code(args, kwargs)
@@ -224,7 +231,7 @@ class Piece:
         log("guards", entry.captured.guard_source)
         if not captured.user_exception:
             owner = entry.captured.owner
-            kept = entry if owner is None else give(entry, owner, self.eagerly, self._gone)
+            kept = entry if owner is None else give(entry, owner, self._gone)
             self._keep((kept, *self._entries))
         if config.dump_dir:
             write_artifacts(entry.artifacts, Path(config.dump_dir) / f"{next(serial):03d}_{self.__name__}")

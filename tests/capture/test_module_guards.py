@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import types
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import tinycompile
-from tinycompile.base import torch_private
+from tinycompile.base import dict_versions
 from tinycompile.capture import guard_entries
 from tinycompile.capture.guard_entries import Entry, Watched, watchable
 from tinycompile.capture.sources import Held
@@ -212,7 +213,7 @@ def test_a_change_takes_effect(name, how):
 
 @pytest.mark.parametrize("name", [*CHANGES][::6])
 def test_a_change_takes_effect_without_versions_of_dicts(name, monkeypatch):
-    monkeypatch.setattr(torch_private, "dict_version", None)
+    monkeypatch.setattr(dict_versions, "can_tell", lambda: False)
     test_a_change_takes_effect(name, "module")
 
 
@@ -257,6 +258,18 @@ def test_a_module_that_counts_its_calls():
         net.inner.weight = nn.Parameter(torch.eye(4))
     assert torch.equal(compiled(X), net.inner(X))
     assert len(compiled.compiled._entries) <= 6
+
+
+def test_many_parameters_are_passed_as_one_tuple():
+    net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
+    compiled = tinycompile.compile(lambda x, y: net(x) + y, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(X, X), net(X) + X)
+    assert "(x, *parameters, y)" in compiled.source("python")
+    net[3].weight = nn.Parameter(torch.eye(4))
+    torch.testing.assert_close(compiled(X, X), net(X) + X)
+    net[5].bias.data = torch.ones(4)
+    torch.testing.assert_close(compiled(X, X), net(X) + X)
 
 
 # --- entries ------------------------------------------------------------------------------------------------
@@ -314,6 +327,17 @@ def test_each_kind_of_entry():
         mapping.update(before)
     f.__code__ = (lambda: 2).__code__
     assert not check() and not entries[3].holds()
+
+
+def test_an_ordered_dict_that_is_put_in_another_order():
+    table = OrderedDict((str(i), i) for i in range(9))
+    held = Held("t", "t", table)
+    entries = [Entry("keys", held, "", tuple(table), "keys"), *(Entry("is", held, k, v, k) for k, v in table.items())]
+    assert guard_entries.to_watch(entries) == [None] + [table] * 9
+    check = guard_entries.every(entries)
+    assert check()
+    table.move_to_end("0")
+    assert not check()
 
 
 def test_what_is_watched():

@@ -50,7 +50,7 @@ def _module():
 def _argument():
     net, f = Net(), tinycompile.compile(lambda m, x: m(x), backend="eager")
     f(net, X)
-    return [net, net.inner.weight, f._entries[0].entry], f
+    return [net, net.inner.weight, f._entries[0]()], f
 
 
 def _argument_behind_a_break():
@@ -272,7 +272,7 @@ def test_all_modules_together_have_a_limit(monkeypatch):
 def test_reset_forgets_what_modules_own():
     f, net = tinycompile.compile(lambda m, x: m(x), backend="eager"), Net()
     f(net, X)
-    entry = weakref.ref(f._entries[0].entry)
+    entry = weakref.ref(f._entries[0]())
     f.reset()
     gc.collect()
     assert entry() is None and torch.equal(f(net, X), net(X))

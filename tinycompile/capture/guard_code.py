@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tinycompile.base import torch_private
-from tinycompile.capture.guard_entries import READ_ERRORS, Entry, Watched, every, watchable
+from tinycompile.capture.guard_entries import READ_ERRORS, Entry, Watched, every, to_watch
 from tinycompile.capture.guards import HELPERS, Check, GuardSet, describe_tensor, shown_shortly
 from tinycompile.ir.builder import identifier
 
@@ -88,8 +88,9 @@ class _Compiler:
     def entries(self) -> Iterator[Check]:
         """What held dicts hold, the classes of held objects, and which held containers are empty."""
         entries = list(self.guards.entries.values())
-        watched = [e for e in entries if watchable(e.container.value) is not None]
-        others = [e for e in entries if watchable(e.container.value) is None]
+        dicts = to_watch(entries)
+        watched = [e for e, d in zip(entries, dicts, strict=True) if d is not None]
+        others = [e for e, d in zip(entries, dicts, strict=True) if d is None]
         if len(watched) <= _FEW:
             watched, others = [], entries
         if len(others) <= _FEW:

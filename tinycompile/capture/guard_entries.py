@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tinycompile.base import torch_private
+from tinycompile.base import dict_versions
+from tinycompile.base.dict_versions import Dicts, Snapshot
 from tinycompile.capture.sources import Held
+from tinycompile.capture.trust import is_trusted
 
 # What reading a changed object can raise; such a guard fails, it doesn't crash.
 READ_ERRORS = (AttributeError, KeyError, IndexError, TypeError, NameError, ValueError, ArithmeticError)
@@ -101,16 +103,28 @@ _CHECKS: dict[str, Callable[[Sequence[Entry]], Callable[[], bool]]] = {
 
 def watchable(container: Any) -> dict[Any, Any] | None:
     """The dict to watch for a container, where a change of that changes its version, and is rare: the dict of a class stands
-    behind its proxy. Globals change all the time. An empty dict may be filled without a change of version (CPython 3.12 tells
-    watchers that it was cloned, and torch does not listen). So may the attributes of an object whose values lie in the object
-    itself (3.13): the collector finds none of them in its dict."""
-    if torch_private.dict_version is None:
+    behind its proxy. Globals of the program change all the time. An empty dict may be filled without a change of version
+    (CPython 3.12 tells watchers that it was cloned, and torch does not listen). So may the attributes of an object whose values
+    lie in the object itself (3.13): the collector finds none of them in its dict."""
+    if not dict_versions.can_tell():
         return None
     if type(container) is MappingProxyType:
         behind = gc.get_referents(container)
         container = behind[0] if len(behind) == 1 else None
     plain = type(container) in (dict, OrderedDict) and bool(container)
-    return container if plain and "__builtins__" not in container and gc.get_referents(container) else None
+    if not plain or ("__builtins__" in container and not is_trusted(container.get("__name__"))):
+        return None
+    return container if gc.get_referents(container) else None
+
+
+def to_watch(entries: Sequence[Entry]) -> list[dict[Any, Any] | None]:
+    """For each entry the dict to watch, if any. The order of an OrderedDict has no version."""
+    behind = {id(e.container.value): e.container.value for e in entries}
+    found = {at: watchable(container) for at, container in behind.items()}
+    return [
+        None if e.how == "keys" and isinstance(e.container.value, OrderedDict) else found[id(e.container.value)]
+        for e in entries
+    ]
 
 
 class Watched:
@@ -120,30 +134,31 @@ class Watched:
     _PATIENCE = 4  # the first look counts
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        assert torch_private.dict_version is not None
-        self._version = torch_private.dict_version
-        self._entries = [(watchable(e.container.value), e) for e in entries]
+        self._entries = list(zip(to_watch(entries), entries, strict=True))
         self._every = every(entries)
         self._changes: dict[int, int] = {}  # by id of a dict
-        dicts = tuple({id(d): d for d, _ in self._entries}.values())
-        self._state: tuple[tuple[Any, ...], tuple[int, ...], Callable[[], bool] | None]
-        self._state = dicts, (-1,) * len(dicts), None  # no dict's version: the first call looks
+        dicts = tuple({id(d): d for d, _ in self._entries if d is not None}.values())
+        self._state: tuple[Dicts, Callable[[], Snapshot], Snapshot | None, Callable[[], bool] | None]
+        self._state = dicts, dict_versions.reader(dicts), None, None  # no versions yet: the first call looks
 
     def __call__(self) -> bool:
-        dicts, versions, restless = self._state
-        if tuple(map(self._version, dicts)) != versions:
+        _, read, versions, restless = self._state
+        if read() != versions:
             return self._look_again()
         return restless is None or restless()
 
     def _look_again(self) -> bool:
-        dicts, versions, _ = self._state
-        now = tuple(map(self._version, dicts))  # before the look: a change during it is seen next time
+        dicts, read, versions, _ = self._state
+        now = read()  # before the look: a change during it is seen next time
         if not self._every():
             return False
-        for held, before, after in zip(dicts, versions, now, strict=True):
-            if before != after:
-                self._changes[id(held)] = self._changes.get(id(held), 0) + 1
+        changed = range(len(dicts)) if versions is None else dict_versions.changed(versions, now)
+        for i in changed:
+            self._changes[id(dicts[i])] = self._changes.get(id(dicts[i]), 0) + 1
         quiet = [i for i, held in enumerate(dicts) if self._changes.get(id(held), 0) < self._PATIENCE]
+        if len(quiet) < len(dicts):
+            dicts, now = tuple(dicts[i] for i in quiet), dict_versions.of_some(now, quiet)
+            read = dict_versions.reader(dicts)
         restless = [e for d, e in self._entries if self._changes.get(id(d), 0) >= self._PATIENCE]
-        self._state = tuple(dicts[i] for i in quiet), tuple(now[i] for i in quiet), every(restless) if restless else None
+        self._state = dicts, read, now, every(restless) if restless else None
         return True

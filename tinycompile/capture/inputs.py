@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture import scalars
 from tinycompile.capture.guards import GuardSet
-from tinycompile.capture.sources import Source
+from tinycompile.capture.sources import Held, Source
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager.fake import FakeTensor
@@ -20,6 +21,9 @@ from tinycompile.ir.builder import GraphBuilder
 
 if TYPE_CHECKING:
     from tinycompile.capture.captured import CaptureOptions
+
+
+_FEW = 8  # tensors that are named one by one
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,17 @@ class Inputs:
         """A new numeric input: an integer that is a size symbol."""
         self.builder.placeholder(symbol, None, "size")
         self.inputs.append(Input(source, value))
+
+    def arguments(self) -> str:
+        """The inputs as source, for a call of the graph. A model's many tensors are one tuple: that is quicker to pass."""
+        parts: list[str] = []
+        for held, run in itertools.groupby(self.inputs, lambda i: isinstance(i.source, Held) and not i.ours):
+            row = list(run)
+            if held and len(row) > _FEW:
+                parts.append("*" + self.guards.hold(tuple(i.value for i in row), "parameters").name)
+            else:
+                parts += [i.source.text for i in row]
+        return ", ".join(parts)
 
     def new_size(self, hint: int) -> Dim:
         """A fresh size symbol."""

@@ -325,9 +325,8 @@ class Rebuilder:
         lines += [f"    {symbol} = {self._size(graph, symbol)}" for symbol in sorted(self.symbols)]
         if is_called:
             names = ", ".join(self.names[id(t)] for t in self.outputs)
-            inputs = ", ".join(i.source.text for i in self.tr.inputs)
             target = f"{names}{',' if len(self.outputs) == 1 else ''} = " if names else ""
-            lines.append(f"    {target}{call}({inputs})")
+            lines.append(f"    {target}{call}({self.tr.arguments()})")
         for t in self.outputs:
             if id(t) in self._spent:
                 lines.append(f"    {self.names[id(t)]} = {self.held(spent, 'spent')}({self.names[id(t)]})")
