@@ -22,7 +22,7 @@ from tinycompile.capture.marks import Switch, is_disabled, mark_of
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.trampoline import drive
 from tinycompile.eager.batched import active
-from tinycompile.eager.transforms import Transform, compile_whole, transform_of
+from tinycompile.eager.transforms import Transform, transform_of
 from tinycompile.entries import CacheEntry, OwnedEntry
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
