@@ -183,7 +183,8 @@ def _keep_pass(artifacts: Artifacts, index: int, name: str, graph: Graph) -> Non
 
 def key_parts(printed_graph: str, target: Target, device: Device) -> dict[str, str]:
     """All that the generated code depends on, by name: what the cache key is the hash of."""
-    return {
+    repeatable = {"deterministic": "yes"} if torch.are_deterministic_algorithms_enabled() else {}
+    return repeatable | {
         "graph": printed_graph,
         "target": repr(target),
         "device": str(device),

@@ -37,6 +37,7 @@ HELPERS: dict[str, Any] = {
     "_only_default_device": torch_private.only_default_device, "_default_device": torch.get_default_device,
     "_no_python_modes": torch_private.no_python_modes, "_any_autocast": torch_private.any_autocast,
     "_inference_mode": torch.is_inference_mode_enabled, "_is_empty": is_empty,
+    "_deterministic": torch.are_deterministic_algorithms_enabled,
 }  # fmt: skip
 
 

@@ -39,5 +39,8 @@ def guard_modes(tr: Tracer) -> None:
             check(f"{now.name}() == {state.name}", f"autocast: {state.value}")
     dtype = tr.guards.hold(torch.get_default_dtype(), str(torch.get_default_dtype()).removeprefix("torch."))
     tr.guards.state_check(f"_default_dtype() is {dtype.name}", f"the default dtype is {dtype.value}")
+    if torch.cuda.is_initialized():  # there sums at indices depend on the order of atomic additions: see lower/scatter.py
+        wanted = torch.are_deterministic_algorithms_enabled()
+        check(f"_deterministic() is {wanted}", f"deterministic algorithms are {'wanted' if wanted else 'not wanted'}")
     if inference and tr.grad_enabled:
         raise GraphBreak("grad-mode", "gradients are switched on within inference mode, which takes none")

@@ -110,10 +110,9 @@ def _cheap_refusal(a: Group, b: Group, cost: Cost) -> Refusal | None:
         return Refusal("too-many-buffers", f"the kernel would take more than {MAX_BUFFERS} buffers")
     for buffer in {*a.stores} & {*b.stores}:
         return Refusal("both-write", f"both write {buffer}")
-    for one, other in ((a, b), (b, a)):
-        for buffer in one.stores:
-            if buffer in other.loads and any(s.kind == "atomic" for s in one.stores[buffer]):
-                return Refusal("atomic", f"{buffer} is complete only when every point has added to it")
+    for buffer, stores in (*a.stores.items(), *b.stores.items()):
+        if any(s.kind == "atomic" for s in stores):
+            return Refusal("atomic", f"{buffer} is complete only when every point has written to it, and points may meet there")
     if not ({*a.stores} & {*b.loads} or {*b.stores} & {*a.loads}):
         return _little_shared(a, b, cost)
     return None

@@ -19,17 +19,17 @@ def lower_indexed(program: Program, node: Node, spec: Indexed) -> TensorValue:
     if program.empty(result):
         return result
     b = program.nest(node.name, meta.shape, meta.device)
-    args = [_operand(program, a) for a in node.args]
+    args = [operand(program, a) for a in node.args]
     b.store(node.name, meta.dtype, b.coords, spec.formula(b, b.coords, meta, *args), program.result_name(node.name))
     program.steps.append(b.finish(node.name))
     return result
 
 
-def _operand(program: Program, arg: Any) -> Any:
+def operand(program: Program, arg: Any) -> Any:
     """Tensors as Operands, tuples with tensors as lists of them, other arguments as they are."""
     if isinstance(arg, Ref):
         value = program.values[arg.name]
         return Operand(value.meta, value) if isinstance(value, TensorValue) else value
     if isinstance(arg, tuple) and any(isinstance(a, Ref) for a in arg):
-        return [_operand(program, a) for a in arg]
+        return [operand(program, a) for a in arg]
     return program.number(arg)

@@ -104,12 +104,14 @@ class NestBuilder(Builder):
         self.body.append(ir.Scan((name,), (value.dtype,), kind, (value.name,), along, self.origin))
         return Value(self, name, value.dtype)
 
-    def store(self, buffer: str, dtype: torch.dtype, coords: tuple[Dim, ...], value: Value, name: str) -> None:
+    def store(
+        self, buffer: str, dtype: torch.dtype, coords: tuple[Dim, ...], value: Value, name: str, mode: str = "plain"
+    ) -> None:
         """Write a result. A value made just before takes ``name``, the graph's name for it, when it is free to."""
         if value.dtype != dtype and not (dtype in HALF and value.dtype == torch.float32):
             value = self.cast(value, dtype)
         self._rename_last(value, name)
-        self.body.append(ir.Store(buffer, coords, value.name, origin=self.origin))
+        self.body.append(ir.Store(buffer, coords, value.name, mode, self.origin))
 
     def finish(self, name: str) -> ir.Nest:
         """The nest, with constants folded and without statements that a formula made in vain."""

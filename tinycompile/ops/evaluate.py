@@ -18,7 +18,7 @@ from tinycompile.base.atoms import Sym
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.ops import meta_rules as rules
-from tinycompile.ops.record import Decompose, Indexed, Op, Pointwise, Reduction, Scan, View
+from tinycompile.ops.record import Decompose, Indexed, Op, Pointwise, Reduction, Scan, Scatter, View
 from tinycompile.ops.scalar import SCALAR_OPS, Builder, Number, Operand, Value
 
 _NUMPY = {
@@ -153,6 +153,8 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
         return _scan(lowering, args, metas)
     if isinstance(lowering, (View, Indexed)):
         return _placed(lowering, args, metas)
+    if isinstance(lowering, Scatter):
+        return _scattered(lowering, args, metas)
     raise TypeError(f"{op.name} runs as torch's own kernel")
 
 
@@ -255,6 +257,26 @@ def _placed(lowering: View | Indexed, args: Sequence[Any], meta: Any) -> torch.T
         coords = lowering.index(b.coords, operand.meta, meta, *args[1:])
         return _tensor(b.load(operand, coords), meta)
     return _tensor(b.cast(lowering.formula(b, b.coords, meta, *(_operand(a) for a in args)), meta.dtype), meta)
+
+
+def _scattered(lowering: Scatter, args: Sequence[Any], meta: Any) -> torch.Tensor:
+    """Sums of floats in float64, of integers in int64; points one after another."""
+    operands = [_operand(a) for a in args]
+    shape = [int(n) for n in lowering.points(meta, *operands)]
+    b = NumpyBuilder(shape)
+    place, value = lowering.formula(b, b.coords, meta, *operands)
+    adds = lowering.adds(*operands)
+    kind: Any = (np.float64 if meta.dtype.is_floating_point else np.int64) if adds else _NUMPY[meta.dtype]
+    size = [int(n) for n in meta.shape]
+    held = np.zeros(size, kind) if lowering.from_zeros else to_array(args[0]).astype(kind)
+    at: Any = tuple(np.broadcast_to(evaluate_dim(c, b.values), shape).ravel() for c in place) or np.zeros(shape, int).ravel()
+    values = np.broadcast_to(value.array, shape).ravel().astype(kind)  # type: ignore[attr-defined]
+    flat = held.reshape(size or [1])
+    if adds:
+        np.add.at(flat, at, values)
+    else:
+        flat[at] = values
+    return torch.empty_strided(size, meta.strides, dtype=meta.dtype).copy_(torch.from_numpy(flat).reshape(size))
 
 
 def _operand(arg: Any) -> Any:

@@ -268,6 +268,21 @@ def _unfold(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return _only(ops.index_add(zeros(x), at, ops.reshape(places, (-1,)), flat), args)
 
 
+@vjp("scatter", "index")
+def _scatter(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    _x, dim, index, _src = args
+    (g,) = grads
+    return ops.scatter(g, dim, index, 0.0) if needs[0] else None, None, None, ops.gather(g, dim, index) if needs[3] else None
+
+
+@vjp("index_copy", "index")
+def _index_copy(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    _, dim, index, _ = args
+    (g,) = grads
+    first = ops.index_fill(g, dim, index, 0.0) if needs[0] else None
+    return first, None, None, ops.index_select(g, dim, index) if needs[3] else None
+
+
 @vjp("index_select", "index")
 def _index_select(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, dim, index = args

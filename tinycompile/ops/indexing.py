@@ -205,11 +205,12 @@ def _index_meta(x: TensorMeta, indices: Sequence[TensorMeta | None]) -> TensorMe
         if index.dtype not in (*rules.INTEGERS,) or index.dtype == torch.uint8:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     shape = shapes.broadcast_shapes(*(i.shape for i in given))
-    return rules.fresh(_indexed_shape(x, indices, shape), x.dtype, x.device)
+    return rules.fresh(indexed_shape(x, indices, shape), x.dtype, x.device)
 
 
-def _indexed_shape(x: TensorMeta, indices: Sequence[Any], shape: Coords) -> Coords:
-    before, _, after = _index_places(x.rank, indices)
+def indexed_shape(x: Any, indices: Sequence[Any], shape: Coords) -> Coords:
+    """The shape of ``x[indices]``, whose index tensors broadcast to ``shape``."""
+    before, _, after = _index_places(len(x.shape), indices)
     return (*(x.shape[d] for d in before), *shape, *(x.shape[d] for d in after))
 
 
@@ -223,6 +224,11 @@ def _index_places(rank: int, indices: Sequence[Any]) -> tuple[list[int], list[in
 
 
 def _index(b: Builder, coords: Coords, meta_out: TensorMeta, x: Operand, indices: Sequence[Operand | None]) -> Value:
+    return b.load(x, index_place(b, coords, x, indices))
+
+
+def index_place(b: Builder, coords: Coords, x: Operand, indices: Sequence[Operand | None]) -> Coords:
+    """Where in ``x`` the element at ``coords`` of ``x[indices]`` lies."""
     before, indexed, after = _index_places(x.meta.rank, indices)
     block = coords[len(before) : len(coords) - len(after)]
     place: dict[int, Dim] = dict(zip(before, coords[: len(before)], strict=True))
@@ -233,7 +239,7 @@ def _index(b: Builder, coords: Coords, meta_out: TensorMeta, x: Operand, indices
         lead = len(block) - index.meta.rank
         at = tuple(0 if rules.is_one(s) else block[lead + k] for k, s in enumerate(index.meta.shape))
         place[d] = b.as_index(wrapped(b, b.load(index, at), x.meta.shape[d]), x.meta.shape[d])
-    return b.load(x, tuple(place[d] for d in range(x.meta.rank)))
+    return tuple(place[d] for d in range(x.meta.rank))
 
 
 def wrapped(b: Builder, index: Value, size: Dim) -> Value:

@@ -73,6 +73,20 @@ class Indexed:
 
 
 @dataclass(frozen=True, slots=True)
+class Scatter:
+    """Values brought to places that indices name, in a copy of the first tensor (``from_zeros``: in zeros).
+
+    ``points(meta_out, *args)``: the shape of the values. ``formula(b, coords, meta_out, *args)``: where the value at ``coords``
+    goes (one coordinate a dim of the result), and the value. ``adds(*args)``: whether values are added to what is there; else,
+    of several for one place, the last in order stays (on a GPU: any one). Tensor arguments come as Operands."""
+
+    points: Callable[..., tuple[Dim, ...]]
+    formula: Callable[..., tuple[tuple[Dim, ...], Value]]
+    adds: Callable[..., bool]
+    from_zeros: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Decompose:
     """``fn(*args)`` in terms of other ops, called through the dispatcher (so it works on any tensors and under tracing).
     It may return NotImplemented: then the op stays an extern call."""
@@ -85,7 +99,7 @@ class Extern:
     """Runs as torch's own kernel at run time."""
 
 
-Lowering = Union[Pointwise, Reduction, Scan, View, Indexed, Decompose, Extern]
+Lowering = Union[Pointwise, Reduction, Scan, View, Indexed, Scatter, Decompose, Extern]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Writes through an index, out of place: what the gradients of reads, slices and look-ups are made of."""
+"""Parts put back into zeros: the adjoints of slices and diagonals."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from tinycompile.base import shapes
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
-from tinycompile.ops.declare import declare, spelled
-from tinycompile.ops.indexing import ix
-from tinycompile.ops.record import Extern, Indexed
+from tinycompile.ops.declare import declare
+from tinycompile.ops.record import Indexed
 from tinycompile.ops.samples import FLOATS, call, t
 from tinycompile.ops.scalar import Builder, Operand, Value
 from tinycompile.ops.view_parts import diagonal_meta
@@ -114,87 +113,4 @@ declare(
         call(t(3, 2), (2, 3, 2), 0, 0, 2),
     ],
     doc="Zeros of ``size`` with ``grad`` on a diagonal: the adjoint of diagonal.",
-)
-
-
-# ---------------------------------------------------------------------------------------------------- sums at an index
-
-
-def _like_first(x: TensorMeta, *rest: Any) -> TensorMeta:
-    return rules.fresh(x.shape, x.dtype, x.device)
-
-
-def _preserved(x: TensorMeta, *rest: Any) -> TensorMeta:
-    return TensorMeta(x.shape, rules.preserved_strides(x), x.dtype, x.device)
-
-
-def _embedding_backward_meta(grad: TensorMeta, indices: TensorMeta, rows: Dim, padding_idx: int | None = None) -> TensorMeta:
-    return rules.fresh((rows, grad.shape[-1]), grad.dtype, grad.device)
-
-
-def _eager_embedding_backward(grad: torch.Tensor, indices: torch.Tensor, rows: int, padding_idx: Any = None) -> torch.Tensor:
-    return torch.ops.aten.embedding_dense_backward(grad, indices, rows, -1 if padding_idx is None else padding_idx, False)
-
-
-def _eager_index_add(x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> torch.Tensor:
-    return torch.index_add(x, dim, index, source, alpha=alpha)
-
-
-def _eager_index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> torch.Tensor:
-    return torch.ops.aten.index_put(x, list(indices), values, accumulate)
-
-
-declare(
-    "scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
-    _like_first,
-    Extern(),
-    torch.scatter_add,
-    spelled("scatter_add"),
-    lambda: [
-        *(call(t(4, 5, dtype=d), 1, ix(5, 4, 3), t(4, 3, dtype=d)) for d in ("float32", "float64")),
-        call(t(4, 5), 0, ix(4, 2, 5), t(3, 5)),
-        call(t(4), 0, ix(4, 6), t(6)),
-    ],
-    ulp=4.0,
-)
-declare(
-    "index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor",
-    _like_first,
-    Extern(),
-    _eager_index_add,
-    spelled("index_add"),
-    lambda: [
-        *(call(t(4, 5, dtype=d), 1, ix(5, 7), t(4, 7, dtype=d)) for d in ("float32", "float64")),
-        call(t(4, 5), 0, ix(4, 2), t(2, 5), alpha=2.0),
-    ],
-    ulp=4.0,
-)
-declare(
-    "index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
-    _preserved,
-    Extern(),
-    _eager_index_put,
-    (),
-    lambda: [
-        call(t(4, 5), (ix(4, 3),), t(3, 5), True),
-        call(t(4, 5), (None, ix(5, 2, 3)), t(4, 2, 3), True),
-        call(t(4, 5), (ix(4, 2), ix(5, 2)), t(2), True),
-        call(t(4, 5), (ix(4, 1),), t(5)),
-    ],
-    ulp=4.0,
-    doc="Writes (or adds) ``values`` at integer indices; of equal indices without ``accumulate`` any one may win.",
-)
-declare(
-    "embedding_dense_backward(Tensor grad, Tensor indices, SymInt rows, int? padding_idx=None) -> Tensor",
-    _embedding_backward_meta,
-    Extern(),
-    _eager_embedding_backward,
-    (),
-    lambda: [
-        *(call(t(2, 3, 4, dtype=d), ix(7, 2, 3), 7) for d in ("float32", "float64")),
-        call(t(5, 4), ix(7, 5), 7, 2),
-        call(t(4), ix(7), 7),
-    ],
-    ulp=4.0,
-    doc="The sum of the gradients of each row that an embedding read; the padding row gets none.",
 )

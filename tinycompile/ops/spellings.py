@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.ops import spellings_parts, spellings_tensors
+from tinycompile.ops import spellings_parts, spellings_scatters, spellings_tensors
 from tinycompile.ops.comparison import LONE_NAN_BOUNDS, bounds_as_torch_takes_them
 from tinycompile.ops.record import OPS, BoundCall
 from tinycompile.ops.spellings_tensors import identity
@@ -389,5 +389,6 @@ def install() -> None:
     """Add every special spelling to the table; the records are registered by then."""
     for dotted, (op, form) in FORMS.items():
         add(dotted, FormBinder(op, form, _OTHER_NAMES.get(dotted, {})))
-    for group in (_operators, _reductions, _layers, *spellings_tensors.GROUPS, *spellings_parts.GROUPS):
+    of_families = (*spellings_tensors.GROUPS, *spellings_parts.GROUPS, *spellings_scatters.GROUPS)
+    for group in (_operators, _reductions, _layers, *of_families):
         group()

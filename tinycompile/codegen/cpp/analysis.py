@@ -40,10 +40,20 @@ def flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> FlatNest:
     body = tuple(_widened(tuple(_forward_stores(nest.body))))
     body = tuple(s for old in body for s in _simple_reductions(old, nest))
     body = tuple(_flat_access(s, buffers) for s in _share_equal(body))
-    flat = FlatNest(nest.name, nest.axes, body)
+    flat = FlatNest(nest.name, _in_order(nest), body)
     for step in (_drop_unit_axes, _split_divided_axes, _merge_axes):
         flat = step(flat)
     return flat
+
+
+def _in_order(nest: Nest) -> tuple[Axis, ...]:
+    """The axes. Where points may meet at one place, those along which they may are walked in order by one thread, as reduction
+    axes are: all but the axes that are a coordinate of the place themselves."""
+    meeting = set[str]()
+    for s in nest.body:
+        if isinstance(s, Store) and s.mode != "plain":
+            meeting |= {a.name for a in nest.axes} - {symbol.name for d in s.index if (symbol := ex.as_sym(d)) is not None}
+    return tuple(dataclasses.replace(a, kind="reduction") if a.name in meeting else a for a in nest.axes)
 
 
 def defined(s: Statement) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from tinycompile.codegen.cpp.indexing import c_dim
 from tinycompile.codegen.cpp.names import Names
 from tinycompile.codegen.cpp.scalars import C_TYPES, MEMORY_TYPES, c_read
 from tinycompile.codegen.cpp.schedule import Schedule, is_across
-from tinycompile.codegen.cpp.statements import Statements, may_fault
+from tinycompile.codegen.cpp.statements import Statements
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Axis, Index, Load, Reduce, Scalar, Scan, Store
 
@@ -40,7 +40,6 @@ class LoopNest:
         self.loops = self.deps.loops
         self.accumulators: dict[int, Accumulator] = {}
         self.kept: dict[str, str] = {}
-        self.atomic = any(isinstance(s, Store) and s.mode == "atomic_add" for s in flat.body)
 
     def write(self, roots: Sequence[int]) -> None:
         """All loops of the group whose stores are ``roots``."""
@@ -49,14 +48,13 @@ class LoopNest:
         loops = [(self.names.value(a.name), "0", self.text.dim(a.extent), 1) for a in plan.outer if a != plan.tile]
         blocks = [a for a in (plan.tile, lane) if a is not None and plan.block]
         loops += [(f"{self.names.value(a.name)}_begin", "0", self.text.dim(a.extent), plan.block) for a in blocks]
-        if not self.atomic:
-            axes = [*plan.outer, *([lane] if lane else []), *plan.inner]
-            work = self.text.dim(ex.product(a.extent for a in axes) * plan.cost)
-            if loops or plan.split:
-                out.line(f"const int workers = tc::useful_threads({work}, threads);")
-            if loops and not plan.split:
-                collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
-                out.line(f"#pragma omp parallel for{collapse} schedule(static) num_threads(workers) reduction(|: fault)")
+        axes = [*plan.outer, *([lane] if lane else []), *plan.inner]
+        work = self.text.dim(ex.product(a.extent for a in axes) * plan.cost)
+        if loops or plan.split:
+            out.line(f"const int workers = tc::useful_threads({work}, threads);")
+        if loops and not plan.split:
+            collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
+            out.line(f"#pragma omp parallel for{collapse} schedule(static) num_threads(workers) reduction(|: fault)")
         with contextlib.ExitStack() as stack:
             for i, (name, begin, end, step) in enumerate(loops):
                 last = i == len(loops) - 1
@@ -128,7 +126,7 @@ class LoopNest:
         fresh = [i for i in roots if isinstance(s := self.body[i], Reduce) and not set(s.axes) & open_axes]
         new = [self.begin(i, axis) for i in fresh]
         self.declare([(a.total_type, a.total, a.combine.start, a.lanes) for a in new])
-        if axis.name == self.plan.split and not self.atomic:
+        if axis.name == self.plan.split:
             self.shared_loop(open_axes, axis, roots, new)
         else:
             self.chunks(open_axes, axis, roots, "0", self.text.dim(axis.extent))
@@ -189,17 +187,23 @@ class LoopNest:
         items = self.deps.closure(roots)
         saved = dict(self.text.texts)
         name = self.names.value(axis.name)
-        if axis == self.plan.lane and not self.atomic:
+        if axis == self.plan.lane:
+            self.check_ahead(items, axis)
             self.out.line(self.simd(items, [i for i in roots if isinstance(self.body[i], Reduce)]))
         with self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"):
             self.text.forget_comment()
             self.scope(open_axes | {axis.name}, roots)
         self.text.texts = saved
 
+    def check_ahead(self, items: Iterable[int], axis: Axis) -> None:
+        """Indices that are the same along a vectorised loop are checked before it."""
+        for i in items:
+            self.text.check_ahead(self.body[i], lambda name: axis.name not in self.deps.at[name])
+
     def simd(self, items: Iterable[int], reductions: Sequence[int] = ()) -> str:
         """The pragma of a vectorised loop."""
         clauses = [f"reduction({a.combine.clause}: {a.part})" for i in reductions if not (a := self.accumulators[i]).lanes]
-        if any(may_fault(self.body[i], self.dtypes) for i in items):
+        if any(self.text.may_fault(self.body[i]) for i in items):
             clauses.append("reduction(|: fault)")
         return " ".join(["#pragma omp simd", *clauses])
 
@@ -223,6 +227,8 @@ class LoopNest:
             (name,) = defined(self.body[i])
             arrays[name] = self.names.fresh(f"{self.names.value(name)}_lanes")
             self.out.line(f"{MEMORY_TYPES[self.dtypes[name]]} {arrays[name]}[{self.lane_count}];")
+        assert self.lanes is not None
+        self.check_ahead(along, self.lanes)
         saved = dict(self.text.texts)
         with self.lane_loop(along):
             for i in along:
@@ -274,8 +280,7 @@ class LoopNest:
         assert self.lanes is not None
         name = self.names.value(self.lanes.name)
         begin, end = (f"{name}_begin", f"{name}_end") if self.plan.block else ("0", self.text.dim(self.lanes.extent))
-        if not self.atomic:
-            self.out.line(self.simd(items))
+        self.out.line(self.simd(items))
         with self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"):
             self.text.forget_comment()
             yield

@@ -66,6 +66,7 @@ class _Choice:
         self.parallel = [a for a in flat.axes if a.name in parallel]
         self.reduced = [a for a in flat.axes if a.kind == "reduction" and a.name in used]
         self.after = self._order_rules(at, axes)
+        self.meets = any(isinstance(s, Store) and s.mode != "plain" for s in body)  # points may, along reduction axes
 
     def _order_rules(self, at: Mapping[str, frozenset[str]], axes: frozenset[str]) -> set[tuple[str, str]]:
         """Pairs (x, y) where the loop over x must enclose the loop over y: what a reduction leaves encloses what it drops."""
@@ -128,14 +129,20 @@ class _Choice:
         return best
 
     def may_be_lane(self, axis: Axis) -> bool:
-        """A scan runs in order. A reduction axis must be able to stand innermost. And where a scan runs along the contiguous
+        """A scan runs in order, and so do points that may meet, but for an axis along which they are written in a stretch. A
+        reduction axis must be able to stand innermost. And where a scan runs along the contiguous
         axis, a lane across it would read with strides: then there is none."""
         scanned = {s.axis for s in self.body if isinstance(s, Scan)}
-        if axis.name in scanned:
+        if axis.name in scanned or (self.meets and not self.writes_along(axis)):
             return False
         if scanned and not any(ex.coefficient(offset, axis.name) == 1 for offset, _ in self.accesses()):
             return False
         return axis.kind == "parallel" or not any(x == axis.name for x, _ in self.after)
+
+    def writes_along(self, axis: Axis) -> bool:
+        """Whether the stores walk memory element by element along an axis, and points never meet there."""
+        offsets = (s.index[0] for s in self.body if isinstance(s, Store))
+        return axis.kind == "parallel" and all(ex.coefficient(d, axis.name) == 1 for d in offsets)
 
     def by_stride(self, axes: Sequence[Axis]) -> list[Axis]:
         """Outermost first: the order in which the first store (or else load) walks memory."""
@@ -176,7 +183,9 @@ class _Choice:
         """Whether threads had better share this reduction axis than the ``items`` parallel pieces of work."""
         per_item = self.count(self.reduced)
         scanned = any(isinstance(s, Scan) and s.axis == axis.name for s in self.body)
-        return not scanned and items < self.target.units and per_item >= 32768 and self.size(axis.extent) >= 64
+        return (
+            not scanned and not self.meets and items < self.target.units and per_item >= 32768 and self.size(axis.extent) >= 64
+        )
 
     def tile_axis(self, lane: Axis | None, outer: Sequence[Axis]) -> Axis | None:
         """An outer axis along which an unmasked load is contiguous while it strides along the lane."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Sym
 from tinycompile.base.expr import Dim
 from tinycompile.codegen.cpp.analysis import FlatNest, dtypes_of
 from tinycompile.codegen.cpp.indexing import c_dim
@@ -92,15 +93,33 @@ class Statements:
         """The offset, with every indirect index replaced by one that is known to be in range."""
         saved = dict(self.texts)
         for d in s.index[1:]:
-            index = ex.as_sym(d)
-            assert index is not None and index.stop is not None
-            safe = self.names.fresh(f"{index.name}_in_range")
-            check = f"tc::checked({self.symbol(index.name)}, {self.dim(index.stop)}, fault)"
-            self.out.line(f"const int64_t {safe} = {f'{inside} ? {check} : 0' if inside else check};")
+            index = _checked(d)
+            safe = self.texts.get(_ahead(index)) or self._check(index, inside)
             self.texts[index.name] = safe if self.dtypes[index.name] == torch.int64 else f"(int64_t){safe}"
         place = self.dim(s.index[0])
         self.texts = saved
         return place
+
+    def _check(self, index: Sym, inside: str) -> str:
+        """A variable that is the index, or 0 where that is out of range."""
+        safe = self.names.fresh(f"{index.name}_in_range")
+        check = f"tc::checked({self.symbol(index.name)}, {self.dim(index.stop or 0)}, fault)"
+        self.out.line(f"const int64_t {safe} = {f'{inside} ? {check} : 0' if inside else check};")
+        return safe
+
+    def check_ahead(self, s: Statement, fixed: Callable[[str], bool]) -> None:
+        """Before a loop: check those of a statement's indices that are known and the same in all of it."""
+        if not isinstance(s, (Load, Store)) or (isinstance(s, Load) and (s.mask or s.name in self.tiled)):
+            return
+        for index in map(_checked, s.index[1:]):
+            if index.stop != 0 and self.has(index.name) and fixed(index.name) and not self.has(_ahead(index)):
+                self.texts[_ahead(index)] = self._check(index, "")
+
+    def may_fault(self, s: Statement) -> bool:
+        """Whether a statement can set ``fault`` here."""
+        if isinstance(s, (Load, Store)):
+            return any(not self.has(_ahead(_checked(d))) for d in s.index[1:])
+        return isinstance(s, Scalar) and op_may_fault(s.op, self.dtypes[s.args[-1]])
 
     def store(self, s: Store) -> None:
         """Write to memory."""
@@ -111,7 +130,7 @@ class Statements:
             return
         target = f"{self.names.buffer(s.buffer)}[{self._checked_offset(s, '')}]"
         value = self.texts[s.value]
-        if s.mode == "atomic_add":  # loops with one run on one thread
+        if s.mode == "atomic_add":  # points that may meet here are one thread's
             value = self._sum_into(target, value, dtype, self.dtypes[s.value])
         else:
             value = c_cast(value, self.dtypes[s.value], dtype)
@@ -143,11 +162,15 @@ class Statements:
         self._last_comment = ""
 
 
-def may_fault(s: Statement, dtypes: Mapping[str, torch.dtype]) -> bool:
-    """Whether a statement can set ``fault``."""
-    if isinstance(s, (Load, Store)):
-        return len(s.index) > 1
-    return isinstance(s, Scalar) and op_may_fault(s.op, dtypes[s.args[-1]])
+def _checked(d: Dim) -> Sym:
+    index = ex.as_sym(d)
+    assert index is not None and index.stop is not None
+    return index
+
+
+def _ahead(index: Sym) -> str:
+    """The key in ``texts`` of an index that was checked before a loop; no value has such a name."""
+    return f"{index.name} < {index.stop}"
 
 
 def used_symbols(dims: Iterator[Dim]) -> Iterator[str]:
