@@ -16,7 +16,6 @@ from tinycompile.ops import (  # noqa: F401
     linalg_fused,
     losses,
     losses_classes,
-    losses_linear,
     losses_more,
     masked,
     moments,
