@@ -8,21 +8,23 @@ import itertools
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from tinycompile import batched_calls
-from tinycompile.backends import Backend, lookup_backend
+from tinycompile import batched_calls, batched_gradients
+from tinycompile.backends import Backend, generates_code, lookup_backend
 from tinycompile.base.logs import warn_once
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.bytecode import SUPPORTED, VERSION
 from tinycompile.capture.marks import Switch, is_disabled, mark_of
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.trampoline import drive
+from tinycompile.eager import example_gradients
 from tinycompile.eager.batched import active
-from tinycompile.eager.transforms import Transform, transform_of
+from tinycompile.eager.transforms import Transform, compile_whole, transform_of
 from tinycompile.entries import CacheEntry, OwnedEntry
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
@@ -44,6 +46,10 @@ class CompiledFunction(FirstPiece):
         super().__init__(fn, options)
         self.batched: dict[Any, CompiledFunction] = {}
         """Under ``vmap``: the function over all examples at once, by what is batched."""
+        self.backwards: dict[example_gradients.Way, CompiledFunction] = {}
+        """Under ``vmap``, where each example has a gradient: the function of one example that gives it."""
+        self.transformed: dict[Any, CompiledFunction] = {}
+        """``grad(f)`` and the like, by what was called."""
         _live.add(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +80,34 @@ class CompiledFunction(FirstPiece):
         return self.redo(entry, failure, args, kwargs)
 
     def _under_vmap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return batched_calls.spread(self.original, self.batched, lambda fn: CompiledFunction(fn, self.options), args, kwargs)
+        call = self._spread(args, kwargs)
+        if call is None:
+            return NotImplemented
+        given = (*args, *kwargs.values())
+        if not example_gradients.follows(given, call.level):
+            return call.run()
+        result = batched_gradients.record(call, self._way_back, given, tuple(kwargs))
+        return self.original(*args, **kwargs) if result is NotImplemented else result
+
+    def _spread(self, args: Sequence[Any], kwargs: dict[str, Any]) -> batched_calls.Spread | None:
+        return batched_calls.spread(self.original, self.batched, self._twin, args, kwargs)
+
+    def _twin(self, fn: Callable[..., Any]) -> CompiledFunction:
+        return CompiledFunction(fn, self.options)
+
+    def _way_back(self, way: example_gradients.Way) -> CompiledFunction:
+        found = self.backwards.get(way)
+        if found is None:
+            made = example_gradients.pull_back(self.original, way)
+            found = self.backwards[way] = CompiledFunction(made, replace(self.options, fullgraph=False))
+        return found
+
+    def only_computes(self, args: Sequence[Any]) -> bool:
+        """Whether a call is one graph that neither draws random numbers nor changes anything; it is compiled if need be."""
+        if active.levels and (call := self._spread(args, {})) is not None:
+            return call.only_computes()
+        entry = self.find(tuple(args), {})
+        return entry.stop is None and entry.compiled is not None and entry.captured.only_computes
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -317,6 +350,24 @@ def _transformed(made: Transform) -> Callable[..., Any]:
 
     call.__name__, call.__doc__ = getattr(fn, "__name__", transform.__name__), fn.__doc__
     return call
+
+
+def _whole(chain: Sequence[Transform], fn: Any) -> CompiledFunction | None:
+    """``grad(f)`` and the like of a compiled ``f``: one graph of all, forward and backward, is better than two."""
+    if not isinstance(fn, CompiledFunction) or not generates_code(fn.options.backend):
+        return None
+    key = tuple((transform, repr(options)) for transform, _, options in chain)
+    found = fn.transformed.get(key)
+    if found is None:
+        made: Any = fn.original
+        for transform, _, options in reversed(chain[1:]):
+            made = transform(made, **options)
+        outermost = Transform(chain[0].made_by, made, chain[0].options)
+        found = fn.transformed[key] = CompiledFunction(_transformed(outermost), replace(fn.options, fullgraph=False))
+    return found
+
+
+compile_whole.append(_whole)
 
 
 def _in_python(fn: types.BuiltinFunctionType) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.guard_code import CompiledGuards, no_guards
 from tinycompile.capture.resume import Place
-from tinycompile.ir.effects import EditedValue
+from tinycompile.ir.effects import EditedValue, is_random, written
 from tinycompile.ir.graph import Graph
 
 _VARYING = (int, float, complex, str, bytes)
@@ -96,7 +96,8 @@ class Captured:
     whether each input's data starts at a multiple of 16 bytes (guarded). ``overwritten``: the inputs that the rebuilt function
     writes to behind the graph. ``edits``: values of the graph that were in memory which was written to later. ``calls_graph``:
     whether the rebuilt function needs it. ``redo_on_error``: an error of the graph may be one that the program catches.
-    ``identities``: arguments guarded to be these very objects. ``owner``: the module with which the code should die."""
+    ``identities``: arguments guarded to be these very objects. ``owner``: the module with which the code should die.
+    ``changes_outside``: whether the rebuilt function changes objects or modes."""
 
     graph: Graph | None
     python: str
@@ -116,6 +117,7 @@ class Captured:
     redo_on_error: bool
     identities: Mapping[str, Any]
     owner: torch.nn.Module | None
+    changes_outside: bool
     _bind: Callable[[Any], FunctionType] = field(repr=False)
     _compile_guards: Callable[[Collection[int] | None], CompiledGuards] = field(repr=False)
     _forget: Callable[[], None] = field(repr=False)
@@ -181,6 +183,13 @@ class Captured:
         return kept
 
     @property
+    def only_computes(self) -> bool:
+        """Whether there is nothing to it but the graph's results, which are the same each time."""
+        if self.graph is None or self.changes_outside:
+            return False
+        return not any(written(n) or is_random(n) for n in self.graph.nodes)
+
+    @property
     def user_exception(self) -> bool:
         """Whether the function itself raised during capture, and the whole frame must run eagerly for that."""
         return self.graph is None and any(b.id == "user-exception" for b in self.breaks)
@@ -212,6 +221,7 @@ def uncaptured(code: CodeType, reason: Break) -> Captured:
         redo_on_error=False,
         identities={},
         owner=None,
+        changes_outside=False,
         _bind=_released,
         _compile_guards=lambda relied_on: no_guards(),
         _forget=_released,

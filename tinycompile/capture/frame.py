@@ -273,6 +273,7 @@ def _finish(attempt: _Attempt) -> Captured:
         redo_on_error=tr.op_in_try,
         identities={name: held.value for name, held in tr.guards.identities.items()},
         owner=_owner(tr),
+        changes_outside=bool(attempt.rebuilder.commits),
         _bind=bind,
         _compile_guards=guards,
         _forget=tr.forget,

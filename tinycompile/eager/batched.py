@@ -143,7 +143,9 @@ class BatchedTensor(Tensor):
             raise RuntimeError(f"vmap: {name} writes in place and has no batching rule")
         if name in RANDOM:
             return _drawn(fn, args, kwargs)
-        return call_each(lambda args, kwargs: fn(*args, **kwargs), name, args, kwargs)
+        if cls.tape.follows(args, kwargs):
+            return gradients_of_each[0](fn, args, kwargs)
+        return call_each(lambda args, kwargs: Tensor._extern(fn, args, kwargs), name, args, kwargs)
 
     @classmethod
     def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -211,6 +213,10 @@ def _example(tensor: Any, level: int, i: int) -> Any:
 
 EXTERN_RULES: dict[Any, Callable[..., Any]] = {}
 """What functions of torch's without a record do under vmap."""
+
+gradients_of_each: list[Callable[..., Any]] = []
+"""``gradients_of_each[0](fn, args, kwargs)``: such a function on the tape; set by ``example_gradients.py``, which stands above
+this file."""
 
 write_item: list[Callable[[Any, Any, Any], None]] = []
 """``write_item[0](target, index, value)``; set by ``batched_indexing.py``, which stands above this file."""

@@ -17,7 +17,7 @@ from tinycompile.eager.batched import BatchedTensor, active, mapped
 from tinycompile.eager.recording import edge_of
 from tinycompile.eager.tape import AccumulateGrad, Node
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory
-from tinycompile.eager.transforms import made_by
+from tinycompile.eager.transforms import made_by, whole
 from tinycompile.eager.vmap import vmap
 from tinycompile.ops.calls import ops
 
@@ -30,6 +30,8 @@ def grad(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bo
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if (compiled := whole(grad, fn, argnums=argnums, has_aux=has_aux)) is not None:
+            return mapped(compiled(*args, **kwargs), _ours)
         found, value = grad_and_value(fn, argnums, has_aux)(*args, **kwargs)
         return (found, value[1]) if has_aux else found
 
@@ -43,6 +45,8 @@ def grad_and_value(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, h
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if (compiled := whole(grad_and_value, fn, argnums=argnums, has_aux=has_aux)) is not None:
+            return mapped(compiled(*args, **kwargs), _ours)
         with torch.enable_grad():
             given, leaves = _with_leaves(args, argnums)
             result = fn(*given, **kwargs)
@@ -90,6 +94,9 @@ def jacrev(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def wrapped(*args: Any) -> Any:
+        if (compiled := whole(jacrev, fn, argnums=argnums)) is not None:
+            return mapped(compiled(*args), _ours)
+
         def of_one(x: Any) -> Any:
             return fn(*args[:argnums], x, *args[argnums + 1 :])
 
@@ -153,6 +160,10 @@ def _is_differentiable_again(output: Any, leaves: Sequence[Tensor]) -> bool:
         seen.update(new)
         stack += new
     return False
+
+
+def _ours(tensor: Any) -> Any:
+    return from_torch(tensor) if isinstance(tensor, torch.Tensor) else tensor
 
 
 def _off_the_tape(tensor: Any) -> Any:

@@ -16,7 +16,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import named_results
-from tinycompile.eager.batched import call_each, level_of, lifted
+from tinycompile.eager.batched import call_each, gradients_of_each, level_of, lifted
 from tinycompile.eager.engine import TorchTape
 from tinycompile.eager.saved import FREED, OpNode, Reads, metadata, node_name, reads_of
 from tinycompile.eager.shortcut import Known, on_tape, sibling
@@ -217,6 +217,8 @@ def _torch_tensors(value: Any) -> list[torch.Tensor]:
 
 def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str = "") -> Any:
     """Call a torch function on stand-ins that require grad; its results are on our tape where torch says they require grad."""
+    if level_of((*args, *kwargs.values())):
+        return gradients_of_each[0](fn, args, kwargs)
     edges: list[Edge | None] = []
     stand_ins: list[torch.Tensor | None] = []
     originals: list[tuple[Any, Any]] = []
