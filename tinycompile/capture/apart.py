@@ -9,6 +9,7 @@ import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from tinycompile.base.shapes import reach
@@ -100,3 +101,10 @@ class Apart:
         """Whether no held tensor that is written begins before its end and ends behind its start."""
         before = bisect.bisect_left(self._starts, p.end)
         return before == 0 or self._ends[before - 1] <= p.start
+
+
+def apart_from_arrays(tensors: Sequence[torch.Tensor], arrays: Sequence[np.ndarray]) -> bool:
+    """Whether tensors lie outside the memory, from its first byte to its last, that numpy arrays show."""
+    places = [place(0, t, written=True) for t in tensors if t.device.type == "cpu"]
+    bounds = [np.lib.array_utils.byte_bounds(a) for a in arrays]
+    return all(p.end <= low or high <= p.start for p in places for low, high in bounds)

@@ -9,6 +9,7 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from tinycompile.base.errors import InternalError
@@ -16,6 +17,7 @@ from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.guard_code import CompiledGuards, no_guards
 from tinycompile.capture.resume import Place
+from tinycompile.capture.sources import strides_of
 from tinycompile.ir.effects import EditedValue, is_random, written
 from tinycompile.ir.graph import Graph
 
@@ -53,6 +55,13 @@ class CaptureOptions:
             } - static
         return chosen
 
+    def symbolic_strides(self, text: str, t: torch.Tensor) -> set[int]:
+        """Dims of the tensor at ``text`` whose stride is to be symbolic, where it does not follow from the sizes."""
+        if self.dynamic is not None:
+            return set(range(t.ndim)) if self.dynamic else set()
+        seen = self._earlier_shapes(strides_of(text), t.ndim)
+        return {d for strides in seen for d in range(t.ndim) if strides[d] != t.stride(d)}
+
     def _earlier_shapes(self, text: str, rank: int) -> list[tuple[int, ...]]:
         found = [e.shapes_seen.get(text) for e in self.earlier]
         return [s for s in found if s is not None and len(s) == rank]
@@ -78,7 +87,7 @@ class CaptureOptions:
 
     def unstable(self, text: str, value: Any) -> bool:
         """Whether the number or text at ``text`` had other values before, and no symbol can stand for it."""
-        if type(value) not in _VARYING:
+        if type(value) not in _VARYING and not isinstance(value, np.generic):
             return False
         if self.dynamic is not False and (type(value) is float or (type(value) is int and value not in (0, 1))):
             return False
@@ -96,7 +105,7 @@ class Captured:
     whether each input's data starts at a multiple of 16 bytes (guarded). ``overwritten``: the inputs that the rebuilt function
     writes to behind the graph. ``edits``: values of the graph that were in memory which was written to later. ``calls_graph``:
     whether the rebuilt function needs it. ``redo_on_error``: an error of the graph may be one that the program catches.
-    ``identities``: arguments guarded to be these very objects. ``owner``: the module with which the code should die.
+    ``shapes_seen``: sizes and strides of tensors, by expression. ``identities``: arguments guarded to be these very objects. ``owner``: the module with which the code should die.
     ``changes_outside``: whether the rebuilt function changes objects or modes."""
 
     graph: Graph | None
@@ -194,10 +203,15 @@ class Captured:
         """Whether the function itself raised during capture, and the whole frame must run eagerly for that."""
         return self.graph is None and any(b.id == "user-exception" for b in self.breaks)
 
-    @cached_property
+    @property
     def bytecode(self) -> str:
         """CPython's listing of the function."""
-        return dis.Bytecode(self.code).dis()
+        return listing(self.code)
+
+
+def listing(code: CodeType) -> str:
+    """CPython's listing of a function: it takes longer than many a capture."""
+    return dis.Bytecode(code).dis()
 
 
 def uncaptured(code: CodeType, reason: Break) -> Captured:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
-from tinycompile.capture.apart import Apart, clash, place
+from tinycompile.capture.apart import Apart, apart_from_arrays, clash, place
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.gradients import Gradients
-from tinycompile.capture.sources import Attr, Computed, Held, Item, Source
+from tinycompile.capture.sources import Attr, Computed, Held, Item, Source, is_name
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import is_pythons_own
 from tinycompile.capture.values.function import Cell
@@ -197,8 +197,11 @@ class Effects:
     def _replay_object(self, rebuilder: Rebuilder, name: str, value: ObjectValue) -> list[str]:
         """Attributes as they are at the end. What the program's own ``__setattr__`` did has been followed: it is not called."""
         own = is_pythons_own(type(value.obj), "__setattr__") and is_pythons_own(type(value.obj), "__delattr__")
-        if own or isinstance(value, ModuleValue):
+        if (own or isinstance(value, ModuleValue)) and all(map(is_name, value.shadow)):
             assign, delete = "{name}.{at} = {to}", "del {name}.{at}"
+        elif own or isinstance(value, ModuleValue):
+            assign = rebuilder.held(setattr, "setattr") + "({name}, {at!r}, {to})"
+            delete = rebuilder.held(delattr, "delattr") + "({name}, {at!r})"
         else:
             base = rebuilder.held(object, "object")
             assign, delete = base + ".__setattr__({name}, {at!r}, {to})", base + ".__delattr__({name}, {at!r})"
@@ -251,11 +254,24 @@ class Effects:
         """What was changed is no other object that was read, and what was written shares no memory with another input."""
         if self._written:
             self._guard_separate(tr)
+            self._guard_arrays(tr)
         for value, _ in self._changed.values():
             for other in tr.objects_seen():
                 known = isinstance(value.source, Held) and isinstance(other.source, Held)
                 if other is not value and not known and other.source is not None:
                     _guard_two(tr, value, other)
+
+    def _guard_arrays(self, tr: Tracer) -> None:
+        """Of numpy arrays that were read none shares memory with what is written."""
+        arrays, written = list(tr.arrays.outside.values()), [w.target for w in self._written.values()]
+        if not arrays:
+            return
+        if not apart_from_arrays([t.obj for t in written], [a.layout for a in arrays]):
+            what = f"{written[0].describe()} is written, and shares memory with {arrays[0].describe()}"
+            raise NotRebuildable(written[0], what, "input-mutation")
+        guard = tr.guards.hold(apart_from_arrays, "apart_from_arrays").name
+        texts = [", ".join(v.source.text for v in values if v.source is not None) for values in (written, arrays)]
+        tr.guards.check(f"{guard}(({texts[0]},), ({texts[1]},))", "what is written is in no array that was read")
 
     def _guard_separate(self, tr: Tracer) -> None:
         written = {w.target.source: w.target for w in self._written.values()}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tinycompile.base import shapes
-from tinycompile.capture import torch_calls
+from tinycompile.capture import array_tensors, torch_calls, writes
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
@@ -42,7 +44,24 @@ def _view(tr: Tracer, t: TensorValue, at: Any) -> Value:
 
 def _parts(tr: Tracer, t: TensorValue, key: Value) -> list[Any]:
     items = key.values(tr) if isinstance(key, TupleValue) else [key]
-    return [_part(tr, t, v) for v in items]
+    parts: list[Any] = []
+    for v in items:
+        parts += _array_parts(tr, t, v, parts) if isinstance(v, ArrayValue) else [_part(tr, t, v)]
+    return parts
+
+
+def _array_parts(tr: Tracer, t: TensorValue, array: ArrayValue, before: Sequence[Any]) -> list[Any]:
+    """A numpy array as an index: for one of booleans, whose contents are known, where it is True in each of its dims."""
+    kind, there = array.layout.dtype, [Const(t.meta.device.torch()), Const(torch.int64)]
+    if kind.kind == "b":
+        dims = t.meta.shape[len(before) : len(before) + array.layout.ndim]
+        if not dims or any(p is None or p is Ellipsis for p in before) or tuple(dims) != array.layout.shape:
+            raise GraphBreak("unsupported-argument", f"{array.describe()} as a mask here")
+        found = np.nonzero(array.contents(tr))
+        return [array_tensors.constant(tr, at).call_method(tr, "to", there, {}).argument(tr) for at in found]
+    if not np.issubdtype(kind, np.signedinteger):
+        raise GraphBreak("unsupported-argument", f"{array.describe()} as an index")
+    return [array_tensors.copied(tr, array).call_method(tr, "to", there, {}).argument(tr)]
 
 
 def _part(tr: Tracer, t: TensorValue, key: Value) -> Any:
@@ -140,7 +159,8 @@ def _put_into(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value) ->
     view = t if whole and len(parts) <= max(t.meta.rank, 1) else _view(tr, t, tuple(parts))
     assert isinstance(view, TensorValue)
     if isinstance(value, TensorValue) and tr.is_same_place(view, value):
-        return  # ``x[0] += y`` assigns the view that was written to itself
+        writes.write_itself(tr, view)  # ``x[0] += y`` assigns the view that was written to itself
+        return
 
     def compute() -> Value:
         source = _fit(tr, _cast(tr, _tensor_of(tr, value, t), t), view)

@@ -13,7 +13,8 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture import scalars
 from tinycompile.capture.guards import GuardSet
-from tinycompile.capture.sources import Held, Source
+from tinycompile.capture.sources import Held, Source, StrideOf, strides_of
+from tinycompile.capture.values.array import Arrays
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager.fake import FakeTensor
@@ -52,7 +53,10 @@ class Inputs:
         self._by_object: dict[int, TensorValue] = {}
         self.constants_seen: dict[str, Any] = {}  # by source text
         self.shapes_seen: dict[str, tuple[int, ...]] = {}
+        self.strides: set[str] = set()  # symbols that are strides
         self._symbols = 0
+        self.arrays = Arrays()
+        self._keys: list[Value] = []  # objects from outside that are keys, by identity
 
     def add_tensor(self, source: Source, obj: Any, meta: TensorMeta, aligned: bool) -> TensorValue:
         """A new tensor input of the graph."""
@@ -60,10 +64,22 @@ class Inputs:
         fake = self.builder.placeholder(source.label, meta)
         self.inputs.append(Input(source, obj, aligned, ours))
         self.shapes_seen[source.text] = tuple(obj.shape)
+        self.shapes_seen[strides_of(source.text)] = tuple(obj.stride())
         made = TensorValue(fake, type(obj), obj.requires_grad, obj=obj, source=source)
         self.given[id(made)] = made, fake
         self._by_object.setdefault(id(obj), made)
         return made
+
+    def keyed(self, value: Value) -> Value:
+        """What stands for an object as a key: one Value, also where two ways lead to the object."""
+        if value.source is None or any(value is other for other in self._keys):
+            return value
+        for other in self._keys:
+            both_held = isinstance(value.source, Held) and isinstance(other.source, Held)
+            if type(value) is type(other) and not both_held and value.same_object(self, other):  # type: ignore[arg-type]
+                return other
+        self._keys.append(value)
+        return value
 
     def known(self, obj: Any) -> Value | None:
         """The Value of an object from outside that may change; None where it was not looked at."""
@@ -105,6 +121,17 @@ class Inputs:
         """Which dims of an input are symbolic: marked, asked for, or seen to change. 0 and 1 never are."""
         chosen = self.options.symbolic_dims(text, t)
         return {d for d in chosen if t.shape[d] >= 2}
+
+    def new_stride(self, source: Source, dim: int, value: int) -> Dim:
+        """A fresh symbol for a stride, which is a numeric input."""
+        made = self.new_size(value)
+        self.add_number(StrideOf(source, dim), str(made), value)
+        self.strides.add(str(made))
+        return made
+
+    def dynamic_strides(self, text: str, t: torch.Tensor) -> set[int]:
+        """Which strides of an input are symbolic, if they are not made of sizes: those seen to change. 0 and 1 never are."""
+        return {d for d in self.options.symbolic_strides(text, t) if t.stride(d) in scalars.SIZES}
 
     def is_dynamic_int(self, text: str, value: int) -> bool:
         """Whether an integer argument is symbolic: it was seen to change."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.values import scalar, symbolic
+from tinycompile.capture.values import array, scalar, symbolic
 from tinycompile.capture.values.base import MethodOf, Value
-from tinycompile.capture.values.constant import Const, boolean, natively
+from tinycompile.capture.values.classes import class_lookup
+from tinycompile.capture.values.constant import NUMPY_SCALARS, Const, boolean, natively
 from tinycompile.capture.values.container import contents_of
 from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.mapping import DictValue, DictView
@@ -22,7 +23,7 @@ from tinycompile.capture.values.opaque import Opaque
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
-from tinycompile.capture.values.sets import SET_OPERATORS, SetValue
+from tinycompile.capture.values.sets import SET_OPERATORS, SetValue, as_python
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 
@@ -42,6 +43,7 @@ _METHODS = {
     "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul", "&": "and",
     "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
 }  # fmt: skip
+_UNARY_METHODS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 _COMPARE_METHODS = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
 _MIRRORED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 
@@ -55,6 +57,8 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     if left is not a or right is not b:
         result = binary(tr, symbol + "=" * inplace, left, right)
         return a if inplace and result is left else result
+    if array.concerns(a, b):
+        return array.binary(tr, getattr(operator, f"__i{name}__") if inplace else BINARY[symbol], a, b, inplace)
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         return _tensor_binary(tr, symbol, a, b, inplace)
     if inplace and isinstance(a, (ListValue, DictValue, SetValue)):
@@ -88,6 +92,11 @@ def _class_name(tr: Tracer, value: Value) -> str:
 
 
 def _tensor_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -> Value:
+    name = _METHODS[symbol]
+    tries = [(a, f"__i{name}__", b)] if inplace else []
+    made = _by_program(tr, [*tries, (a, f"__{name}__", b), (b, f"__r{name}__", a)])
+    if made is not None:
+        return made
     if isinstance(a, ObjectValue) and not isinstance(b, ObjectValue):
         made = _object_binary(tr, symbol, a, b, inplace)
         if made is not None:
@@ -98,6 +107,18 @@ def _tensor_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -
     if not inplace or not isinstance(a, TensorValue) or symbol == "@":
         return torch_calls.call_torch(tr, BINARY[symbol], [a, b], {})
     return torch_calls.call_method(tr, a, f"__i{_METHODS[symbol]}__", [b], {})
+
+
+def _by_program(tr: Tracer, tries: Sequence[tuple[Value, str, Value]]) -> Value | None:
+    """What special methods of tensors give that the program replaced; None where torch's own answers first."""
+    for receiver, name, other in tries:
+        method = receiver.replaced(tr, name) if isinstance(receiver, TensorValue) else None
+        made = _answer(tr, method, other)
+        if made is not None:
+            return made
+        if isinstance(receiver, TensorValue) and method is None:
+            return None
+    return None
 
 
 def _inplace_container(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
@@ -112,7 +133,10 @@ def _inplace_container(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | N
         a.update(tr, b)
         return a
     if isinstance(a, SetValue) and a.cls is set and symbol in SET_OPERATORS and _is_set(b):
-        a.replace(tr, a.combined(tr, SET_OPERATORS[symbol], b))
+        if symbol == "|":
+            a.take_over(tr, b)
+        else:
+            a.updated(tr, SET_OPERATORS[symbol], [b])
         return a
     return None
 
@@ -125,8 +149,8 @@ def _set_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
     """Sets, and views of dicts as sets."""
     if symbol not in SET_OPERATORS or not (_is_set(a) and _is_set(b)):
         return None
-    left = a if isinstance(a, SetValue) else SetValue(tr, list(a.iterate(tr)))
-    return left.made(tr, left.combined(tr, SET_OPERATORS[symbol], b))
+    left = a if isinstance(a, SetValue) else SetValue(tr, list(a.iterate(tr)), real=as_python(tr, a))
+    return left.operated(tr, symbol, b)
 
 
 def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
@@ -156,17 +180,27 @@ def _sequence_like(seq: SequenceValue, items: list[Value], is_size: bool) -> Val
 
 def _object_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -> Value | None:
     name = _METHODS[symbol]
+    if inplace and isinstance(a, ObjectValue):
+        made = _answer(tr, a.special(tr, f"__i{name}__"), b)
+        if made is not None:
+            return made
     tries = [(a, f"__{name}__", b), (b, f"__r{name}__", a)]
-    if inplace:
-        tries.insert(0, (a, f"__i{name}__", b))
+    mine, theirs = a.python_type(tr), b.python_type(tr)
+    if mine is theirs:
+        tries.pop()  # what refuses its own kind is not asked again
+    elif issubclass(theirs, mine) and class_lookup(theirs, f"__r{name}__") != class_lookup(mine, f"__r{name}__"):
+        tries.reverse()
     for receiver, method, other in tries:
-        if isinstance(receiver, ObjectValue):
-            found = receiver.special(tr, method)
-            if found is not None:
-                result = found.call(tr, [other], {})
-                if not (isinstance(result, Const) and result.value is NotImplemented):
-                    return result
+        made = _answer(tr, receiver.special(tr, method), other) if isinstance(receiver, ObjectValue) else None
+        if made is not None:
+            return made
     return None
+
+
+def _answer(tr: Tracer, method: Value | None, other: Value) -> Value | None:
+    """What a special method gives; None where there is none or it gives NotImplemented."""
+    result = None if method is None else method.call(tr, [other], {})
+    return None if isinstance(result, Const) and result.value is NotImplemented else result
 
 
 def _folded(tr: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
@@ -176,7 +210,12 @@ def _folded(tr: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
 
 def unary(tr: Tracer, symbol: str, a: Value) -> Value:
     """``-a``, ``+a`` or ``~a``."""
+    if array.concerns(a):
+        return array.call(tr, UNARY[symbol], [a], {})
     if isinstance(a, TensorValue):
+        method = a.replaced(tr, _UNARY_METHODS[symbol])
+        if method is not None:
+            return method.call(tr, [], {})
         return a if symbol == "+" else torch_calls.call_torch(tr, UNARY[symbol], [a], {})  # +t is t itself
     number = scalar.unary(tr, symbol, a)
     if number is not None:
@@ -186,7 +225,7 @@ def unary(tr: Tracer, symbol: str, a: Value) -> Value:
         assert made is not None
         return made
     if isinstance(a, ObjectValue):
-        method = a.special(tr, {"-": "__neg__", "+": "__pos__", "~": "__invert__"}[symbol])
+        method = a.special(tr, _UNARY_METHODS[symbol])
         if method is not None:
             return method.call(tr, [], {})
         raise TypeError(f"bad operand type for unary {symbol}: {_class_name(tr, a)!r}")
@@ -199,6 +238,8 @@ def unary(tr: Tracer, symbol: str, a: Value) -> Value:
 def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     """``a symbol b``."""
     a, b = _contents(a, b, (_COMPARE_METHODS[symbol],), (_COMPARE_METHODS[_MIRRORED[symbol]],))
+    if array.concerns(a, b):
+        return array.call(tr, COMPARE[symbol], [a, b], {})
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         return _tensor_compare(tr, symbol, a, b)
     decided = symbolic.compare(symbol, a, b)
@@ -206,8 +247,11 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
         decided = scalar.compare(tr, symbol, a, b)
     if decided is not None:
         return boolean(decided)
+    made = _object_compare(tr, symbol, a, b)
+    if made is not None:
+        return made
     if symbol in ("==", "!="):
-        return boolean(equal(tr, a, b) == (symbol == "=="))
+        return boolean(_same_value(tr, a, b) == (symbol == "=="))
     if _is_set(a) and _is_set(b):
         left = a if isinstance(a, SetValue) else SetValue(tr, list(a.iterate(tr)))
         return boolean(left.compared(tr, symbol, b))
@@ -218,18 +262,26 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
         and not (a.is_constant and b.is_constant)
     ):
         return boolean(_lexicographic(tr, symbol, a, b))
-    made = _object_compare(tr, symbol, a, b)
-    if made is None and (isinstance(a, ObjectValue) or isinstance(b, ObjectValue)):
+    if isinstance(a, ObjectValue) or isinstance(b, ObjectValue):
         names = f"{_class_name(tr, a)!r} and {_class_name(tr, b)!r}"
         raise TypeError(f"{symbol!r} not supported between instances of {names}")
-    return _folded(tr, COMPARE[symbol], a, b) if made is None else made
+    return _folded(tr, COMPARE[symbol], a, b)
 
 
 def _tensor_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
+    made = _by_program(tr, [(a, _COMPARE_METHODS[symbol], b), (b, _COMPARE_METHODS[_MIRRORED[symbol]], a)])
+    if made is not None:
+        return made
     other = b if isinstance(a, TensorValue) else a
     comparable = isinstance(other, (TensorValue, SymInt, ScalarValue)) or (
-        isinstance(other, Const) and isinstance(other.value, (int, float, complex))
+        isinstance(other, Const) and isinstance(other.value, (int, float, complex, *NUMPY_SCALARS))
     )
+    if isinstance(other, ObjectValue):
+        made = None if class_lookup(type(other.obj), "__torch_function__") else _object_compare(tr, symbol, a, b)
+        if made is not None:
+            return made
+        if symbol not in ("==", "!=") or class_lookup(type(other.obj), "__torch_function__"):
+            raise GraphBreak("unsupported-value", f"a comparison of a tensor with {other.describe()}")
     if not comparable and symbol in ("==", "!="):  # torch answers NotImplemented, so Python compares identities
         return boolean(symbol == "!=")
     if not isinstance(a, TensorValue):  # torch has no comparison with a number first: Python asks the tensor
@@ -238,13 +290,27 @@ def _tensor_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
 
 
 def _object_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
-    for receiver, sign, other in ((a, symbol, b), (b, _MIRRORED[symbol], a)):
-        if isinstance(receiver, ObjectValue):
-            method = receiver.special(tr, _COMPARE_METHODS[sign]) if _defines(receiver, _COMPARE_METHODS[sign]) else None
-            result = None if method is None else method.call(tr, [other], {})
-            if result is not None and not (isinstance(result, Const) and result.value is NotImplemented):
-                return result
+    """What the program's special methods say; None where neither operand has an answer."""
+    if not isinstance(a, ObjectValue) and not isinstance(b, ObjectValue):
+        return None
+    tries = [(a, symbol, b), (b, _MIRRORED[symbol], a)]
+    mine, theirs = a.python_type(tr), b.python_type(tr)
+    if mine is not theirs and issubclass(theirs, mine):
+        tries.reverse()
+    for receiver, sign, other in tries:
+        made = _asked(tr, receiver, sign, other) if isinstance(receiver, ObjectValue) else None
+        if made is not None:
+            return made
     return None
+
+
+def _asked(tr: Tracer, receiver: ObjectValue, symbol: str, other: Value) -> Value | None:
+    if _defines(receiver, _COMPARE_METHODS[symbol]):
+        return _answer(tr, receiver.special(tr, _COMPARE_METHODS[symbol]), other)
+    if symbol != "!=" or not _defines(receiver, "__eq__"):
+        return None
+    made = _answer(tr, receiver.special(tr, "__eq__"), other)  # as object.__ne__ has it
+    return None if made is None else boolean(not made.truth(tr))
 
 
 def _defines(value: ObjectValue, name: str) -> bool:
@@ -260,16 +326,11 @@ def _lexicographic(tr: Tracer, symbol: str, a: SequenceValue, b: SequenceValue) 
 
 def equal(tr: Tracer, a: Value, b: Value) -> bool:
     """``bool(a == b)``."""
-    if a is b and not isinstance(a, TensorValue):
-        return True
-    a, b = _contents(a, b, ("__eq__",), ("__eq__",))
-    if isinstance(a, TensorValue) or isinstance(b, TensorValue):
-        return _tensor_compare(tr, "==", a, b).truth(tr)
-    decided = symbolic.compare("==", a, b)
-    if decided is None:
-        decided = scalar.compare(tr, "==", a, b)
-    if decided is not None:
-        return decided
+    return compare(tr, "==", a, b).truth(tr)
+
+
+def _same_value(tr: Tracer, a: Value, b: Value) -> bool:
+    """``a == b`` where no class of the program's, nor torch or numpy, decides."""
     if isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
         return (
             a.family is b.family
@@ -285,9 +346,6 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
     if _is_set(a) and _is_set(b):
         left = a if isinstance(a, SetValue) else SetValue(tr, list(a.iterate(tr)))
         return left.compared(tr, "==", b)
-    made = _object_compare(tr, "==", a, b)
-    if made is not None:
-        return made.truth(tr)
     if a.is_constant and b.is_constant:
         return bool(a.constant(tr) == b.constant(tr))
     for v in (a, b):

@@ -16,6 +16,7 @@ from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.types import SuperValue
+from tinycompile.capture.values.array import ArrayValue, address, owner, shown_in
 from tinycompile.capture.values.autocast import AutocastMode, rebuilt_autocast
 from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.callable import Getter
@@ -49,7 +50,7 @@ def function(r: Rebuilder, value: FunctionValue) -> str:
         pairs = ", ".join(f"{k!r}: {r.expr(v)}" for k, v in value.kwdefaults.items())
         r.statements.append(f"{name}.__kwdefaults__ = {{{pairs}}}")
     for at, v in value.attributes.items():
-        r.statements.append(f"{name}.{at} = {r.expr(v)}")
+        r.statements.append(f"{r.held(setattr, 'setattr')}({name}, {at!r}, {r.expr(v)})")
     if value.annotations is not None:
         r.statements.append(f"{name}.__annotations__ = {annotations_of(r, value.annotations)}")
     return name
@@ -168,6 +169,36 @@ def container(r: Rebuilder, value: NewContainer) -> str:
             method = "update" if isinstance(base, SetValue) else "extend"
             r.statements.append(f"{kind}.{method}({name}, {r.tuple_([r.expr(v) for v in items])})")
     _set_attributes(r, name, type(value.obj), value.shadow)
+    return name
+
+
+def array(r: Rebuilder, value: ArrayValue) -> str:
+    """One that the function made: a copy of what it holds at the end, or a view in the memory of another array or a tensor."""
+    tr, found = r.tr, value.contents(r.tr)
+    root, name = owner(found), r.tr.guards.names.take("array")
+    shared, outside = tr.arrays.tensors.get(id(root)), tr.arrays.outside.get(id(root))
+    whole = root.flags.c_contiguous or root.flags.f_contiguous
+    if not whole or (outside is not None and outside.layout.strides != root.strides):
+        raise NotRebuildable(value, f"{value.describe()} with gaps in its memory")
+    if shared is not None:
+        if shared[1].nbytes != root.nbytes:
+            raise NotRebuildable(value, f"{value.describe()}, of whose memory a tensor has a part")
+        memory = f"{r.expr(shared[0])}.detach().numpy()"
+    elif outside is not None:
+        memory = r.expr(outside)
+    elif root is found:
+        memory = ""
+    else:
+        known = tr.arrays.values.setdefault(id(root), ArrayValue(root))
+        memory = r.expr(known)
+    if memory:
+        layout = r.held((found.shape, found.dtype, found.strides), "layout")
+        offset = address(found) - address(root)
+        text = f"{r.held(shown_in, 'shown_in')}({memory}, {layout}, {offset}, {found.flags.writeable})"
+    else:
+        text = f"{r.held(found, 'array')}.copy('K')"
+    r.names[id(value)] = name
+    r.statements.append(f"{name} = {text}")
     return name
 
 

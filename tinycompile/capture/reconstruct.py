@@ -19,9 +19,10 @@ from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.rules.types import SuperValue
-from tinycompile.capture.sources import Held, Local, Source
+from tinycompile.capture.sources import Asked, Held, Local, Source
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.autocast import AutocastMode, change_regions
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.callable import Getter
@@ -244,10 +245,7 @@ class Rebuilder:
     def _tensor(self, value: TensorValue) -> str:
         if value.is_input:
             assert value.source is not None
-            return self.reach(value.source)
-        name = self.names.get(id(value))
-        if name is not None:
-            return name
+            return self._made_here(value) if isinstance(value.source, Asked) else self.reach(value.source)
         by_torch = self.tr.effects.rewrites(value) or objects.refuses_writes(value)
         again = objects.view_again(self, value) if by_torch else None
         value.settle()
@@ -256,6 +254,12 @@ class Rebuilder:
             self.outputs.append(value)
         else:
             self.statements.append(f"{name} = {again}")
+        return name
+
+    def _made_here(self, value: TensorValue) -> str:
+        """A tensor on an array from outside: one object, however often it occurs."""
+        name = self.names[id(value)] = self.tr.guards.names.take("tensor")
+        self.statements.append(f"{name} = {value.source.text}")  # type: ignore[union-attr]
         return name
 
     def constant(self, obj: Any) -> str:
@@ -287,10 +291,13 @@ class Rebuilder:
         return f"{cls}({{{items}}})"
 
     def _set(self, value: SetValue) -> str:
+        if value.real is not None:  # in the order that it has
+            if value.cls is frozenset or list(value.real.copy()) == list(value.real):
+                return self.held(value.real, "set") + ("" if value.cls is frozenset else ".copy()")
+            if list(set(value.items)) != list(value.real):
+                raise NotRebuildable(value, f"{value.describe()}, for its order")
         items = ", ".join(self.expr(v) for v in value.items.values())
-        if value.cls is frozenset or not items:
-            return f"{self.held(value.cls, value.cls.__name__)}([{items}])"
-        return f"{{{items}}}"
+        return f"{self.held(value.cls, value.cls.__name__)}([{items}])"
 
     def _slice(self, value: SliceValue) -> str:
         return f"{self.held(slice, 'slice')}({', '.join(self.expr(p) for p in value.parts)})"
@@ -385,6 +392,7 @@ _REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
     AutocastMode: objects.autocast,
     MappedFunction: objects.mapped,
     FunctionOf: objects.function_of,
+    ArrayValue: objects.array,
     NullContext: objects.null_context,
     UnderGradMode: objects.under_grad_mode,
     Getter: objects.getter,

@@ -6,9 +6,15 @@ itself keeps (a globals dict, a module, a closure cell) and whose identity needs
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+
+def is_name(text: str) -> bool:
+    """Whether an attribute can be written behind a dot."""
+    return text.isascii() and text.isidentifier() and not keyword.iskeyword(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class Attr(Source):
 
     @property
     def text(self) -> str:
-        return f"{self.of.text}.{self.name}"
+        return f"{self.of.text}.{self.name}" if is_name(self.name) else f"{self.of.text}.__getattribute__({self.name!r})"
 
     @property
     def label(self) -> str:
@@ -93,6 +99,26 @@ class Item(Source):
     @property
     def label(self) -> str:
         return f"{self.of.label}[{self.key!r}]"
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class StrideOf(Source):
+    """A stride of a tensor."""
+
+    of: Source
+    dim: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.of.text}.stride({self.dim})"
+
+    @property
+    def label(self) -> str:
+        return f"{self.of.label}.stride({self.dim})"
 
     @property
     def base(self) -> Source | None:
@@ -173,6 +199,11 @@ class Computed(Source):
     @property
     def text(self) -> str:
         return self.expression
+
+
+def strides_of(text: str) -> str:
+    """The expression for the strides of the tensor at ``text``."""
+    return f"{text}.stride()"
 
 
 def is_argument(source: Source) -> bool:

@@ -13,6 +13,7 @@ from tinycompile.capture.values.constant import Const, natively
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ def printable(tr: Tracer, value: Value) -> Any:
         return value.cls
     if isinstance(value, TensorValue):
         raise GraphBreak("data-dependent", f"{value.describe()} is made into a string")
+    if isinstance(value, SetValue):
+        members = [v.constant(tr) for v in value.iterate(tr)]
+        if list(value.constant(tr)) != members:
+            raise GraphBreak("unsupported-value", f"the text of {value.describe()}, for its order")
     return value.constant(tr)
 
 

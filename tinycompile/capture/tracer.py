@@ -27,14 +27,14 @@ from tinycompile.capture.sources import Attr, Source
 from tinycompile.capture.trust import is_trusted, original_of
 from tinycompile.capture.values import namespace
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
+from tinycompile.capture.values.carriers import CARRIERS
 from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.exception import ExceptionValue
-from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue, PartialValue
+from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
-from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.wrap_functions import from_callable
 from tinycompile.eager.autocast import region_state, set_region_state
@@ -58,10 +58,6 @@ class Failure:
     error: BaseException
     location: Location
     depth: int
-
-
-# Values that can't be carried over a break, or that can hold one.
-_CARRIERS = (IteratorValue, ExceptionValue, NewObject, PartialValue, FunctionValue, SequenceValue, DictValue)
 
 
 class Tracer(Inputs, Lookups):
@@ -108,9 +104,8 @@ class Tracer(Inputs, Lookups):
         self.shown.clear()
         for table_ in (self._by_source, self._by_id, self._owners, self._globals, self._exceptions, self.births):
             table_.clear()
-        for kept in (self.cells, self.functions, self.given, self._by_object, self.optimizers):
+        for kept in (self.cells, self.functions, self.given, self._by_object, self.optimizers, self.pinned, self.arrays):
             kept.clear()
-        self.pinned.clear()
         self.guards.tensors.clear()
         self.effects = Effects()
 
@@ -226,7 +221,7 @@ class Tracer(Inputs, Lookups):
             method = value.special(self, "__index__")
             value = value if method is None else method.call(self, [], {})
         plain = value.constant(self)
-        if not isinstance(plain, int):
+        if not hasattr(plain, "__index__"):
             raise TypeError(f"{where} indices must be integers or slices, not {type(plain).__name__}")
         return int(plain)
 
@@ -375,7 +370,7 @@ class Tracer(Inputs, Lookups):
 
     def note_birth(self, value: Any, count: int) -> None:
         """The outermost frame's instruction ``count`` left this on top of the stack."""
-        if isinstance(value, _CARRIERS):
+        if isinstance(value, CARRIERS):
             self.births.setdefault(id(value), (value, count))
 
     def stop_iteration(self, iterator: IteratorValue) -> ExceptionValue:

@@ -6,6 +6,7 @@ import functools
 from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
+import numpy as np
 import torch
 
 from tinycompile.ops.table import OpObject
@@ -19,6 +20,8 @@ BUILTIN_TYPES = (
     torch._ops.OpOverload,
     OpObject,
     functools._lru_cache_wrapper,
+    np.ufunc,
+    type(np.sum),  # numpy's functions that other libraries may take over
 )
 # Packages whose attributes are taken not to change.
 _TRUSTED = frozenset(

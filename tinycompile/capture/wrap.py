@@ -8,6 +8,7 @@ from collections import OrderedDict, defaultdict, deque
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tinycompile.base.device import Device
@@ -113,7 +114,7 @@ def has_identity(obj: Any) -> bool:
     )
 
 
-_CONTAINERS = (list, dict, set, OrderedDict, defaultdict, deque)
+_CONTAINERS = (list, dict, set, OrderedDict, defaultdict, deque, np.ndarray)
 _RULES: dict[type, Any] = {
     tuple: containers.tuple_,
     torch.Size: containers.tuple_,
@@ -133,6 +134,7 @@ _RULES: dict[type, Any] = {
     functools.partial: functions.passed_partial,
     MethodType: functions.bound_method,
     Device: data.our_device,
+    np.ndarray: data.array,
 }
 
 
@@ -151,7 +153,8 @@ def from_python(tr: Tracer, obj: Any) -> Value:
     if kind in (dict, OrderedDict):
         return DictValue(tr, [(from_python(tr, k), from_python(tr, v)) for k, v in obj.items()], kind)
     if kind in (set, frozenset):
-        return SetValue(tr, map(Const, obj), kind)
+        copy = obj.copy()  # (of a frozenset itself)
+        return SetValue(tr, map(Const, obj), kind, real=copy if list(copy) == list(obj) else None)
     if kind is slice:
         return SliceValue(from_python(tr, p) for p in (obj.start, obj.stop, obj.step))
     if isinstance(obj, HINTS):

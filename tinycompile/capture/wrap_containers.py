@@ -120,8 +120,9 @@ def set_(tr: Tracer, obj: Any, source: Source) -> Value:
 def _look_into_set(tr: Tracer, obj: Any, source: Source) -> dict[Any, Any]:
     if not all(is_constant_object(o) for o in obj):
         raise GraphBreak("unsupported-value", f"{source.label} is a set of objects")
-    copy = tr.guards.hold((frozenset if isinstance(obj, frozenset) else set)(obj), "members")
-    tr.guards.check(f"{source.text} == {copy.name}", f"{source.label} is a {type(obj).__name__}, {obj!r}")
+    copy = tr.guards.hold({member: type(member) for member in obj}, "members").name
+    same = f"{source.text} == {copy}.keys() and _list(_map({copy}.get, {source.text})) == _list(_map(_type, {source.text}))"
+    tr.guards.check(same, f"{source.label} is a {type(obj).__name__}, {obj!r}")
     return {member.key(tr): member for member in map(Const, obj)}
 
 

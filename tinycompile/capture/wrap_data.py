@@ -5,14 +5,17 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tinycompile.base.device import Device
+from tinycompile.base.expr import Expr
 from tinycompile.capture import scalars, signature
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import is_aligned
 from tinycompile.capture.pins import guard_one_object, guard_type, pin
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Local, Source
+from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import LITERALS, Const
 from tinycompile.capture.values.symbolic import SymInt
@@ -83,8 +86,8 @@ def tensor(tr: Tracer, obj: Any, source: Source) -> Value:
     if isinstance(source, Held) or (isinstance(source, HeldItem) and source.pinned):
         return _pinned_tensor(tr, obj, source)
     dynamic = tr.dynamic_dims(source.text, obj)
-    meta = signature.symbolic_meta(tr, obj, dynamic)
-    if dynamic:
+    meta = signature.symbolic_meta(tr, obj, dynamic, source, tr.dynamic_strides(source.text, obj))
+    if any(isinstance(d, Expr) for d in (*meta.shape, *meta.strides)):
         signature.guard_symbolic(tr, obj, meta, source)
     else:
         signature.guard_static(tr, obj, source)
@@ -100,3 +103,13 @@ def _pinned_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
         meta = signature.symbolic_meta(tr, obj, ())
         found = tr.pinned[id(obj)] = tr.add_tensor(held, obj, meta, is_aligned(obj))
     return found
+
+
+def array(tr: Tracer, obj: np.ndarray, source: Source) -> Value:
+    """A numpy array: its layout is guarded. What it holds may change, if nobody looks."""
+    if obj.dtype.hasobject:
+        raise GraphBreak("unsupported-value", f"{source.label} is a numpy array of objects")
+    dtype = tr.guards.hold(obj.dtype, "dtype_").name
+    layout = f"{{0}}.dtype == {dtype} and {{0}}.shape == {obj.shape} and {{0}}.strides == {obj.strides}"
+    writable = f"{{0}}.flags.writeable is {obj.flags.writeable}"
+    return ArrayValue(None, guard_type(tr, obj, source, f"{layout} and {writable}", f"{obj.dtype}{list(obj.shape)}"), obj)

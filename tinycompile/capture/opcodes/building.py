@@ -104,9 +104,7 @@ def set_add(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def set_update(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``{*a}``."""
     value = frame.stack.pop()
-    grown = _grown(tr, frame, ins)
-    for item in value.iterate(tr):
-        grown.add(tr, item)
+    _grown(tr, frame, ins).take_over(tr, value)
 
 
 def map_add(tr: Tracer, frame: Frame, ins: Instruction) -> None:

@@ -14,6 +14,7 @@ from tinycompile.capture.bytecode import VERSION
 from tinycompile.capture.rules.iterators import until
 from tinycompile.capture.rules.registry import RULES, Args, Rule, rule
 from tinycompile.capture.values import scalar
+from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const, boolean, natively
 from tinycompile.capture.values.container import contents_of
@@ -21,6 +22,7 @@ from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import ListValue, TupleValue
+from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 
@@ -219,7 +221,14 @@ RULES[max] = _extremum(">", "max")
 
 @rule(sorted)
 def _sorted(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue(sort(tr, list(args[0].iterate(tr)), kwargs))
+    return ListValue(sort(tr, _compared_ones(tr, args[0], kwargs), kwargs))
+
+
+def _compared_ones(tr: Tracer, values: Value, kwargs: Kwargs) -> list[Value]:
+    """The values of an iterable, of which all are compared: the order of a set of constants does not matter then."""
+    if isinstance(values, SetValue) and values.is_constant and "key" not in kwargs:
+        return values.in_any_order()
+    return list(values.iterate(tr))
 
 
 def sort(tr: Tracer, values: list[Value], kwargs: Kwargs) -> list[Value]:
@@ -236,8 +245,8 @@ def sort(tr: Tracer, values: list[Value], kwargs: Kwargs) -> list[Value]:
 
 @rule(abs)
 def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if isinstance(args[0], TensorValue):
-        return args[0].call_method(tr, "abs", [], {})
+    if isinstance(args[0], (TensorValue, ArrayValue)):
+        return args[0].call_method(tr, "abs" if isinstance(args[0], TensorValue) else "__abs__", [], {})
     if isinstance(args[0], SymInt):
         return args[0] if shapes.at_least(args[0].dim, 0) else tr.unary("-", args[0])
     if isinstance(args[0], ObjectValue) and (method := args[0].special(tr, "__abs__")) is not None:

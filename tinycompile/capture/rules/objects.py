@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.rules import numpy_functions
 from tinycompile.capture.rules.registry import RULES, Args, rule
+from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.callable import Getter, ParameterValue, SignatureValue
 from tinycompile.capture.values.constant import NONE, Const, natively
@@ -81,6 +83,8 @@ def _fspath(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(torch.as_tensor)
 def _as_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], ArrayValue):
+        return numpy_functions.as_tensor(tr, args, kwargs)
     if isinstance(args[0], TensorValue):
         given = {k: v for k, v in kwargs.items() if not tr.identical(v, NONE)}
         return args[0].call_method(tr, "to", [], given) if given else args[0]
@@ -106,10 +110,13 @@ def _deep(tr: Tracer, value: Value, memo: dict[int, Value]) -> Value:
         return found
     if isinstance(value, Const):
         return value
-    if isinstance(value, TupleValue):
+    made: Value
+    if isinstance(value, ArrayValue):
+        made = value.call_method(tr, "copy", [], {})
+    elif isinstance(value, TupleValue):
         parts = [_deep(tr, v, memo) for v in value.values(tr)]
         same = all(a is b for a, b in zip(parts, value.values(tr), strict=True))
-        made: Value = value if same else TupleValue(parts, cls=value.cls)
+        made = value if same else TupleValue(parts, cls=value.cls)
     elif isinstance(value, ListValue):
         made = memo[id(value)] = DequeValue([], value.maxlen) if isinstance(value, DequeValue) else ListValue()
         made.items.extend(_deep(tr, v, memo) for v in value.values(tr))
@@ -119,7 +126,7 @@ def _deep(tr: Tracer, value: Value, memo: dict[int, Value]) -> Value:
         for k, v in value.pairs(tr):
             made.set_item(tr, _deep(tr, k, memo), _deep(tr, v, memo))
     elif isinstance(value, SetValue):
-        made = value.made(tr, [_deep(tr, v, memo) for v in value.items.values()])
+        made = value.made(tr, [_deep(tr, v, memo) for v in value.iterate(tr)])
     else:
         raise GraphBreak("unsupported-value", f"copy.deepcopy({value.describe()})")
     memo[id(value)] = made
@@ -129,7 +136,7 @@ def _deep(tr: Tracer, value: Value, memo: dict[int, Value]) -> Value:
 @rule(copy.copy)
 def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     (value,) = args
-    if isinstance(value, (ListValue, DictValue, SetValue)):
+    if isinstance(value, (ListValue, DictValue, SetValue, ArrayValue)):
         return value.call_method(tr, "copy", [], {})
     if value.is_constant or isinstance(value, SequenceValue):
         return value

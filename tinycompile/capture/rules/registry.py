@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.values import scalar
+from tinycompile.capture.values import array, scalar
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.classes import (
     ClassValue,
@@ -71,6 +72,8 @@ def call(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     if owner is not None and args and owner not in torch.Tensor.__mro__[:-1]:  # list.append(x, y): an unbound method
         return args[0].call_method(tr, fn.__name__, args[1:], kwargs)
     receiver = getattr(fn, "__self__", None)
+    if isinstance(receiver, np.ufunc) and fn.__name__ in ("reduce", "accumulate", "outer") and len(args) <= 3:
+        return array.call(tr, fn, args, kwargs)
     if owner is None and isinstance(receiver, (str, bytes, range, tuple)):  # a bound C method from outside
         return tr.from_python(receiver).call_method(tr, fn.__name__, args, kwargs)
     if is_torch(fn) or isinstance(fn, OpObject):

@@ -14,7 +14,8 @@ import torch
 from tinycompile.capture import inheritance, strings
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import Args, rule
-from tinycompile.capture.values import scalar
+from tinycompile.capture.values import array, scalar
+from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 from tinycompile.capture.values.classes import ClassValue, class_lookup, of_metaclass
 from tinycompile.capture.values.constant import NONE, Const, boolean, natively
@@ -179,6 +180,8 @@ def _number(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
             method = args[0].special(tr, name)
             if method is not None:
                 return method.call(tr, [], {})
+    if len(args) == 1 and isinstance(args[0], ArrayValue) and not kwargs:
+        return array.call(tr, cls, args, kwargs)
     number = scalar.called(tr, cls, args[0]) if len(args) == 1 else None
     return _converted(tr, cls, args, kwargs) if number is None else number
 
@@ -236,11 +239,21 @@ def _size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(set)
 def _set(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue(tr, args[0].iterate(tr) if args else ())
+    made = SetValue(tr)
+    if args:
+        made.take_over(tr, args[0])
+    return made
 
 
 @rule(frozenset)
 def _frozenset(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if args and isinstance(args[0], SetValue):
+        of = args[0]
+        return (
+            of
+            if of.cls is frozenset
+            else SetValue(tr, of.in_any_order(), frozenset, real=None if of.real is None else frozenset(of.real))
+        )
     return SetValue(tr, args[0].iterate(tr) if args else (), frozenset)
 
 

@@ -61,7 +61,7 @@ class Value:
 
     def key(self, tr: Tracer) -> Any:
         """A hashable object that is equal for equal dict keys."""
-        return self
+        return tr.keyed(self)
 
     # --- operations ---
 

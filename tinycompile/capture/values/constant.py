@@ -17,7 +17,8 @@ from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
-NUMPY_SCALARS = (np.bool_, np.integer, np.floating)
+NUMPY_SCALARS = (np.bool_, np.integer, np.floating, np.complexfloating)
+NUMPY_CONSTANTS = (*NUMPY_SCALARS, np.dtype, np.finfo, np.iinfo)
 LITERALS: tuple[type, ...] = (int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented))
 TORCH_CONSTANTS: tuple[type, ...] = (torch.dtype, torch.device, torch.memory_format, torch.layout, torch.finfo, torch.iinfo)
 _ARGUMENTS = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -30,7 +31,7 @@ def natively(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def is_constant_object(obj: Any) -> bool:
     """Whether an object is modelled as a Const."""
-    return type(obj) in _KINDS or isinstance(obj, (enum.Enum, *NUMPY_SCALARS))
+    return type(obj) in _KINDS or isinstance(obj, (enum.Enum, *NUMPY_CONSTANTS))
 
 
 _KINDS = frozenset({*LITERALS, *TORCH_CONSTANTS, range})
@@ -59,8 +60,8 @@ class Const(Value):
         return self.value
 
     def argument(self, tr: Tracer) -> Any:
-        if isinstance(self.value, NUMPY_SCALARS):
-            return self.value.item()
+        if isinstance(self.value, NUMPY_SCALARS):  # one of numpy's booleans is a float to torch
+            return float(self.value) if isinstance(self.value, np.bool_) else self.value.item()
         if isinstance(self.value, _ARGUMENTS):
             return self.value
         if self.value is Ellipsis:

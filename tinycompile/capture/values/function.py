@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
@@ -99,7 +100,7 @@ class FunctionValue(Value):
         return f"function {self.name}"
 
     def key(self, tr: Tracer) -> Any:
-        return self if self.fn is None else self.fn
+        return tr.keyed(self) if self.fn is None else self.fn
 
     def truth(self, tr: Tracer) -> bool:
         return True
@@ -280,6 +281,8 @@ class BuiltinValue(Value):
         return tr.call_builtin(self.fn, args, kwargs)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
+        if isinstance(self.fn, np.ufunc) and callable(getattr(np.ufunc, name, None)):  # numpy.add.reduce
+            return BuiltinValue(getattr(self.fn, name))
         own = getattr(self.fn, "__dict__", None)
         if type(own) is dict and not is_trusted(getattr(self.fn, "__module__", None)):  # what functools.cache made
             if name in own:

@@ -8,14 +8,13 @@ from functools import cached_property, partialmethod
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
 from tinycompile.capture.values.classes import class_lookup, is_of_the_program, is_pythons_own
-from tinycompile.capture.values.constant import Const, natively
+from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.function import BoundFunction, PartialValue
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class ObjectValue(Value):
     def key(self, tr: Tracer) -> Any:
         if class_lookup(type(self.obj), "__hash__") != (object, object.__hash__):
             raise GraphBreak("unsupported-value", f"the hash of {self.describe()}")
-        return self
+        return super().key(tr)
 
     # --- attributes ---
 
@@ -275,8 +274,6 @@ class ObjectValue(Value):
         return BoundFunction(tr.class_member(found[0], name, found[1]), self)
 
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
-        if isinstance(self.obj, np.ufunc) and not kwargs and all(isinstance(a, Const) for a in args):
-            return tr.from_python(natively(self.obj, *(a.constant(tr) for a in args)))
         method = self.special(tr, "__call__")
         if method is None:
             raise TypeError(f"'{type(self.obj).__name__}' object is not callable")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tinycompile.base import shapes
@@ -294,6 +295,13 @@ def _type_prefix(t: TensorValue) -> str:
     return "torch." if t.meta.device.type == "cpu" else f"torch.{t.meta.device.type}."
 
 
+def _new_tensor(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
+    """torch refuses some of numpy's numbers here."""
+    if any(isinstance(v, Const) and isinstance(v.value, np.generic) for v in args):
+        raise GraphBreak("unsupported-argument", "new_tensor() of a number of numpy's")
+    return None
+
+
 def _reads_data(name: str) -> Callable[[TensorValue, Tracer, Sequence[Value], Kwargs], Value]:
     def rule(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
         raise GraphBreak("data-dependent", f"Tensor.{name}() of {t.describe()}")
@@ -348,6 +356,7 @@ _METHODS: dict[str, _Rule] = {
     "resolve_neg": _self_when(lambda t: True),
     "cpu": _self_when(lambda t: t.meta.device.type == "cpu"),
     "__len__": lambda t, tr, args, kwargs: t.length(tr),
+    "new_tensor": _new_tensor,
     "__getitem__": lambda t, tr, args, kwargs: t.get_item(tr, args[0]),
     "__hash__": _breaks("unsupported-value", "__hash__"),
     "has_names": lambda t, tr, args, kwargs: FALSE,
