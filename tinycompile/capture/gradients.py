@@ -208,6 +208,15 @@ class Gradients:
             lines.append(f"{rebuilder.held(forget, 'forget_grads')}(({', '.join(emptied)},))")
         return lines
 
+    def spent(self, rebuilder: Rebuilder, value: TensorValue) -> str:
+        """The statement that gives an output the history of a backward that has been run."""
+        tr, name = rebuilder.tr, rebuilder.names[id(value)]
+        above = _above(tr.builder.nodes, self._live(tr), [value.fake.ref.name])
+        leaves = [t for t, fake in tr.given.values() if fake.ref.name in above and t.source is not None]
+        same = [t.obj for t in leaves if isinstance(t.source, Held) and isinstance(t.obj, torch.Tensor)]
+        others = "".join(f", {t.source.text}" for t in leaves if t.source is not None and not isinstance(t.source, Held))
+        return f"{name} = {rebuilder.held(Spent(same), 'spent')}({name}{others})"
+
     def is_spent(self, tr: Tracer, value: TensorValue) -> bool:
         """Whether an output's history was freed by a backward. One that still needs its history can't leave this graph, in
         which torch's tape does not run: then the backward is left to torch."""
@@ -276,10 +285,11 @@ def forget(leaves: Sequence[torch.Tensor]) -> None:
 
 
 class SpentBackward(torch.autograd.Function):
-    """The history of a result whose backward has been run: it requires grad, and a second backward is torch's error."""
+    """The history of a result whose backward has been run: it requires grad, and a second backward is torch's error. The leaves
+    that it came from are behind it."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, result: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
         """The same data in a tensor that is no view."""
         return result.new_empty(0).set_(result)  # type: ignore[call-overload]
 
@@ -289,8 +299,17 @@ class SpentBackward(torch.autograd.Function):
         raise RuntimeError(FREED)
 
 
-def spent(result: Any) -> Any:
-    """A result as it is behind its backward."""
-    if isinstance(result, OurTensor):
-        return from_torch(spent(result.raw()))
-    return SpentBackward.apply(torch.zeros((), requires_grad=True), result)
+class Spent:
+    """Gives results that history. ``leaves``: those that are the same in each call."""
+
+    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+        self.leaves = leaves
+        self._together: torch.Tensor | None = None  # one tensor with all of them behind it
+
+    def __call__(self, result: Any, *leaves: Any) -> Any:
+        """The result as it is behind its backward."""
+        if isinstance(result, OurTensor):
+            return from_torch(self(result.raw()))
+        if self._together is None:
+            self._together = SpentBackward.apply(torch.zeros((), requires_grad=True), *self.leaves)
+        return SpentBackward.apply(result, self._together, *(t for t in leaves if isinstance(t, torch.Tensor)))

@@ -14,7 +14,6 @@ import torch
 from tinycompile.base.expr import symbols
 from tinycompile.capture import rebuilt_objects as objects
 from tinycompile.capture.breaks import NotRebuildable
-from tinycompile.capture.gradients import spent
 from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.optimizers import is_step
@@ -336,7 +335,7 @@ class Rebuilder:
             lines.append(f"    {target}{call}({self.tr.arguments()})")
         for t in self.outputs:
             if id(t) in self._spent:
-                lines.append(f"    {self.names[id(t)]} = {self.held(spent, 'spent')}({self.names[id(t)]})")
+                lines.append(f"    {self.tr.effects.gradients.spent(self, t)}")
         lines += [f"    {s}" for s in self.statements]
         if self.commits:
             error = self.tr.guards.names.take("error")
