@@ -103,7 +103,7 @@ class Schema:
         """The position of the argument of type Device, if there is one."""
         return next((i for i, a in enumerate(self.args) if a.base == "Device"), None)
 
-    @property
+    @cached_property
     def mutates(self) -> bool:
         """Whether some argument is written."""
         return any("!" in a.alias for a in self.args)

@@ -7,6 +7,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
 from tinycompile.ir.effects import is_pure, written
@@ -273,9 +275,6 @@ class Reach:
 
 def bits(mask: int) -> list[int]:
     """The positions of the set bits."""
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
+    octets = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
+    found: list[int] = np.flatnonzero(np.unpackbits(octets, bitorder="little")).tolist()
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,33 @@ class Grouped:
     decisions: list[Decision] = field(default_factory=list)
 
 
+class _Row:
+    """The nodes that read one buffer, in program order, as a list in which each knows the next and the one before."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self.after: dict[int, int | None] = dict(itertools.zip_longest(nodes, nodes[1:]))
+        self.before: dict[int, int | None] = dict(zip(nodes, (None, *nodes), strict=False))
+
+    def near(self, node: int) -> Iterable[int]:
+        """The readers that are tried with one: all, or its neighbours where there are many."""
+        if len(self.after) <= ALL_PAIRS:
+            return self.after
+        return [i for i in (self.before[node], self.after[node]) if i is not None]
+
+    def replace(self, old: int, new: int) -> None:
+        """``old`` became part of ``new``, which may be here already."""
+        before, after = self.before.pop(old), self.after.pop(old)
+        if new not in self.after:
+            self.before[new], self.after[new] = before, after
+            before_that, after_that = new, new
+        else:
+            before_that, after_that = after, before  # type: ignore[assignment]
+        if before is not None:
+            self.after[before] = before_that
+        if after is not None:
+            self.before[after] = after_that
+
+
 class _Grouping:
     def __init__(self, steps: Sequence[Step], facts: Sequence[Facts | None], kept: frozenset[str], cost: Cost) -> None:
         self.steps, self.kept, self.cost = steps, kept, cost
@@ -42,6 +70,7 @@ class _Grouping:
                 self.readers.setdefault(name, []).append(i)
             for name in writes_of(step):
                 self.writers.setdefault(name, []).append(i)
+        self.groups_reading = {name: _Row(readers) for name, readers in self.readers.items()}
         self.mutable = frozenset(n for n, w in self.writers.items() if len(w) > 1 or n in inputs)
         self.age = [0] * len(steps)
         self.heap: list[tuple[int, int, int, int, int, int]] = []
@@ -55,7 +84,8 @@ class _Grouping:
             _, _, a, b, age_a, age_b = heapq.heappop(self.heap)
             if self.age[a] == age_a and self.age[b] == age_b and a in self.nodes and b in self.nodes:
                 self.attempt(a, b)
-        refused = [d for key, d in self.refused.items() if key not in {(f.first, f.second) for f in self.fused}]
+        fused = {(f.first, f.second) for f in self.fused}
+        refused = [d for key, d in self.refused.items() if key not in fused]
         return Grouped(self.ordered(), self.vanished(), [*self.fused, *refused])
 
     def attempt(self, a: int, b: int) -> None:
@@ -78,7 +108,10 @@ class _Grouping:
         self.nodes[a] = found
         del self.nodes[b]
         self.reach.merge(a, b)
-        self.owner = [a if o == b else o for o in self.owner]
+        for m in other.members:
+            self.owner[m.position] = a
+        for name in other.loads:
+            self.groups_reading[name].replace(b, a)
         self.age[a] += 1
         self.push_all(a, self.neighbours(a))
 
@@ -101,11 +134,7 @@ class _Grouping:
             found.update(self.owner[r] for r in self.readers.get(name, ()))
         for name in node.loads:
             found.update(self.owner[w] for w in self.writers.get(name, ()))
-            siblings = list(dict.fromkeys(self.owner[r] for r in self.readers[name]))
-            if len(siblings) > ALL_PAIRS:
-                at = siblings.index(i)
-                siblings = siblings[max(at - 1, 0) : at + 2]
-            found.update(siblings)
+            found.update(self.groups_reading[name].near(i))
         return {j for j in found if (j > i if later_only else j != i)}
 
     def push_all(self, i: int, others: Iterable[int]) -> None:

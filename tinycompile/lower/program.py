@@ -46,6 +46,7 @@ class Program:
                 self.items[node.args[0].name, node.args[1]] = node.name
             else:
                 self.whole.update(r.name for r in refs_in((node.args, node.kwargs)))
+        self._pending: dict[str, list[TensorValue]] = {}  # by buffer: views of it that are to be copies
         self._sizes = size_sources(self.graph)
         self._taken = {n.name for n in self.graph.nodes if n.kind != "placeholder"} | _AXIS_NAMES | set(self._sizes)
         self._serial: dict[str, int] = {}
@@ -139,13 +140,15 @@ class Program:
         """The result of the view op ``node`` on ``source``."""
         copy_of = source.copy_of if is_alias(step, self.hints) else node.name
         detached = source.detached or node.target == "detach"
-        return TensorValue(step.result, source.buffer, (step, *source.steps), copy_of, detached)
+        made = TensorValue(step.result, source.buffer, (step, *source.steps), copy_of, detached)
+        if copy_of is not None:
+            self._pending.setdefault(source.buffer, []).append(made)
+        return made
 
     def before_write(self, buffers: Iterable[str]) -> None:
         """Make copies that are still pending of memory that is about to be overwritten."""
-        changed = set(buffers)
-        for value in [v for v in self.values.values() if isinstance(v, TensorValue)]:
-            if value.copy_of is not None and value.buffer in changed:
+        for buffer in list(buffers):
+            for value in self._pending.pop(buffer, ()):
                 self.tensor(value)
 
     # --- the end ---
