@@ -6,6 +6,7 @@ import pytest
 
 from tests.capture.constructs import (  # noqa: F401
     classes,
+    comparing,
     containers,
     contexts,
     exceptions,
