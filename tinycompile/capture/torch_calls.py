@@ -31,6 +31,7 @@ from tinycompile.eager.recording import is_tracked
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.interpreter import torch_function
 from tinycompile.ops import table
+from tinycompile.ops.gradients import CUT
 from tinycompile.ops.record import OPS, BoundCall
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ def run_op(tr: Tracer, name: str, args: tuple[Any, ...], operands: Sequence[Valu
     result = dispatcher.call_bound(name, args)
     schema = OPS[name].schema
     views = [bool(r.alias) for r in schema.returns]
-    return wrap_result(tr, result, operands, alias=any(views), cut=name == "detach")
+    cut = name in CUT or not dispatcher.tensors_in(args)  # ``x.new_zeros(3)`` is made of no tensor
+    return wrap_result(tr, result, operands, alias=any(views), cut=cut)
 
 
 def tensors_in(tr: Tracer, values: Iterable[Value]) -> Iterable[TensorValue]:

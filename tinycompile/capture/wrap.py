@@ -16,6 +16,7 @@ from tinycompile.capture import wrap_containers as containers
 from tinycompile.capture import wrap_data as data
 from tinycompile.capture import wrap_functions as functions
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.kernel_writes import is_kernel
 from tinycompile.capture.pins import guard_kind, pin
 from tinycompile.capture.sources import Source
 from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
@@ -76,7 +77,7 @@ def _wrap(tr: Tracer, obj: Any, source: Source) -> Value:
         return functions.pinned(tr, obj, source)
     if isinstance(obj, tuple) and (hasattr(obj, "_fields") or type(obj).__module__ == "torch.return_types"):
         return containers.tuple_(tr, obj, source)
-    if isinstance(obj, (type, *HINTS, *BUILTIN_TYPES)) or type(obj).__module__ == "tinycompile.api":
+    if isinstance(obj, (type, *HINTS, *BUILTIN_TYPES)) or type(obj).__module__ == "tinycompile.api" or is_kernel(obj):
         return functions.pinned(tr, obj, source)
     if isinstance(obj, (list, tuple, dict, set, frozenset)):
         return containers.subclassed(tr, obj, source)

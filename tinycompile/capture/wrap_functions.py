@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tinycompile.capture.kernel_writes import is_kernel
 from tinycompile.capture.marks import mark_of
 from tinycompile.capture.pins import guard_one_object, guard_type, pin
 from tinycompile.capture.sources import Asked, Attr, Held, HeldItem, Item, Source
@@ -21,6 +22,7 @@ from tinycompile.capture.values.constant import is_constant_object
 from tinycompile.capture.values.context import GradMode
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
 from tinycompile.capture.values.generic import HINTS, Hint
+from tinycompile.capture.values.kernel import KernelValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import TupleValue
@@ -61,6 +63,8 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
         obj, "original"
     ):  # a compiled function inside another: its original
         return from_callable(tr, obj.original)
+    if is_kernel(obj):
+        return KernelValue(obj, source)
     if isinstance(obj, (functools.partial, functools.partialmethod)):
         return _partial(tr, obj, source or tr.guards.hold(obj, "partial"))
     return BuiltinValue(obj, source)

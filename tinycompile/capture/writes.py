@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 
-def write(tr: Tracer, target: TensorValue, compute: Callable[[], Value], operands: Sequence[Value] = ()) -> Value:
+def write(
+    tr: Tracer, target: TensorValue, compute: Callable[[], Value], operands: Sequence[Value] = (), counted: bool = True
+) -> Value:
     """``target`` takes over the value that ``compute`` records, cast and checked as an in-place op would. ``operands``: what
-    the op reads."""
+    the op reads. ``counted``: torch's version counters tell of it."""
     line = list(_line(target))
     _check_memory(tr, line, operands)
     nodes = len(tr.builder.nodes)
@@ -39,7 +41,7 @@ def write(tr: Tracer, target: TensorValue, compute: Callable[[], Value], operand
     _check_history(tr, line, value)
     root = line[-1]
     if root.memory.outside:
-        tr.effects.write(tr, root, tracked=_is_tracked(tr, root, value), counted=all(not _is_data(t) for t in line))
+        tr.effects.write(tr, root, tracked=_is_tracked(tr, root, value), counted=counted and all(not _is_data(t) for t in line))
     tr.effects.note_edit(root.memory.contents or [root.fake], own, root.memory.writes)
     _take_over(tr, line, value)
     root.memory.contents = [value.fake, *(t.fake for t in line)]
