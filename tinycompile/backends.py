@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,14 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.target import H100, Target
 from tinycompile.compiler import CompiledGraph, compile_graph, compile_registered
 from tinycompile.eager.custom_device import is_registered, registered
-from tinycompile.ir.graph import Graph
+from tinycompile.ir.effects import writes_first
+from tinycompile.ir.graph import Graph, Node
 from tinycompile.ir.graph_module import GraphModule
 from tinycompile.ir.graph_text import print_graph
+from tinycompile.ir.interpreter import Interpreter, torch_function
 from tinycompile.passes.pipeline import optimize
 from tinycompile.runtime import cpp_build
+from tinycompile.runtime.build import uncounted
 from tinycompile.runtime.cuda_graphs import graphed
 from tinycompile.runtime.registered import run_by_ops
 
@@ -156,7 +159,20 @@ def _on_registered(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) ->
 
 def _eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
     artifacts["1_graph.py"] = print_graph(graph)
-    return CompiledGraph(graph, None, graph_device(graph), GraphModule(graph).run, None, artifacts)
+    return CompiledGraph(graph, None, graph_device(graph), functools.partial(_run, graph), None, artifacts)
+
+
+class _OpByOp(Interpreter):
+    """As compiled code, it does not count its writes to inputs: see :func:`~tinycompile.runtime.build.uncounted`."""
+
+    def extern(self, node: Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if writes_first(node.target):
+            return uncounted(torch_function(node.target), *args, **kwargs)
+        return super().extern(node, args, kwargs)
+
+
+def _run(graph: Graph, *inputs: Any) -> tuple[Any, ...]:
+    return _OpByOp(graph).run(*inputs)
 
 
 def _aot_eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:

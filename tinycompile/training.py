@@ -22,6 +22,7 @@ from tinycompile.aot.joint import Joint, UntreatableError, differentiate
 from tinycompile.aot.partition import Split, partition
 from tinycompile.aot.recompute import recompute
 from tinycompile.aot.replay import attach_replay, pull_back
+from tinycompile.aot.saved import kept_outputs
 from tinycompile.aot.second import draws_differentiably, gradient_graph
 from tinycompile.aot.whole import written_out
 from tinycompile.base.artifacts import Artifacts
@@ -32,7 +33,7 @@ from tinycompile.ir.effects import is_random, without_writes, written
 from tinycompile.ir.graph import Graph, Ref
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.interpreter import run_graph
-from tinycompile.ir.requires_grad import outputs_require_grad
+from tinycompile.ir.requires_grad import outputs_require_grad, views_of_inputs
 from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.passes.pipeline import optimize
@@ -71,7 +72,7 @@ def compile_training(
         except UntreatableError as reason:
             log("graph", f"{graph.name}: the backward replays the graph, for {reason}")
     compiled = compile_one(graph, inputs, artifacts)
-    aliases = compiled.source.aliases if compiled.source is not None else ()
+    aliases = compiled.source.aliases if compiled.source is not None else views_of_inputs(graph, flags)
     changed = {r.name for n in graph.nodes for r in written(n)}
     kept = [p.name in changed or i in overwritten for i, p in enumerate(graph.placeholders)]
     replay = functools.partial(_replay, without_writes(graph))
@@ -129,19 +130,26 @@ def _compile_halves(
     forward, backward = compile_one(split.forward, inputs, early), compile_one(split.backward, (), late)
     _keep(artifacts, early, "")
     _keep(artifacts, late, "_backward")
-    aliases = forward.source.aliases if forward.source is not None else ()
+    aliases = forward.source.aliases if forward.source is not None else views_of_inputs(split.forward, flags)
     by_hand = functools.partial(_by_hand, graph, wanted, flags, drawn)
     second = _second(graph, wanted, joint, (lambda: derived) if plain else by_hand, split, len(drawn), compile_one)
     seen = [a for a in aliases if a[0] < split.outputs]
     code = backward.source
     given_up, taken_over = (bool(code.donated), code.overwritten) if code is not None else (False, ())
-    call = attach(split, forward.call, backward.call, second, flags, seen, given_up, taken_over)
+    watched = kept_outputs(graph, wanted)
+    again = functools.partial(_replay, split.backward) if forward.target is not None and _may_refuse(forward) else None
+    call = attach(split, forward.call, backward.call, second, flags, seen, given_up, taken_over, watched, again)
     times = {"aot": spent}
     for half in (forward, backward):
         for stage, seconds in half.times.items():
             times[stage] = times.get(stage, 0.0) + seconds
     from_disk = forward.from_disk and backward.from_disk
     return replace(forward, call=call, artifacts=artifacts, backward=backward, times=times, from_disk=from_disk)
+
+
+def _may_refuse(half: CompiledGraph) -> bool:
+    """Whether kernels check their input: those on a CPU, where a bad index would end the process."""
+    return half.device is not None and half.device.type == "cpu"
 
 
 def _keep(artifacts: Artifacts, half: Artifacts, suffix: str) -> None:

@@ -8,15 +8,16 @@ forward again and is itself differentiable. (Saved activations taken as constant
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from tinycompile.aot.partition import Split
-from tinycompile.aot.saved import edited_message
+from tinycompile.aot.saved import KeptOutput, edited_message
 from tinycompile.base import torch_private
-from tinycompile.base.errors import InternalError
+from tinycompile.base.errors import InternalError, KernelError
 from tinycompile.base.expr import Expr
 from tinycompile.ir.graph import Ref
 
@@ -32,6 +33,8 @@ def attach(
     aliases: Sequence[tuple[int, int]],
     given_up: bool = False,
     overwritten: Sequence[int] = (),
+    watched: Sequence[KeptOutput] = (),
+    again: Fn | None = None,
 ) -> Fn:
     """A function like the forward's first ``outputs`` results, whose outputs carry gradients.
 
@@ -39,7 +42,8 @@ def attach(
     tells which tangents require grad. ``differentiable``: which outputs depend on an input that requires grad, as eager
     would say. ``aliases``: ``(output, input)`` pairs where the output is a view of the input: those are made by torch
     itself. ``given_up``: the backward takes one list, which it empties, so that saved tensors are freed as it goes;
-    ``overwritten``: positions of those in whose memory it writes.
+    ``overwritten``: positions of those in whose memory it writes. ``watched``: outputs that eager would have saved. ``again``
+    computes the same gradients op by op, for a kernel that refuses its input.
     """
     views = dict(aliases)
     wiring = _Wiring(split, differentiable, views)
@@ -50,6 +54,8 @@ def attach(
     rereads_all = len(split.reread) == len(split.forward.placeholders)
     routes = [(1 + i, at, split.reached[at]) for at, i in enumerate(split.gradients)]
     nothing = [None] * (1 + len(split.forward.placeholders))
+    where = {i: at for at, i in enumerate(positions)}
+    watched = [w for w in watched if w.output in where and w.behind <= where.keys()]
 
     class CompiledFunction(torch.autograd.Function):
         """One node of torch's graph for the whole compiled function. ``made`` takes the outputs that it does not return."""
@@ -68,15 +74,20 @@ def attach(
                 ctx.layouts = [wiring.layout(i, results[i]) for i in split.tangents]
             if wiring.constants:
                 ctx.mark_non_differentiable(*[results[i] for i in wiring.constants])
-            if made is None:
-                return results[:count]
-            made.extend(results[:count])
-            return tuple([results[i] for i in positions])
+            # torch refuses writes to a view that a function of several results returns
+            returned = [r.detach() if (r := results[i])._is_view() else r for i in positions]
+            if watched:
+                ctx.watched = [(weakref.ref(t := returned[where[w.output]]), t._version) for w in watched]
+            if made is not None:
+                made.extend(results[:count])
+            return tuple(returned)
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
             saved = ctx.saved_tensors
             layouts = wiring.layouts or ctx.layouts
+            if watched:
+                _check_watched([w for w in watched if any(given[where[o]] is not None for o in w.behind)], watched, ctx.watched)
             grads = [None if at is None else given[at] for at in wiring.tangent_positions]
             tangents = [
                 g if g is not None and g.stride() == layout[1] and not g.data_ptr() & 15 else _laid_out(g, layout)
@@ -90,11 +101,17 @@ def attach(
             else:
                 taken = [*ctx.numbers, *saved, *tangents] if wiring.keeps_results else [*saved, *tangents]
                 del saved, tangents, grads
-                if given_up:
-                    _release(ctx, taken, overwritten)
-                    found = backward(taken)
-                else:
-                    found = backward(*taken)
+                spare = tuple(taken) if again is not None and not overwritten else None
+                try:
+                    if given_up:
+                        _release(ctx, taken, overwritten)
+                        found = backward(taken)
+                    else:
+                        found = backward(*taken)
+                except KernelError:
+                    if spare is None or again is None:
+                        raise
+                    found = again(*spare)
             result: list[Any] = nothing.copy()
             for to, at, reached in routes:
                 if undefined is None or not reached <= undefined:
@@ -187,6 +204,16 @@ def _laid_out(grad: torch.Tensor | None, layout: tuple[Any, ...]) -> torch.Tenso
         if all(a == b or n == 1 for a, b, n in zip(given, strides, shape, strict=True)):
             return grad.as_strided(shape, strides)
     return torch.empty_strided(shape, strides, dtype=dtype, device=device).copy_(grad)
+
+
+def _check_watched(
+    needed: Sequence[KeptOutput], watched: Sequence[KeptOutput], seen: Sequence[tuple[weakref.ref[torch.Tensor], int]]
+) -> None:
+    """Raise torch's error where an output that eager saved was edited."""
+    for output, (ref, version) in zip(watched, seen, strict=True):
+        t = ref()
+        if t is not None and t._version != version and output in needed:
+            raise RuntimeError(edited_message(t.type(), t.shape, t._version, version))
 
 
 def _check_versions(inputs: Sequence[torch.Tensor], versions: Sequence[int]) -> None:

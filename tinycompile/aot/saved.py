@@ -33,6 +33,51 @@ class Refusal:
     message: str
 
 
+@dataclass(frozen=True)
+class KeptOutput:
+    """An output, by position, that torch keeps for the gradients of others (``behind``), so that a later edit of it is torch's
+    error."""
+
+    output: int
+    behind: frozenset[int]
+
+
+def kept_outputs(graph: Graph, wanted: Sequence[bool]) -> tuple[KeptOutput, ...]:
+    """The outputs that torch would save. ``wanted``: which placeholders require grad."""
+    live = _live(graph, wanted)
+    metas, items, roots = {n.name: n.meta for n in graph.nodes}, _items(graph), _roots(graph)
+    outputs: dict[str, list[int]] = {}
+    for i, r in enumerate(graph.output.args[0]):
+        if isinstance(r, Ref) and not _is_placeholder(graph, roots[r.name]):
+            outputs.setdefault(roots[r.name], []).append(i)
+    found: dict[int, set[int]] = {}
+    for node in graph.nodes if outputs else ():
+        if node.kind not in ("call", "extern") or not live[node.name]:
+            continue
+        near = {r.name for r in inputs_of(node)} | set(_results(node, items))
+        if not any(roots[n] in outputs for n in near):
+            continue
+        for name in _saved(node, metas, items, live):
+            for i in outputs.get(roots[name], ()):
+                found.setdefault(i, set()).update(_outputs_behind(graph, node, live))
+    return tuple(KeptOutput(i, frozenset(behind)) for i, behind in found.items() if behind)
+
+
+def _roots(graph: Graph) -> dict[str, str]:
+    """By name: the value of which it is a view, or itself."""
+    roots: dict[str, str] = {}
+    for node in graph.nodes[:-1]:
+        of = node.args[0].name if node.args and isinstance(node.args[0], Ref) else ""
+        viewed = of if node.kind == "call" and isinstance(OPS[node.target].lowering, View) else ""
+        viewed = of if node.kind == "item" and roots[of] != of else viewed  # one of several views
+        roots[node.name] = roots[viewed] if viewed else node.name
+    return roots
+
+
+def _is_placeholder(graph: Graph, name: str) -> bool:
+    return any(p.name == name for p in graph.placeholders)
+
+
 def refusals(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue]) -> tuple[Refusal, ...]:
     """What the backward of a graph must refuse. ``wanted``: which placeholders require grad."""
     if not edits or not any(wanted):

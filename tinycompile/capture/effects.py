@@ -47,13 +47,12 @@ Entry = Value | Lazy
 class Write:
     """A tensor from outside that is written: ``before`` is its value at the beginning; its ``fake`` is that at the end.
 
-    ``tracked``: its history changes too, so torch writes it, behind the graph. ``counted``: its version goes up."""
+    ``tracked``: its history changes too, so torch writes it, behind the graph."""
 
     target: TensorValue
     before: FakeTensor
     location: Location
     tracked: bool = False
-    counted: bool = False
 
 
 class Effects:
@@ -85,14 +84,13 @@ class Effects:
             known = isinstance(value, (ListValue, DictValue, SetValue)) and not _is_unread(value)
             self._changed[id(value)] = value, value.items.copy() if known else None  # type: ignore[attr-defined]
 
-    def write(self, tr: Tracer, target: TensorValue, tracked: bool, counted: bool) -> None:
+    def write(self, tr: Tracer, target: TensorValue, tracked: bool) -> None:
         """Called before a tensor from outside takes over new data; what can't be done in the end is done by leaving here."""
         found = self._written.get(id(target))
         if found is None:
             found = self._written[id(target)] = Write(target, target.fake, tr.location())
             tr.births.setdefault(id(target), (target, tr.frames[0].count))
         found.tracked |= tracked
-        found.counted |= counted
 
     def changes(self, value: Value) -> bool:
         """Whether a Value from outside is changed, or a tensor is written."""
@@ -186,10 +184,8 @@ class Effects:
             elif isinstance(value, ObjectValue):
                 lines += self._replay_object(rebuilder, name, value)
         written = self._written.values()
-        versioned = [w.target for w in written if w.counted and not w.tracked and not w.target.obj.is_inference()]
-        if versioned:
-            count_up = rebuilder.held(torch.autograd.graph.increment_version, "increment_version")
-            lines.append(f"{count_up}([{', '.join(map(rebuilder.expr, versioned))}])")
+        uncounted = [(w.target, w.target.memory.version - w.tracked) for w in written if not w.target.obj.is_inference()]
+        lines += count_up(rebuilder, uncounted)  # (torch's own copies count)
         lines += [self._copy(rebuilder, w) for w in written if w.tracked]
         lines += [f"{of.name}[{name!r}] = {rebuilder.expr(value)}" for of, name, value in self._globals.values()]
         return [*lines, *self.gradients.replay(rebuilder), *self.calls.values()]
@@ -219,6 +215,16 @@ class Effects:
         tr.builder.location = write.location
         fake = dispatcher.call("clone", target.fake) if _is_input(tr, target.fake.ref) else target.fake
         return f"{rebuilder.expr(target)}.copy_({rebuilder.expr(TensorValue(fake, target.cls, target.requires_grad))})"
+
+    @staticmethod
+    def count_results(rebuilder: Rebuilder) -> list[str]:
+        """A statement that tells torch how often results were written to. Not where a backward has saved them: it would take
+        that for an edit."""
+        if torch.is_inference_mode_enabled() or any(t.obj.requires_grad for t, _ in rebuilder.tr.given.values()):
+            return []
+        made = [t for t in rebuilder.outputs if t.cls is torch.Tensor and t.memory.version and not t.memory.outside]
+        each = {id(t.memory): (t, t.memory.version) for t in made}  # views share their counter
+        return count_up(rebuilder, list(each.values()))
 
     @property
     def writes(self) -> bool:
@@ -301,6 +307,13 @@ def _guard_two(tr: Tracer, a: Value, b: Value) -> None:
     found = {*attributes, *dicts}  # (one, for an object and its own)
     if attributes and len(found) == 2:
         tr.guards.check(" is not ".join(sorted(found)), "which objects share their attributes")
+
+
+def count_up(rebuilder: Rebuilder, writes: Sequence[tuple[TensorValue, int]]) -> list[str]:
+    """A statement that tells torch how often each of these tensors was written to."""
+    names = [rebuilder.expr(t) for t, times in writes for _ in range(times)]
+    increment = rebuilder.held(torch.autograd.graph.increment_version, "increment_version") if names else ""
+    return [f"{increment}([{', '.join(names)}])"] if names else []
 
 
 def _state_of(source: Source) -> tuple[StepInputs, int] | None:

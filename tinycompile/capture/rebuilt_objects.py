@@ -206,10 +206,14 @@ def queue(r: Rebuilder, value: DequeValue) -> str:
     return f"{r.held(deque, 'deque')}({r.tuple_([r.expr(v) for v in value.values(r.tr)])}, {value.maxlen})"
 
 
-def refuses_writes(value: TensorValue) -> bool:
-    """Whether torch refuses writes to a view where gradients are followed, as one of several that an op returns or as made
-    under ``no_grad``: then torch makes it again."""
+def is_torchs_view(value: TensorValue, uses: Mapping[int, int]) -> bool:
+    """Whether torch makes a view again, for it refuses writes to it where gradients are followed (as to one of several that an
+    op returns, or to one made under ``no_grad``), or lets what else views the memory follow them. ``uses``: how often each
+    value occurs, by id."""
     view = value.view
+    if view is not None and value.requires_grad and not value.memory.outside:
+        if any(t is not value and uses[id(t)] for t in value.memory.members):
+            return True
     while view is not None and (not view.cut or view.origin == "no_grad"):
         if view.origin == "no_grad" or (view.origin == "several" and value.requires_grad):
             return True

@@ -117,6 +117,7 @@ class Rebuilder:
         self.tr.effects.guard_distinct(self.tr)
         self.commits = self.tr.effects.replay(self)  # (what torch copies into tensors from outside is an output, too)
         self._spent = {id(t) for t in self.outputs if self.tr.effects.gradients.is_spent(self.tr, t)}
+        self.statements += self.tr.effects.count_results(self)
         if self.tr.grad_enabled != self.tr.root_grad_enabled:
             self.commits.append(f"{self.held(torch.set_grad_enabled, 'set_grad_enabled')}({self.tr.grad_enabled})")
         if self.tr.changes_regions():
@@ -245,7 +246,7 @@ class Rebuilder:
         if value.is_input:
             assert value.source is not None
             return self._made_here(value) if isinstance(value.source, Asked) else self.reach(value.source)
-        by_torch = self.tr.effects.rewrites(value) or objects.refuses_writes(value)
+        by_torch = self.tr.effects.rewrites(value) or objects.is_torchs_view(value, self._uses)
         again = objects.view_again(self, value) if by_torch else None
         value.settle()
         name = self.names[id(value)] = self.tr.guards.names.take(self.tr.builder.wish(value.fake.ref))

@@ -22,7 +22,9 @@ from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.views import overlaps_itself, put_back
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
+from tinycompile.eager.batched import BatchedTensor
 from tinycompile.eager.fake import FakeTensor
+from tinycompile.eager.tensor import Tensor
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -41,11 +43,23 @@ def write(
     _check_history(tr, line, value)
     root = line[-1]
     if root.memory.outside:
-        tr.effects.write(tr, root, tracked=_is_tracked(tr, root, value), counted=counted and all(not _is_data(t) for t in line))
+        tr.effects.write(tr, root, tracked=_is_tracked(tr, root, value))
+    root.memory.version += counted and not any(map(_is_data, line))
     tr.effects.note_edit(root.memory.contents or [root.fake], own, root.memory.writes)
     _take_over(tr, line, value)
     root.memory.contents = [value.fake, *(t.fake for t in line)]
     return target
+
+
+def write_itself(tr: Tracer, target: TensorValue) -> None:
+    """``x[0] = x[0]``: the values stay, but torch checks the write, and counts it."""
+    line = list(_line(target))
+    root = line[-1]
+    _check_memory(tr, line, ())
+    _check_history(tr, line, target)
+    if root.memory.outside:
+        tr.effects.write(tr, root, tracked=_is_tracked(tr, root, target))
+    root.memory.version += not any(map(_is_data, line))
 
 
 def _line(target: TensorValue) -> Iterator[TensorValue]:
@@ -116,6 +130,10 @@ def _may_be_written(root: TensorValue) -> bool:
 def _check_history(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) -> None:
     """Leaves that require grad, and views that torch keeps no history for, can't be written to where gradients are followed."""
     root = line[-1]
+    if levels(value.fake) - levels(line[0].fake):
+        raise GraphBreak(
+            "input-mutation", f"{line[0].describe()} is one for all examples, and each writes its own values to it"
+        )
     if not _is_tracked(tr, root, value):
         return
     if root.is_input and root.source is not None:
@@ -127,6 +145,15 @@ def _check_history(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) 
     if value.requires_grad and any(t.view is not None and t.view.cut for t in line):
         what = f"{line[0].describe()}, which is cut off from what it views, is written with a value that requires grad"
         raise GraphBreak("input-mutation", what)
+
+
+def levels(fake: Tensor) -> set[int]:
+    """The levels of vmap at which a value differs from example to example."""
+    found = set[int]()
+    while isinstance(fake, BatchedTensor):
+        found |= {fake.level} if fake.batched else set()
+        fake = fake.value
+    return found
 
 
 # --- the new values ------------------------------------------------------------------------------------------------------

@@ -46,9 +46,13 @@ def written(node: Node) -> tuple[Ref, ...]:
         return tuple(v for a, v in zip(schema.args, node.args, strict=True) if "!" in a.alias and isinstance(v, Ref))
     if node.kind != "extern":
         return ()
-    name = node.target.rpartition(".")[2]
-    first = node.args[:1] if name.endswith("_") and not name.endswith("__") else ()
+    first = node.args[:1] if writes_first(node.target) else ()
     return tuple(a for a in (*first, *(v for k, v in node.kwargs if k == "out")) if isinstance(a, Ref))
+
+
+def writes_first(target: str) -> bool:
+    """Whether a torch function changes its first argument, by its name."""
+    return target.endswith("_") and not target.endswith("__")
 
 
 def may_alias(node: Node) -> bool:

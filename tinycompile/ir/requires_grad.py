@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from tinycompile.base import shapes
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
+from tinycompile.eager.backends import is_view
 from tinycompile.ir.builder import inputs_of
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.gradients import CUT
+from tinycompile.ops.record import OPS
 
 # ``(outputs, inputs, tangents)`` -> one gradient an input: how a captured program asks for a backward within it. A tangent that
 # is None is all ones.
@@ -26,6 +28,18 @@ def outputs_require_grad(graph: Graph, inputs: Sequence[bool]) -> tuple[bool, ..
         elif node.kind != "output":
             live[node.name] = requires_grad(node, live)
     return tuple(isinstance(o, Ref) and live[o.name] for o in graph.output.args[0])
+
+
+def views_of_inputs(graph: Graph, flags: Sequence[bool]) -> tuple[tuple[int, int], ...]:
+    """``(output, input)`` positions where an output, of those that require grad, is a view of an input: as such a graph returns
+    it that is run op by op."""
+    roots = {p.name: i for i, p in enumerate(graph.placeholders)}
+    for node in graph.nodes[:-1]:
+        of = node.args[0].name if node.args and isinstance(node.args[0], Ref) else ""
+        if of in roots and (node.kind == "item" or (node.kind == "call" and is_view(OPS[node.target]))):
+            roots[node.name] = roots[of]
+    found = zip(graph.output.args[0], flags, strict=False)
+    return tuple((i, roots[o.name]) for i, (o, f) in enumerate(found) if f and isinstance(o, Ref) and o.name in roots)
 
 
 def requires_grad(node: Node, live: Mapping[str, bool]) -> bool:

@@ -30,6 +30,7 @@ class Writer:
         self.splicer, self.nodes, self.match, self.training = splicer, finder.nodes, match, training
         self.scale = match.scores.scale
         self.lead: tuple[Dim, ...] | None = None
+        self.filled: Any = None  # rows with something in them, where those without must get gradients as by hand
 
     def write(self, meta: TensorMeta) -> Any:
         """The result as ``meta`` says, or None where no fused kernel takes it."""
@@ -45,6 +46,7 @@ class Writer:
             return None
         out = self.call(q, k, v, mask, causal)
         out = out if rows is None else ops.mul(out, rows)
+        out = out if self.filled is None else _nan_through_values(out, self.filled, v)
         if meta.rank == 3:
             out = ops.reshape(out, (-1, *out.shape[2:]) if isinstance(self.lead, tuple) else tuple(out.shape[1:]))
         if last.out_order is not None:
@@ -144,8 +146,22 @@ class Writer:
             keep = self.keep(masks)
             full = len(masks) == 1 and masks[0].proven and _no_row_empty(masks[0], rows, columns)
             if full or all(m.value == -math.inf for m in masks):
-                return False, keep, None if full else _nan_where_empty(ops.any(keep, -1, True), q)
+                return False, *((keep, None) if full else self.maybe_empty(masks, keep, q))
+        if self.training and len({m.added for m in masks}) == 2:
+            return False, False, None
         return False, *self.bias(masks, q)
+
+    def maybe_empty(self, masks: tuple[Mask, ...], keep: Any, q: Any) -> tuple[Any, Any]:
+        """A boolean mask some of whose rows may keep nothing: by hand these are NaN. No gradient passes what was filled, so in
+        training the kernel is given such rows as if they kept everything, and the NaN comes through the values alone. What was
+        masked by addition passes NaN on: both kinds at once are left as they are."""
+        filled = ops.any(keep, -1, True)
+        if not self.training:
+            return keep, _nan_where_empty(filled, q)
+        if any(m.added for m in masks):
+            return False, None
+        self.filled = filled
+        return ops.logical_or(keep, ops.logical_not(filled)), None
 
     def keep(self, masks: tuple[Mask, ...]) -> Any:
         """A boolean mask of what stays."""
@@ -224,6 +240,12 @@ def _nan_where_empty(filled: Any, q: Any) -> Any:
     """1 for rows with something in them, else NaN."""
     one, none = (ops.full((), x, dtype=q.dtype, device=q.device) for x in (1.0, math.nan))
     return ops.where(filled, one, none)
+
+
+def _nan_through_values(out: Any, filled: Any, v: Any) -> Any:
+    """NaN where a row has nothing in it, and so NaN in the gradients of all values: weights that are NaN reach them all."""
+    zero, none = (ops.full((), x, dtype=v.dtype, device=v.device) for x in (0.0, math.nan))
+    return ops.where(filled, out, ops.mul(ops.where(filled, zero, none), ops.sum(v, (-2,), True)))
 
 
 def _before_repeat(ref: Ref, splicer: Splicer) -> Ref | None:

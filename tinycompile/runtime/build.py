@@ -16,6 +16,7 @@ from tinycompile.base import torch_private
 from tinycompile.base.device import Device
 from tinycompile.base.errors import BackendError
 from tinycompile.base.target import Target
+from tinycompile.ir.effects import writes_first
 from tinycompile.ir.source import KernelSource, Source
 from tinycompile.ops.record import OPS
 from tinycompile.runtime import cpp_build, interpreter_worker, triton_build, triton_restore
@@ -155,7 +156,13 @@ def resolve(kind: str, target: str) -> Callable[..., Any]:
     found: Any = importlib.import_module(module)
     for name in path:
         found = getattr(found, name)
-    return found
+    return functools.partial(uncounted, found) if writes_first(target) else found
+
+
+def uncounted(fn: Callable[..., Any], written: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """A write to an input that does not count up its version: the code around the graph knows how often the program wrote."""
+    fn(written.data, *args, **kwargs)
+    return written
 
 
 def restride(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:

@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 class Memory:
     """The tensors of the program that share one storage. ``outside``: some of them exist outside the graph. ``writes``: how
-    often it was written to; ``contents``: the graph's values that the last write put there."""
+    often it was written to; ``version``: how many of these writes torch counts; ``contents``: the graph's values that the last
+    write put there."""
 
-    __slots__ = ("contents", "members", "outside", "writes")
+    __slots__ = ("contents", "members", "outside", "version", "writes")
 
     def __init__(self, outside: bool = False) -> None:
         self.members: weakref.WeakSet[TensorValue] = weakref.WeakSet()
         self.outside = outside
-        self.writes = 0
+        self.writes = self.version = 0
         self.contents: list[FakeTensor] = []
 
 
