@@ -57,6 +57,7 @@ class CompiledFunction(FirstPiece):
             return self.original(*args, **kwargs)
         entry: CacheEntry | None = None
         try:
+            kept: Any
             for kept in self._candidates(args) if self._of_first else self._entries:
                 entry = kept() if type(kept) is OwnedEntry else kept
                 if entry is not None and entry.guard(*args, **kwargs):

@@ -76,7 +76,7 @@ class OwnedEntry(weakref.ref[CacheEntry]):
         return super().__new__(cls, entry, gone)
 
     def __init__(self, entry: CacheEntry, owner: torch.nn.Module, gone: Callable[[Any], None]) -> None:
-        super().__init__(entry, gone)
+        super().__init__(entry, gone)  # type: ignore[call-arg]  # the stubs know __new__ alone
         self._owner = weakref.ref(owner)
 
     def __getattr__(self, name: str) -> Any:

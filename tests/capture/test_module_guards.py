@@ -314,6 +314,7 @@ def test_each_kind_of_entry():
         Entry("keys", held, "", ("a", "b"), "keys"),
         Entry("code", Held("f", "f", f), "__code__", f.__code__, "code"),
         Entry("is", held, "b", None, "b"),
+        Entry("dict", Held("f", "f", f), "", f.__dict__, "dict"),
     ]
     check = guard_entries.every(entries)
     assert check() and all(e.holds() for e in entries)

@@ -17,15 +17,17 @@ from typing import Any
 
 from tinycompile.base import torch_private
 
-Dicts = Sequence[dict[Any, Any]]
+Watchable = Sequence[Any]  # dicts, and objects whose ``__dict__`` is watched: whether it is another
 Snapshot = bytes | tuple[int, ...]
 _WORD = 8
-_OFFSET = object.__basicsize__ + _WORD
+_VERSION = object.__basicsize__ + _WORD
+_DICT = -3 * _WORD  # where an object has the pointer to its ``__dict__``: before its head
 
 
-def _view(mapping: dict[Any, Any]) -> memoryview:
-    """The bytes of the version. Whoever looks at them keeps the dict alive."""
-    return memoryview((ctypes.c_char * _WORD).from_address(id(mapping) + _OFFSET))
+def _view(watched: Any) -> memoryview:
+    """The bytes of a dict's version, or of an object's pointer. Whoever looks at them keeps it alive."""
+    offset = _VERSION if isinstance(watched, dict) else _DICT
+    return memoryview((ctypes.c_char * _WORD).from_address(id(watched) + offset))
 
 
 def _lies_there() -> bool:
@@ -58,27 +60,33 @@ def _lies_there() -> bool:
 LIES_IN_MEMORY = _lies_there()
 
 
+def points_to_dict(obj: Any) -> bool:
+    """Whether an object has the pointer to its ``__dict__`` where it is looked for."""
+    managed = LIES_IN_MEMORY and type(obj).__flags__ & (1 << 4) and not isinstance(obj, dict)
+    return bool(managed) and bytes(_view(obj)) == id(object.__getattribute__(obj, "__dict__")).to_bytes(_WORD, sys.byteorder)
+
+
 def can_tell() -> bool:
     """Whether versions can be read at all."""
     return LIES_IN_MEMORY or torch_private.dict_version is not None
 
 
-def reader(dicts: Dicts) -> Callable[[], Snapshot]:
-    """A function that gives the versions of all; another value after any change. Whoever holds it keeps the dicts alive."""
+def reader(watched: Watchable) -> Callable[[], Snapshot]:
+    """A function that gives the versions of all; another value after any change. Whoever holds it keeps them alive."""
     if LIES_IN_MEMORY:
-        return functools.partial(b"".join, [_view(d) for d in dicts])
+        return functools.partial(b"".join, [_view(w) for w in watched])
     version = torch_private.dict_version
     assert version is not None
-    return lambda: tuple(map(version, dicts))
+    return lambda: tuple(map(version, watched))
 
 
 def changed(before: Snapshot, after: Snapshot) -> list[int]:
-    """Which of the dicts have changed, by position."""
+    """Which have changed, by position."""
     return [i for i, (was, now) in enumerate(zip(_numbers(before), _numbers(after), strict=True)) if was != now]
 
 
 def of_some(snapshot: Snapshot, places: Sequence[int]) -> Snapshot:
-    """The part of a snapshot that is of these dicts."""
+    """The part of a snapshot that is of these."""
     if isinstance(snapshot, bytes):
         return b"".join([snapshot[i * _WORD : (i + 1) * _WORD] for i in places])
     return tuple(snapshot[i] for i in places)

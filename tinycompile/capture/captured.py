@@ -105,8 +105,9 @@ class Captured:
     whether each input's data starts at a multiple of 16 bytes (guarded). ``overwritten``: the inputs that the rebuilt function
     writes to behind the graph. ``edits``: values of the graph that were in memory which was written to later. ``calls_graph``:
     whether the rebuilt function needs it. ``redo_on_error``: an error of the graph may be one that the program catches.
-    ``shapes_seen``: sizes and strides of tensors, by expression. ``identities``: arguments guarded to be these very objects. ``owner``: the module with which the code should die.
-    ``changes_outside``: whether the rebuilt function changes objects or modes."""
+    ``shapes_seen``: sizes and strides of tensors, by expression. ``identities``: arguments guarded to be these very objects.
+    ``owner``: the module with which the code should die. ``changes_outside``: whether the rebuilt function changes objects or
+    modes."""
 
     graph: Graph | None
     python: str

@@ -114,7 +114,7 @@ class _Compiler:
             return Check(f"{e.key!r} not in {e.container.name}", e.label)
         if e.how == "keys":
             return Check(f"_tuple({e.container.name}) == {self._held(e.value, 'KEYS')}", e.label)
-        read = f"{e.container.name}.__code__" if e.how == "code" else f"{e.container.name}[{e.key!r}]"
+        read = f"{e.container.name}[{e.key!r}]" if e.how in ("is", "equal") else f"{e.container.name}.__{e.how}__"
         if e.how == "equal":
             return Check(self.guards.equals(read, e.value), e.label)
         return Check(f"{read} is {self._held(e.value, 'OBJECT')}", e.label)

@@ -13,19 +13,21 @@ from types import MappingProxyType
 from typing import Any
 
 from tinycompile.base import dict_versions
-from tinycompile.base.dict_versions import Dicts, Snapshot
+from tinycompile.base.dict_versions import Snapshot, Watchable
 from tinycompile.capture.sources import Held
 from tinycompile.capture.trust import is_trusted
 
 # What reading a changed object can raise; such a guard fails, it doesn't crash.
 READ_ERRORS = (AttributeError, KeyError, IndexError, TypeError, NameError, ValueError, ArithmeticError)
-_is, _getitem, _contains, _code = operator.is_, operator.getitem, operator.contains, operator.attrgetter("__code__")
+_is, _getitem, _contains = operator.is_, operator.getitem, operator.contains
+_code, _attributes = operator.attrgetter("__code__"), operator.attrgetter("__dict__")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """``container`` holds ``value`` under ``key``. ``how``: ``is``, ``equal``, ``absent`` (nothing is under the key), ``code``
-    (a function still runs this code), or ``keys`` (the container has these, in this order)."""
+    (a function still runs this code), ``keys`` (the container has these, in this order), or ``dict`` (this is still the
+    ``__dict__`` of an object)."""
 
     how: str
     container: Held
@@ -41,6 +43,8 @@ class Entry:
                 return self.key not in held
             if self.how == "code":
                 return held.__code__ is self.value
+            if self.how == "dict":
+                return held.__dict__ is self.value
             if self.how == "keys":
                 return tuple(held) == self.value
             found = held[self.key]
@@ -88,6 +92,11 @@ def _same_code(entries: Sequence[Entry]) -> Callable[[], bool]:
     return lambda: all(map(_is, map(_code, functions), codes))
 
 
+def _same_dicts(entries: Sequence[Entry]) -> Callable[[], bool]:
+    objects, _, dicts = _columns(entries)
+    return lambda: all(map(_is, map(_attributes, objects), dicts))
+
+
 def _same_keys(entries: Sequence[Entry]) -> Callable[[], bool]:
     containers, _, keys = _columns(entries)
     return lambda: tuple(map(tuple, containers)) == keys
@@ -95,6 +104,7 @@ def _same_keys(entries: Sequence[Entry]) -> Callable[[], bool]:
 
 _CHECKS: dict[str, Callable[[Sequence[Entry]], Callable[[], bool]]] = {
     "is": _identical, "equal": _equal, "absent": _absent, "code": _same_code, "keys": _same_keys,
+    "dict": _same_dicts,
 }  # fmt: skip
 
 
@@ -117,14 +127,20 @@ def watchable(container: Any) -> dict[Any, Any] | None:
     return container if gc.get_referents(container) else None
 
 
-def to_watch(entries: Sequence[Entry]) -> list[dict[Any, Any] | None]:
-    """For each entry the dict to watch, if any. The order of an OrderedDict has no version."""
+def to_watch(entries: Sequence[Entry]) -> list[Any]:
+    """For each entry the dict to watch, or the object whose ``__dict__`` is; None where nothing tells of changes. The order of
+    an OrderedDict has no version."""
     behind = {id(e.container.value): e.container.value for e in entries}
-    found = {at: watchable(container) for at, container in behind.items()}
+    owners = {id(e.container.value) for e in entries if e.how == "dict"}
+    found = {at: _owner(held) if at in owners else watchable(held) for at, held in behind.items()}
     return [
         None if e.how == "keys" and isinstance(e.container.value, OrderedDict) else found[id(e.container.value)]
         for e in entries
     ]
+
+
+def _owner(obj: Any) -> Any:
+    return obj if dict_versions.points_to_dict(obj) else None
 
 
 class Watched:
@@ -138,7 +154,7 @@ class Watched:
         self._every = every(entries)
         self._changes: dict[int, int] = {}  # by id of a dict
         dicts = tuple({id(d): d for d, _ in self._entries if d is not None}.values())
-        self._state: tuple[Dicts, Callable[[], Snapshot], Snapshot | None, Callable[[], bool] | None]
+        self._state: tuple[Watchable, Callable[[], Snapshot], Snapshot | None, Callable[[], bool] | None]
         self._state = dicts, dict_versions.reader(dicts), None, None  # no versions yet: the first call looks
 
     def __call__(self) -> bool:

@@ -121,6 +121,11 @@ class GuardSet:
         label = f"the code of {fn.value.__qualname__}"
         self.entries.setdefault(("code", fn.name, "__code__"), Entry("code", fn, "__code__", fn.value.__code__, label))
 
+    def own_dict(self, obj: Held) -> None:
+        """A held object still has the same ``__dict__``: the entries that count are those of this one."""
+        attributes = object.__getattribute__(obj.value, "__dict__")
+        self.entries.setdefault(("dict", obj.name, ""), Entry("dict", obj, "", attributes, f"the __dict__ of {obj.label}"))
+
     def equals(self, text: str, value: Any) -> str:
         """An expression: ``text`` names a constant of the same type and value (NaN equals NaN, -0.0 differs from 0.0)."""
         if value is None or value is True or value is False or value is Ellipsis:

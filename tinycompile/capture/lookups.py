@@ -6,6 +6,8 @@ import builtins as python_builtins
 from types import FunctionType, ModuleType
 from typing import Any
 
+import torch
+
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
@@ -13,6 +15,9 @@ from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.ir.builder import identifier
+
+# What torch's classes of tensors had when this was imported: what they have else is the program's.
+_TENSORS = {cls: dict(cls.__dict__) for cls in (torch.nn.Parameter, torch.Tensor)}
 
 
 class Lookups:
@@ -24,6 +29,8 @@ class Lookups:
     def __init__(self) -> None:
         self._globals: dict[tuple[int, str], Value] = {}
         self._class_dicts: dict[type, Held] = {}
+        self._of_tensors: dict[tuple[type, str], tuple[Any] | None] = {}
+        self._inherited: set[tuple[type, type, str]] = set()
 
     def wrap(self, obj: Any, source: Source) -> Value:
         """The Value of an object from outside; one source has one Value."""
@@ -59,6 +66,9 @@ class Lookups:
 
     def inherited(self, cls: type, owner: type, name: str) -> None:
         """Guard that no class between ``cls`` and ``owner``, where ``name`` was found, comes to define it."""
+        if (cls, owner, name) in self._inherited:
+            return
+        self._inherited.add((cls, owner, name))
         if owner is not cls:
             self.guard_bases(cls)
         for between in cls.__mro__[: cls.__mro__.index(owner)]:
@@ -99,6 +109,23 @@ class Lookups:
             held = self._class_dicts[cls] = self.guards.hold(cls.__dict__, f"{cls.__name__}_class")
         return held
 
+    def replaced_on_tensors(self, cls: type, name: str) -> tuple[Any] | None:
+        """What the program put in a class of tensors under a name, in a tuple; None where that is torch's own. Guarded."""
+        if (cls, name) not in self._of_tensors:
+            self._of_tensors[cls, name] = self._find_on_tensors(cls, name)
+        return self._of_tensors[cls, name]
+
+    def _find_on_tensors(self, cls: type, name: str) -> tuple[Any] | None:
+        for owner in cls.__mro__:
+            if owner not in _TENSORS:
+                return None  # written in C: it can't be changed
+            if name in owner.__dict__:
+                raw = owner.__dict__[name]
+                self.guards.item(HeldItem(self.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
+                return None if raw is _TENSORS[owner].get(name) else (raw,)
+            self.guards.absent(self.class_dict(owner), name, f"{owner.__name__} inherits {name!r}")
+        return None
+
     def module_attribute(self, module: ModuleType, name: str) -> Value:
         """``module.name``."""
         assigned = self.effects.global_value(module.__dict__, name)
@@ -110,9 +137,16 @@ class Lookups:
         finally:
             if not trusted and name not in module.__dict__:  # (asked late: a ``__getattr__`` may put it there)
                 self.guards.absent(self.globals_of(module.__dict__), name, f"module {module.__name__} has no {name!r}")
-        if trusted or name not in module.__dict__:
-            return self.from_python(obj)
+        if name not in module.__dict__:
+            return self._computed_attribute(module, name, obj)
         return self._global(module.__dict__, name, f"{module.__name__}.{name}")
+
+    def _computed_attribute(self, module: ModuleType, name: str, obj: Any) -> Value:
+        """One that a module's class or its ``__getattr__`` gives: a setting, like those of ``torch.backends``, may change."""
+        if type(module) is not ModuleType and isinstance(obj, (bool, int, float, str, type(None))):
+            held = self.guards.hold(module, identifier(module.__name__))
+            self.guards.check(self.guards.equals(f"{held.text}.{name}", obj), f"{module.__name__}.{name} == {obj!r}")
+        return self.from_python(obj)
 
     def global_value(self, globals_: dict[str, Any], name: str) -> Value:
         """A global variable or a builtin."""
@@ -133,17 +167,23 @@ class Lookups:
         self.effects.set_global(self.globals_of(globals_), name, value)
 
     def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
-        trusted = is_trusted(globals_.get("__name__"))
         if name in globals_:
-            return self.from_python(globals_[name]) if trusted else self._global(globals_, name, name)
-        if not hasattr(python_builtins, name):
-            raise NameError(f"name '{name}' is not defined")
+            return self._global(globals_, name, name)
+        trusted, builtins = is_trusted(globals_.get("__name__")), python_builtins.__dict__
         if not trusted:
-            self.guards.absent(self.globals_of(globals_), name, f"no global hides the builtin {name}")
-        return self.from_python(getattr(python_builtins, name))
+            self.guards.absent(self.globals_of(globals_), name, f"no global is named {name}")
+        if name not in builtins:
+            self.guards.absent(self.globals_of(builtins), name, f"no builtin is named {name}")
+            raise NameError(f"name '{name}' is not defined")
+        return self._global(builtins, name, name)
 
     def _global(self, globals_: dict[str, Any], name: str, label: str) -> Value:
-        return self.wrap(globals_[name], HeldItem(self.globals_of(globals_), name, label))
+        """A module's variable; one of the standard library's or torch's is looked at no further, but which it is counts."""
+        source = HeldItem(self.globals_of(globals_), name, label)
+        if is_trusted(globals_.get("__name__")):
+            self.guards.item(source, globals_[name], equal=False)
+            return self.from_python(globals_[name])
+        return self.wrap(globals_[name], source)
 
     def globals_of(self, globals_: dict[str, Any]) -> Held:
         """A module's variables, to be guarded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,21 +41,39 @@ def check_plain(t: torch.Tensor, label: str) -> None:
         raise GraphBreak("tensor-kind", f"{label} is wrapped by a functorch transform")
 
 
-def symbolic_meta(tr: Tracer, t: torch.Tensor, dynamic: Collection[int]) -> TensorMeta:
-    """The metadata, with a fresh symbol for each dim in ``dynamic``. The pointer counts from the tensor's own
-    first element, so the offset only tells its alignment: 0, or 1 where it is no multiple of 16 bytes."""
+def symbolic_meta(
+    tr: Tracer, t: torch.Tensor, dynamic: Collection[int], source: Source | None = None, dynamic_strides: Collection[int] = ()
+) -> TensorMeta:
+    """The metadata, with a fresh symbol for each size in ``dynamic``, and for each stride in ``dynamic_strides`` that is not
+    made of sizes: ``source`` gives it. The pointer counts from the tensor's own first element, so the offset only tells its
+    alignment: 0, or 1 where it is no multiple of 16 bytes."""
     shape = tuple(tr.new_size(size) if d in dynamic else size for d, size in enumerate(t.shape))
-    strides = _symbolic_strides(shape, tuple(t.shape), t.stride()) if dynamic else t.stride()
+    strides: tuple[Dim, ...] = t.stride()
+    if dynamic or dynamic_strides:
+        symbols: dict[int, Dim] = {}
+        if source is not None:
+            symbols = {d: tr.new_stride(source, d, t.stride(d)) for d in _irregular(t) if d in dynamic_strides}
+        strides = _symbolic_strides(shape, t, symbols)
     return TensorMeta(shape, strides, t.dtype, Device.of(t.device), 0 if is_aligned(t) else 1)
 
 
-def _symbolic_strides(shape: tuple[Dim, ...], sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Dim, ...]:
-    """A stride that is the next inner dim's stride times size is that product; the innermost and irregular ones are numbers."""
-    order = sorted(range(len(sizes)), key=lambda d: (strides[d], -d))
-    result: list[Dim] = list(strides)
-    for inner, outer in itertools.pairwise(order):
-        if strides[outer] == strides[inner] * sizes[inner] and sizes[inner] != 1:
-            result[outer] = result[inner] * shape[inner]
+def _regular(t: torch.Tensor) -> dict[int, int]:
+    """The dims whose stride is that of the next inner dim, which is given, times its size; the inner ones first."""
+    strides, order = t.stride(), sorted(range(t.ndim), key=lambda d: (t.stride(d), -d))
+    pairs = itertools.pairwise(order)
+    return {outer: inner for inner, outer in pairs if strides[outer] == strides[inner] * t.shape[inner] and t.shape[inner] != 1}
+
+
+def _irregular(t: torch.Tensor) -> list[int]:
+    regular = _regular(t)
+    return [d for d in range(t.ndim) if d not in regular]
+
+
+def _symbolic_strides(shape: tuple[Dim, ...], t: torch.Tensor, symbols: Mapping[int, Dim]) -> tuple[Dim, ...]:
+    """A regular stride is a product; the innermost and irregular ones are ``symbols``, else numbers."""
+    result: list[Dim] = [symbols.get(d, stride) for d, stride in enumerate(t.stride())]
+    for outer, inner in _regular(t).items():
+        result[outer] = result[inner] * shape[inner]
     return tuple(result)
 
 
@@ -84,6 +102,9 @@ def guard_symbolic(tr: Tracer, t: torch.Tensor, meta: TensorMeta, source: Source
         tr.guards.check(
             bound, f"{source.label}.shape[{d}] {'is a size, ' + str(size) if isinstance(size, Expr) else '== ' + str(size)}"
         )
+    for d, stride in enumerate(meta.strides):
+        if (symbol := ex.as_sym(stride)) is not None and symbol.name in tr.strides:
+            tr.guards.check(f"({stride} := {text}.stride({d})) >= 2", f"{source.label}.stride({d}) is a stride, {stride}")
     strides = ", ".join(map(str, meta.strides))
     tr.guards.check(f"{text}.stride() == ({strides},)", f"{source.label}.stride() == ({strides},)")
     _guard_alignment(tr, t, source)

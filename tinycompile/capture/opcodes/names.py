@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from tinycompile.capture import inheritance
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.opcodes.stack import NULL, LazyStack, callable_slots
+from tinycompile.capture.sources import HeldItem
+from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Lazy, MethodOf
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.object import ObjectValue
@@ -97,9 +100,13 @@ def delete_global(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 
 def import_name(tr: Tracer, frame: Frame, ins: Instruction) -> None:
-    """``import``: a module that is imported once stays."""
+    """``import``: a module that is imported once stays, unless the program puts another in its place."""
     level, names = (v.constant(tr) for v in frame.pop(2))
-    frame.stack.append(tr.from_python(__import__(ins.arg, frame.globals, None, names, level)))
+    found = __import__(ins.arg, frame.globals, None, names, level)
+    name = found.__name__
+    if not is_trusted(name) and sys.modules.get(name) is found:
+        tr.guards.item(HeldItem(tr.guards.hold(sys.modules, "modules"), name, f"module {name}"), found, equal=False)
+    frame.stack.append(tr.from_python(found))
 
 
 def import_from(tr: Tracer, frame: Frame, ins: Instruction) -> None:

@@ -83,6 +83,8 @@ class Const(Value):
             of_class = tr.enum_attribute(self, name)
             if of_class is not None:
                 return of_class
+            if name == "value" and "_value_" in self.value.__dict__:
+                return tr.dict_entry(self.value.__dict__, "_value_", f"{self.value}.value")
             given = self._given_to_member(tr, self.value, name)
             if given is not None:
                 return given

@@ -12,7 +12,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION
 from tinycompile.capture.sources import Attr, Item, Source
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, no_attribute
 from tinycompile.capture.values.constant import Const, natively
 from tinycompile.capture.values.sequence import TupleValue
@@ -222,6 +222,19 @@ class BoundFunction(Value):
 
     def key(self, tr: Tracer) -> Any:
         return self.fn.key(tr), self.receiver.key(tr)
+
+
+def of_instance(tr: Tracer, raw: Any, receiver: Value, name: str) -> Value:
+    """What an instance gives for an attribute of its class. Which one the class has is guarded by the caller."""
+    if isinstance(raw, property):
+        return tr.from_python(raw.fget).call(tr, [receiver], {})
+    if isinstance(raw, staticmethod):
+        return tr.from_python(raw.__func__)
+    if isinstance(raw, (FunctionType, *BUILTIN_TYPES)):
+        return BoundFunction(tr.from_python(raw), receiver)
+    if hasattr(type(raw), "__get__"):
+        raise GraphBreak("unsupported-value", f"descriptor {name!r} of {receiver.describe()}")
+    return tr.from_python(raw)
 
 
 class PartialValue(Value):

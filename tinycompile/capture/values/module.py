@@ -31,6 +31,8 @@ _GLOBAL_HOOKS = (
     "_global_backward_pre_hooks",
 )
 _STATE = ("_parameters", "_buffers", "_modules")
+# What torch's own way of calling a module is made of.
+_CALLING = {name: torch.nn.Module.__dict__[name] for name in ("__call__", "_wrapped_call_impl", "_call_impl")}
 
 
 class StateDict(DictValue):
@@ -92,6 +94,7 @@ class ModuleValue(ObjectValue):
     def missing(self, tr: Tracer, name: str) -> Value:
         if type(self.obj).__getattr__ is not torch.nn.Module.__getattr__:
             return super().missing(tr, name)
+        tr.inherited(type(self.obj), torch.nn.Module, "__getattr__")
         self._not_shadowed(tr, name)
         tr.inherited(type(self.obj), object, name)
         for state in _STATE:
@@ -147,9 +150,12 @@ class ModuleValue(ObjectValue):
 
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
         cls = type(self.obj)
+        here = {name: torch.nn.Module.__dict__[name] for name in _CALLING}
+        for name, fn in here.items():
+            tr.guards.item(HeldItem(tr.class_dict(torch.nn.Module), name, f"Module.{name}"), fn, equal=False)
         if isinstance(self.obj, (torch.jit.ScriptModule, torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
             raise GraphBreak("unsupported-value", f"a call of a {cls.__name__}")
-        if cls.__call__ is not torch.nn.Module.__call__:
+        if cls.__call__ is not here["__call__"] or here != _CALLING:
             return super().call(tr, args, kwargs)
         tr.inherited(cls, torch.nn.Module, "__call__")
         self._no_other_hooks(tr)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partialmethod
+from functools import _lru_cache_wrapper, cached_property, partialmethod
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
+from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
 from tinycompile.capture.values.classes import class_lookup, is_of_the_program, is_pythons_own
 from tinycompile.capture.values.constant import Const
@@ -65,6 +64,7 @@ class ObjectValue(Value):
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if is_pythons_own(type(self.obj), "__getattribute__"):
+            tr.inherited(type(self.obj), object, "__getattribute__")
             return self.plain_attr(tr, name)
         owner, hook = class_lookup(type(self.obj), "__getattribute__") or (object, object.__getattribute__)
         if not isinstance(hook, FunctionType):
@@ -88,6 +88,7 @@ class ObjectValue(Value):
             if self.shadow[name] is not DELETED:
                 return self.shadow[name]
         elif name in self._attributes(tr):
+            self._not_described(tr, name, found)
             return self._own(tr, name)
         if found is not None:
             self._not_shadowed(tr, name)
@@ -106,10 +107,16 @@ class ObjectValue(Value):
         found = own_dict(self.obj)
         if not tr.has_to_itself(self, found):
             raise GraphBreak("unsupported-value", f"the attributes of {self.describe()} are also reached in another way")
-        if isinstance(self.where, Held) and not isinstance(self.obj, torch.nn.Module):  # there are many of those
-            held = tr.guards.hold(found, "attributes")
-            tr.guards.check(f"{self.where.text}.__dict__ is {held.name}", f"the __dict__ of {self.where.label}")
+        if isinstance(self.where, Held):
+            tr.guards.own_dict(self.where)
         return found
+
+    def _not_described(self, tr: Tracer, name: str, found: tuple[type, Any] | None) -> None:
+        """Guard that no data descriptor of the class comes to hide an attribute of the object."""
+        owner, raw = found or (object, None)
+        tr.inherited(type(self.obj), owner, name)
+        if found is not None and not is_trusted(owner.__module__):
+            tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
 
     def _own(self, tr: Tracer, name: str) -> Value:
         return tr.attribute_of(self.where, self.obj, name)
@@ -169,6 +176,8 @@ class ObjectValue(Value):
             return BoundFunction(tr.class_member(owner, name, raw.__func__), tr.from_python(type(self.obj)))
         if type(raw).__module__ == "tinycompile.api":  # a compiled method: its original
             return BoundFunction(tr.class_member(owner, name, raw), self)
+        if isinstance(raw, _lru_cache_wrapper):
+            return BoundFunction(tr.class_member(owner, name, raw), self)
         if isinstance(raw, cached_property):
             return self._cached_property(tr, name, owner, raw)
         if isinstance(raw, partialmethod) and isinstance(raw.func, FunctionType):
@@ -189,6 +198,7 @@ class ObjectValue(Value):
         if class_lookup(type(self.obj), name) is None:  # else what it has raised an AttributeError
             tr.inherited(type(self.obj), object, name)  # nor does any class come to have it
         if hook is None:
+            tr.inherited(type(self.obj), object, "__getattr__")
             raise no_attribute(self, type(self.obj), name)
         return tr.class_member(*hook[:1], "__getattr__", hook[1]).call(tr, [self, Const(name)], {})
 
@@ -267,6 +277,7 @@ class ObjectValue(Value):
         """A bound special method, None when the class has none."""
         found = class_lookup(type(self.obj), name)
         if found is None or found[1] is None:
+            tr.inherited(type(self.obj), object if found is None else found[0], name)
             return None
         if not isinstance(found[1], FunctionType):
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")

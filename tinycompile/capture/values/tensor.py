@@ -16,6 +16,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value, no_attribute
 from tinycompile.capture.values.constant import FALSE, NONE, Const, boolean
+from tinycompile.capture.values.function import of_instance
 from tinycompile.capture.values.sequence import TupleValue, size_value
 from tinycompile.capture.values.symbolic import dim_value
 from tinycompile.capture.views import ViewOf
@@ -121,6 +122,9 @@ class TensorValue(Value):
         return self.fake
 
     def truth(self, tr: Tracer) -> bool:
+        made = self._by_program(tr, "__bool__")
+        if made is not None:
+            return made.truth(tr)
         raise GraphBreak("data-dependent", f"the truth of {self.describe()} decides a branch")
 
     def constant(self, tr: Tracer) -> Any:
@@ -128,7 +132,22 @@ class TensorValue(Value):
 
     # --- attributes ---
 
+    def replaced(self, tr: Tracer, name: str) -> Value | None:
+        """What the program put in place of torch's attribute or special method, as the tensor gives it; None mostly."""
+        found = tr.replaced_on_tensors(self.cls, name)
+        if found is None:
+            return None
+        return of_instance(tr, *found, self, name)
+
+    def _by_program(self, tr: Tracer, name: str, *args: Value) -> Value | None:
+        """The answer of a special method that the program replaced."""
+        method = self.replaced(tr, name)
+        return None if method is None else method.call(tr, args, {})
+
     def get_attr(self, tr: Tracer, name: str) -> Value:
+        replaced = self.replaced(tr, name)
+        if replaced is not None:
+            return replaced
         rule = _ATTRIBUTES.get(name)
         if rule is not None:
             return rule(self, tr)
@@ -165,22 +184,33 @@ class TensorValue(Value):
     # --- as a container ---
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
-        return tr.index_tensor(self, key)
+        made = self._by_program(tr, "__getitem__", key)
+        return tr.index_tensor(self, key) if made is None else made
 
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
-        tr.write_tensor(self, key, value)
+        if self._by_program(tr, "__setitem__", key, value) is None:
+            tr.write_tensor(self, key, value)
 
     def length(self, tr: Tracer) -> Value:
+        made = self._by_program(tr, "__len__")
+        if made is not None:
+            return made
         if not self.meta.shape:
             raise TypeError("len() of a 0-d tensor")
         return dim_value(self.meta.shape[0])
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
+        made = self._by_program(tr, "__iter__")
+        if made is not None:
+            return made.iterate(tr)
         if not self.meta.shape:
             raise TypeError("iteration over a 0-d tensor")
         return tr.tensor_method(self, "unbind", [Const(0)], {}).iterate(tr)
 
     def contains(self, tr: Tracer, item: Value) -> bool:
+        made = self._by_program(tr, "__contains__", item)
+        if made is not None:
+            return made.truth(tr)
         raise GraphBreak("data-dependent", "`in` on a tensor")
 
     def same_object(self, tr: Tracer, other: Value) -> bool:

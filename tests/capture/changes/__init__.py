@@ -1,0 +1,1 @@
+"""Stories of changes between calls: see ``stories.py``."""
