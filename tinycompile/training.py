@@ -36,6 +36,7 @@ from tinycompile.ir.interpreter import run_graph
 from tinycompile.ir.requires_grad import outputs_require_grad, views_of_inputs
 from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.passes.patterns_attention import recognise_attention
+from tinycompile.passes.patterns_losses import fuse_losses
 from tinycompile.passes.pipeline import optimize
 
 Fn = Callable[..., tuple[Any, ...]]
@@ -79,13 +80,18 @@ def compile_training(
     return replace(compiled, call=attach_replay(compiled.call, replay, flags, aliases, kept))
 
 
+def _recognise(graph: Graph) -> Graph:
+    """What is one call for its gradient's sake, too."""
+    return fuse_losses(recognise_attention(graph, training=True))
+
+
 def compile_whole(
     graph: Graph, inputs: Sequence[Any], compile_one: CompileFn, artifacts: Artifacts, *, budget: float = 1.0
 ) -> CompiledGraph:
     """Compile a graph in which gradients are asked for: a training step. Nothing of it is left to torch's autograd. ``budget``:
     see :func:`~tinycompile.aot.recompute.recompute`."""
     start = time.perf_counter()
-    whole = written_out(recognise_attention(graph, training=True))
+    whole = written_out(_recognise(graph))
     joint = whole.graph
     if budget < 1:
         known = frozenset(n.name for n in joint.nodes)
@@ -110,7 +116,7 @@ def _compile_halves(
     overwritten: frozenset[int],
 ) -> CompiledGraph:
     start = time.perf_counter()
-    known = recognise_attention(graph, training=True)
+    known = _recognise(graph)
     joint = differentiate(known, wanted, flags)
     if not joint.gradients:
         raise UntreatableError("no gradient reaches an input")

@@ -6,6 +6,7 @@ from tinycompile.ops import (  # noqa: F401
     gradients_activations,
     gradients_library,
     gradients_linalg,
+    gradients_losses,
     gradients_norms,
     gradients_pointwise,
     gradients_reductions,

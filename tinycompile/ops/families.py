@@ -16,6 +16,7 @@ from tinycompile.ops import (  # noqa: F401
     linalg_fused,
     losses,
     losses_classes,
+    losses_linear,
     losses_more,
     masked,
     moments,

@@ -37,7 +37,7 @@ def _nll_meta(
     return rules.fresh(shape if reduction == "none" else (), x.dtype, x.device)
 
 
-def _picked(x: Any, target: Any, ignore_index: int) -> tuple[Any, Any]:
+def picked(x: Any, target: Any, ignore_index: int) -> tuple[Any, Any]:
     """The class entry of each row (class 0 where ignored), and which rows count."""
     at = class_dim(len(x.shape))
     counts = ops.ne(target, ignore_index)
@@ -45,7 +45,7 @@ def _picked(x: Any, target: Any, ignore_index: int) -> tuple[Any, Any]:
     return ops.squeeze(ops.gather(x, at, ops.unsqueeze(safe, at)), (at,)), counts
 
 
-def _class_reduced(loss: Any, counts: Any, share: Any, reduction: str, dtype: torch.dtype) -> Any:
+def class_reduced(loss: Any, counts: Any, share: Any, reduction: str, dtype: torch.dtype) -> Any:
     """Ignored rows are zero, and are left out of the mean (which is NaN when nothing counts). ``share``: the rows' weights."""
     loss = ops.where(counts, loss, 0.0)
     if reduction == "none":
@@ -68,10 +68,10 @@ def _row_weights(weight: Any, target: Any, counts: Any) -> Any:
 def _nll_loss(x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> Any:
     if target.dtype != torch.int64:
         return NotImplemented
-    value, counts = _picked(x, target, ignore_index)
+    value, counts = picked(x, target, ignore_index)
     share = _row_weights(weight, target, counts)
     loss = ops.neg(widen(value))
-    return _class_reduced(loss if share is None else ops.mul(loss, share), counts, share, reduction, x.dtype)
+    return class_reduced(loss if share is None else ops.mul(loss, share), counts, share, reduction, x.dtype)
 
 
 def _cross_entropy_meta(
@@ -100,7 +100,7 @@ def _cross_entropy(
     at = class_dim(len(x.shape))
     wide = widen(x)
     top, total = ops.softmax_stats(wide, at)
-    value, counts = _picked(x, target, ignore_index)
+    value, counts = picked(x, target, ignore_index)
     loss = ops.add(ops.log(ops.squeeze(total, (at,))), ops.sub(ops.squeeze(top, (at,)), widen(value)))
     share = _row_weights(weight, target, counts)
     loss = loss if share is None else ops.mul(loss, share)
@@ -108,7 +108,7 @@ def _cross_entropy(
         even = ops.sub(ops.add(ops.log(total), top), wide)
         even = ops.sum(even if weight is None else ops.mul(even, _over_classes(weight, len(x.shape), at)), (at,))
         loss = ops.add(ops.mul(loss, 1.0 - label_smoothing), ops.mul(even, ops.div(label_smoothing, _length(x, at))))
-    return _class_reduced(loss, counts, share, reduction, x.dtype)
+    return class_reduced(loss, counts, share, reduction, x.dtype)
 
 
 def _soft_cross_entropy(x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> Any:

@@ -6,7 +6,7 @@ recorded. The parts take the composite's place in the user's source, and the las
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +23,9 @@ def decompose(graph: Graph) -> Graph:
     if not any(n.kind == "call" and isinstance(OPS[n.target].lowering, Decompose) for n in graph.nodes):
         return graph
     expander = Expander(graph)
-    env = current_env() or ShapeEnv(dict(graph.hints))
-    with env.active(), tracing(expander):
-        for node in graph.nodes:
-            expander.add(node)
-    return replace(graph, nodes=tuple(expander.nodes))
+    for node in expander.copying(graph):
+        expander.add(node)
+    return expander.finish(graph)
 
 
 class Expander:
@@ -45,6 +43,16 @@ class Expander:
         self._location: Location | None = None
 
     # --- the old graph's nodes ---
+
+    def copying(self, graph: Graph) -> Iterator[Node]:
+        """The nodes of a graph, one after the other, while what is run on fakes is recorded."""
+        env = current_env() or ShapeEnv(dict(graph.hints))
+        with env.active(), tracing(self):
+            yield from graph.nodes
+
+    def finish(self, graph: Graph) -> Graph:
+        """``graph`` with what was made of its nodes."""
+        return replace(graph, nodes=tuple(self.nodes))
 
     def add(self, node: Node) -> None:
         """Copy a node, or record its parts."""

@@ -17,6 +17,7 @@ from tinycompile.passes.fold import fold
 from tinycompile.passes.in_place import write_in_place
 from tinycompile.passes.literals import spell_literals
 from tinycompile.passes.patterns_attention import recognise_attention
+from tinycompile.passes.patterns_losses import chunk_losses, fuse_losses
 from tinycompile.passes.patterns_matmul import activate_products
 
 Pass = Callable[[Graph], Graph]
@@ -26,7 +27,9 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("in_place", write_in_place),
     ("attention", recognise_attention),
     ("masks", plain_masks),
+    ("losses", fuse_losses),
     ("epilogues", activate_products),
+    ("chunks", chunk_losses),
     ("decompose", decompose),
     ("fold", fold),
     ("constants", fold_constants),
@@ -37,9 +40,10 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 
 def optimize(graph: Graph, observe: Callable[[int, str, Graph], None] | None = None, *, joint: bool = False) -> Graph:
     """Run every pass; ``observe(position, name, graph)`` sees each result. ``joint``: it will be split in a forward and a
-    backward, so writes stay at its end. Raises VerifyError, naming the pass at fault."""
+    backward, so writes stay at its end, and what the halves would share is not written out. Raises VerifyError, naming the
+    pass at fault."""
     for position, (name, run) in enumerate(PASSES):
-        if joint and run is write_in_place:
+        if joint and run in (write_in_place, chunk_losses):
             continue
         graph = run(graph)
         if config.verify_ir:

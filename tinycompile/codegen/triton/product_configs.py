@@ -53,6 +53,7 @@ SINGLE_TILES = (  # float32 without tensor cores: each product is an instruction
     Tile(16, 32, 32, 2, 3),
     Tile(16, 16, 32, 1, 3),
 )
+SPILLS = {("sm_80", Tile(64, 64, 16, 8, 3))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ def tiles(shape: Shape, target: Target, tf32: bool) -> Iterator[Tile]:
     single = shape.dtype == torch.float32 and not tf32
     most_rows, most_columns = (max(power_of_2(n), LEAST_TILE) for n in (shape.rows, shape.columns))
     for tile in SINGLE_TILES if single else HALF_TILES:
+        if (target.arch, tile) in SPILLS:
+            continue
         size = shape.dtype.itemsize
         step = tile.step if single else max(tile.step * 2 // size, LEAST_TILE * 2)
         shared = tile.stages * step * (tile.rows + shape.dots * tile.columns) * size
