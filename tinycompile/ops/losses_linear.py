@@ -27,7 +27,7 @@ from tinycompile.ops.meta_rules import opmath
 from tinycompile.ops.record import Extern, Metas
 from tinycompile.ops.samples import FLOATS, call, t
 
-MULTIPLE = 128  # of chunks' rows and columns: a whole number of tiles
+TILE, ALIGNED = 128, 16  # chunks are whole tiles of rows; at the least their numbers begin where vector loads can
 
 
 def rows_into_(target: torch.Tensor, start: int, part: torch.Tensor) -> torch.Tensor:
@@ -49,8 +49,8 @@ def add_mm_(target: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Ten
 
 def chunks(length: int, other: int, elements: int) -> Iterator[tuple[int, int]]:
     """Begin and end of pieces of ``length``, each with about ``elements`` elements over ``other`` ones of the other dim."""
-    size = max(elements // max(other, 1), 1)
-    size = size // MULTIPLE * MULTIPLE or size
+    most = elements // max(other, 1)
+    size = most // TILE * TILE or max(most // ALIGNED * ALIGNED, ALIGNED)
     for start in range(0, length, size):
         yield start, min(start + size, length)
 
@@ -66,7 +66,7 @@ def chunked_loss(
     losses, tops, sums = (_memory("empty", x, tuple(target.shape), dtype) for _ in range(3))
     for start, end in chunks(x.shape[0], weight.shape[0], elements):
         logits = _logits(ops.slice(x, 0, start, end), weight, bias)
-        value, _ = picked(logits, ops.slice(target, 0, start, end), ignore_index)
+        value, _ = picked(logits, _part(target, start, end), ignore_index)
         values = widen(logits)
         top, total = ops.softmax_stats(values, 1)
         top, total = ops.squeeze(top, (1,)), ops.squeeze(total, (1,))
@@ -85,23 +85,23 @@ def chunked_gradients(
     smoothing: float, elements: int, needs_input: bool, needs_weight: bool, needs_bias: bool,
 ) -> Any:  # fmt: skip
     """Gradients of the input, the weight and the bias; empty tensors for those that nobody needs."""
-    counts = ops.ne(target, ignore_index)
     scale = widen(grad)
     if reduction == "mean":
-        scale = ops.div(scale, ops.to(ops.sum(counts), scale.dtype))
-    scale = ops.unsqueeze(ops.where(counts, scale, 0.0), 1)
-    top, share = ops.unsqueeze(top, 1), ops.unsqueeze(ops.reciprocal(total), 1)
-    safe, columns = ops.unsqueeze(ops.where(counts, target, 0), 1), weight.shape[0]
+        scale = ops.div(scale, ops.to(ops.sum(ops.ne(target, ignore_index)), scale.dtype))
+    columns = weight.shape[0]
     place = positions(columns, 2, 1, x.device)
     for_x = _memory("empty", x, tuple(x.shape) if needs_input else (0,), x.dtype)
     for_weight = _sum_of(weight, needs_weight)
     for_bias = _sum_of(weight if bias is None else bias, needs_bias)
     for start, end in chunks(x.shape[0], columns, elements):
-        part, *row = (ops.slice(r, 0, start, end) for r in (x, top, share, safe, scale))
-        p = ops.mul(ops.exp(ops.sub(widen(_logits(part, weight, bias)), row[0])), row[1])
-        slope = ops.sub(p, ops.mul(ops.to(ops.eq(place, row[2]), p.dtype), 1.0 - smoothing))
+        part = ops.slice(x, 0, start, end)
+        label, most, sums = (ops.unsqueeze(_part(r, start, end), 1) for r in (target, top, total))
+        p = ops.mul(ops.exp(ops.sub(widen(_logits(part, weight, bias)), most)), ops.reciprocal(sums))
+        factor = scale if reduction != "none" else ops.unsqueeze(_part(scale, start, end), 1)
+        factor = ops.where(ops.ne(label, ignore_index), factor, 0.0)
+        slope = ops.sub(p, ops.mul(ops.to(ops.eq(place, label), p.dtype), 1.0 - smoothing))
         slope = ops.sub(slope, smoothing / columns) if smoothing else slope
-        slope = cast(ops.mul(slope, row[3]), x.dtype)
+        slope = cast(ops.mul(slope, factor), x.dtype)
         if needs_input:
             for_x = _write(mm_into_, for_x, start, slope, weight)
         if needs_weight:
@@ -124,6 +124,15 @@ def _logits(x: Any, weight: Any, bias: Any) -> Any:
         return F.linear(x, weight, bias)
     meta = linear_meta(x.meta, weight.meta, None if bias is None else bias.meta)
     return recorder.extern("torch.nn.functional.linear", (x, weight, bias), {}, meta)
+
+
+def _part(x: Any, start: int, end: int) -> Any:
+    """Some of the elements, as a tensor of its own: then the kernels of all chunks are the same, and compiled once."""
+    recorder = getattr(x, "recorder", None)
+    if recorder is None:
+        return x[start:end]
+    meta = rules.fresh((end - start,), x.dtype, x.meta.device)
+    return recorder.extern("torch.Tensor.narrow", (x, 0, start, end - start), {}, meta)
 
 
 def _memory(make: str, like: Any, shape: tuple[Any, ...], dtype: torch.dtype) -> Any:
