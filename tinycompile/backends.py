@@ -105,7 +105,7 @@ def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune
             return _triton(graph, inputs, artifacts, autotune)
         if device is not None and device.type == "cpu":
             if cpp_build.compiler() is not None:
-                return _cpp(graph, inputs, artifacts)
+                return _cpp(graph, inputs, artifacts, autotune)
             warn_once(
                 "no C++ compiler (g++ or clang++) was found: CPU graphs run op by op. `python -m tinycompile doctor` says more."
             )
@@ -136,13 +136,13 @@ def _recorded(compile_one: CompileFn, graph: Graph, inputs: Sequence[Any], artif
     return replace(compiled, call=graphed(compiled.call, graph, compiled.device, compiled.source.donated))
 
 
-def _cpp(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
+def _cpp(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune: bool = False) -> CompiledGraph:
     device = graph_device(graph)
     if device is None or device.type != "cpu":
         raise BackendError('backend="cpp" takes graphs on CPU tensors only')
     if cpp_build.compiler() is None:
         raise BackendError('backend="cpp" needs g++ or clang++ on the PATH')
-    return compile_graph(graph, cpp_build.cpu_target(), device, artifacts)
+    return compile_graph(graph, cpp_build.cpu_target(), device, artifacts, autotune)
 
 
 def _on_registered(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:

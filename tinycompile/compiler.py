@@ -58,7 +58,7 @@ class CompiledGraph:
 
     ``target`` and ``source`` are None where a backend runs the graph without generating code. ``backward``: the other half
     of a graph whose inputs require grad; ``graph`` is then the forward half, and ``call`` attaches both to torch's
-    autograd. ``tuner``: where something is decided by timing; it can tell what was found.
+    autograd. ``autotune``: it was asked for; ``tuner``: where something is decided by timing, it can tell what was found.
     """
 
     graph: Graph
@@ -72,6 +72,7 @@ class CompiledGraph:
     from_disk: bool = False
     backward: CompiledGraph | None = None
     tuner: Tuner | None = None
+    autotune: bool = False
 
     @property
     def aligned_inputs(self) -> Collection[int] | None:
@@ -85,7 +86,8 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
     """Run every stage after capture, or load their result from the disk cache. ``autotune``: time the candidate
     configurations of each Triton kernel at its first call, and generated matrix products beside the library's."""
     times: dict[str, float] = {}
-    autotune = (autotune or config.max_autotune) and target.language == "triton" and device.type == "cuda"
+    asked = autotune or config.max_autotune
+    autotune = asked and target.language == "triton" and device.type == "cuda"
     disk = DiskCache(config.cache_dir) if config.disk_cache else None
     with _timed(times, "key"):
         printed = print_graph(graph)
@@ -102,7 +104,7 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
             if name[0] in "456":
                 artifacts.lazy(name, functools.partial(entry.text, name))
         log("cache", f"disk hit {key[:12]} for {graph.name}")
-        return CompiledGraph(graph, target, device, call, source, artifacts, None, times, from_disk=True, tuner=tuner)
+        return CompiledGraph(graph, target, device, call, source, artifacts, None, times, True, tuner=tuner, autotune=asked)
     if disk and "cache" in config.log:
         log("cache", f"disk miss {key[:12]} for {graph.name}: {disk.why_missed(parts)}")
     the_plan, source = generate(graph, target, artifacts, times, products=autotune)
@@ -112,7 +114,7 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
         with _timed(times, "store"):
             texts = {name: artifacts[name] for name in artifacts if name[0] in "456"}
             disk.put(key, {"source.json": dump_source(source), **texts, **binaries}, parts)
-    return CompiledGraph(graph, target, device, call, source, artifacts, the_plan, times, tuner=tuner)
+    return CompiledGraph(graph, target, device, call, source, artifacts, the_plan, times, tuner=tuner, autotune=asked)
 
 
 def compile_registered(graph: Graph, device: Device, codegen: Codegen, artifacts: Artifacts) -> CompiledGraph | None:

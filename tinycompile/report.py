@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from pathlib import Path
@@ -33,10 +33,9 @@ if TYPE_CHECKING:
 
 
 @functools.lru_cache(maxsize=64)
-def _for_h100(graph: Graph) -> tuple[Plan, dict[str, KernelSource]]:
+def _for_h100(graph: Graph, products: bool) -> Source:
     """The same graph generated for an H100: shown also where C++ ran, and compiled without a GPU."""
-    plan, source = generate(graph, H100, Artifacts(), {})
-    return plan, {k.name: k for k in source.kernels}
+    return generate(graph, H100, Artifacts(), {}, products)[1]
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,8 @@ class KernelInfo:
     """One kernel, for people. What needs Triton's compiler (``ptx``, ``sass``, ``registers``, ``spills``) is made when first
     read.
 
-    On a CPU ``source`` is the C++ that ran; ``triton`` and the rest are what an H100 (sm_90) would run.
+    On a CPU ``source`` is the C++ that ran; ``triton`` and the rest are what an H100 (sm_90) would run. ``offered``: it is
+    timed beside a library call, and runs only where it was found faster; ``why`` says whether.
     """
 
     name: str
@@ -55,6 +55,7 @@ class KernelInfo:
     lines: tuple[str, ...]
     why: str
     flops: int = 0
+    offered: bool = False
     _triton: KernelSource | None = field(repr=False, default=None)
     _arch: int = field(repr=False, default=90)
 
@@ -127,15 +128,30 @@ def _kernels_of(compiled: CompiledGraph) -> list[KernelInfo]:
     own = compiled.source.kernels
     if compiled.target.language == "triton":
         arch = int(compiled.target.arch.removeprefix("sm_"))
-        return [_info(k, k, hints, arch) for k in own]
-    on_card = _for_h100(compiled.graph)[1]
-    return [_info(k, on_card.get(k.name), hints, 90) for k in own]
+        told = _told(compiled.source, compiled.tuner.told if compiled.tuner is not None else {}, _UNTIMED)
+        return [_info(k, k, hints, arch, told.get(k.name)) for k in own]
+    on_card = _for_h100(compiled.graph, compiled.autotune)
+    kernels, told = {k.name: k for k in on_card.kernels}, _told(on_card, {}, _ON_A_GPU)
+    also = [_info(kernels[name], kernels[name], hints, 90, why) for name, why in told.items()]
+    return [*(_info(k, kernels.get(k.name), hints, 90) for k in own), *also]
 
 
-def _info(kernel: KernelSource, triton: KernelSource | None, hints: dict[str, int], arch: int) -> KernelInfo:
+_UNTIMED = "not timed yet: the library's way is taken until it is"
+_ON_A_GPU = "on a GPU it is timed beside the library's way, and runs where it is faster"
+
+
+def _told(source: Source, told: Mapping[str, str], otherwise: str) -> dict[str, str]:
+    """By the name of each kernel that is offered, what its contest found."""
+    return {kernel: told.get(c.name, otherwise) for c in source.choices for _, kernel in c.ways}
+
+
+def _info(
+    kernel: KernelSource, triton: KernelSource | None, hints: dict[str, int], arch: int, told: str | None = None
+) -> KernelInfo:
     moved, flops = _number(kernel.bytes_moved, hints), _number(kernel.flops, hints)
-    facts = kernel.name, kernel.text, kernel.language, kernel.grid, moved, kernel.lines, kernel.why
-    return KernelInfo(*facts, flops, triton, arch)
+    why = kernel.why if told is None else f"{kernel.why}: {told}"
+    facts = kernel.name, kernel.text, kernel.language, kernel.grid, moved, kernel.lines, why
+    return KernelInfo(*facts, flops, told is not None, triton, arch)
 
 
 def _number(d: Any, hints: dict[str, int]) -> int:
@@ -241,7 +257,9 @@ class Report:
     def _kernel_lines(self) -> list[str]:
         if not self.kernels and not self.externs:
             return []
-        lines = ["", f"kernels: {len(self.kernels)} generated, {len(self.externs)} from libraries"]
+        offered = sum(k.offered for k in self.kernels)
+        timed = f", {offered} offered beside the library" if offered else ""
+        lines = ["", f"kernels: {len(self.kernels) - offered} generated, {len(self.externs)} from libraries{timed}"]
         for k in self.kernels:
             lines.append(f"  {k.name}  {bytes_text(k.bytes_moved)}" + (f"  [{k.why}]" if k.why else ""))
             lines += [f"    covers {line}" for line in dict.fromkeys(k.lines)]
@@ -306,7 +324,7 @@ def make_report(function: Piece, entry: CacheEntry, seen: set[int] | None = None
         kernels=kernels,
         externs=tuple(call for half in both if half.source for call in library_calls(half.source)),
         decisions=tuple(d for plan, _ in plans for d in plan.decisions),
-        bytes_moved=sum(k.bytes_moved for k in kernels),
+        bytes_moved=sum(k.bytes_moved for k in kernels if not k.offered),
         bytes_library=sum(_number(plan.library_bytes, hints) for plan, hints in plans),
         bytes_minimum=sum(_number(plan.bytes_minimum, hints) for plan, hints in plans),
         times=tuple(stage_order(entry.times)),
@@ -320,7 +338,7 @@ def _plan_of(compiled: CompiledGraph) -> Plan | None:
     """The plan; made again from the graph when the code came from disk."""
     if compiled.target is None:
         return None
-    return compiled.plan or generate(compiled.graph, compiled.target, Artifacts(), {})[0]
+    return compiled.plan or generate(compiled.graph, compiled.target, Artifacts(), {}, compiled.tuner is not None)[0]
 
 
 def _backend_name(function: Piece, compiled: CompiledGraph | None) -> str:
