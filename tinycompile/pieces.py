@@ -34,8 +34,8 @@ from tinycompile.compiler import CompiledGraph
 from tinycompile.eager import autocast
 from tinycompile.eager.custom_device import is_registered
 from tinycompile.entries import CacheEntry, OwnedEntry, by_first_argument, give, itself
+from tinycompile.failures import is_without_effect
 from tinycompile.faults import is_the_users, is_wrong_call, serial, tell_of_fault, uncompiled, write_artifacts
-from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.requires_grad import asks_for_gradients
@@ -129,7 +129,7 @@ class Piece:
             return False
         if entry.compiled is None or callable(self.options.backend):
             return isinstance(error, KernelError)
-        return isinstance(error, KernelError) or not any(written(n) for n in entry.compiled.graph.nodes)
+        return is_without_effect(error, entry.compiled)
 
     def redo(self, entry: CacheEntry, failure: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run eagerly what failed compiled: torch raises its own error, at the user's line."""

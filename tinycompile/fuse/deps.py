@@ -11,7 +11,7 @@ import numpy as np
 
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
-from tinycompile.ir.effects import is_pure, written
+from tinycompile.ir.effects import is_pure, may_refuse, written
 from tinycompile.ir.graph import Node, Ref
 from tinycompile.ir.loops import Const, ExternCall, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store, TensorView
 
@@ -214,7 +214,7 @@ def predecessors(steps: Sequence[Step], inputs: Container[str] = ()) -> list[set
 
     Calls that draw random numbers, or of which nothing is known, stay in order among themselves. What writes to ``inputs``
     waits for all that may fail, so that a call can be redone."""
-    failing = [i for i, s in enumerate(steps) if isinstance(s, Nest) and may_fail(s)]
+    failing = [i for i, s in enumerate(steps) if (may_fail(s) if isinstance(s, Nest) else may_refuse(s.target))]
     impure: int | None = None
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}

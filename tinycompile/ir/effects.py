@@ -80,6 +80,19 @@ def without_writes(graph: Graph) -> Graph:
     return graph if len(kept) == len(graph.nodes) else replace(graph, nodes=kept)
 
 
+# Library calls that take any values. Of others it is not known that they do: a matrix may be singular, an index out of range.
+_TAKE_ANY = frozenset((
+    "mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "convolution", "convolution_backward", "attention_forward",
+    "attention_backward", "scaled_dot_product_attention", "native_dropout", "random_seeds", "rand", "randn", "randint",
+    "randperm", "sort", "topk", "cumsum", "cumprod", "copy_",
+))  # fmt: skip
+
+
+def may_refuse(target: str) -> bool:
+    """Whether a library call may raise an error for the values that it is given."""
+    return target.rpartition(".")[2] not in _TAKE_ANY
+
+
 def is_random(node: Node) -> bool:
     """Whether a call draws random numbers; of torch's functions: whether it can."""
     if node.kind != "call":

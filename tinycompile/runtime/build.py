@@ -70,7 +70,7 @@ def link(source: Source, device: Device, launchers: Mapping[str, Launcher], tune
     for name, launcher in launchers.items():
         if isinstance(launcher, Tuned):
             launcher.settled = functools.partial(linked.replace, name)  # the wrapper then calls the winner itself
-    exec(compile(source.wrapper, f"<tinycompile {source.name} wrapper>", "exec"), namespace)
+    exec(compile(source.wrapper, wrapper_file(source), "exec"), namespace)
     for choice in source.choices:
         arrange(choice, source, device, linked, slots, tuner)
     call: Call = namespace["call"]
@@ -78,6 +78,11 @@ def link(source: Source, device: Device, launchers: Mapping[str, Launcher], tune
     if device.type == "cuda" and torch.cuda.device_count() > 1:
         call = _on_device(call, max(device.index, 0))
     return call
+
+
+def wrapper_file(source: Source) -> str:
+    """What tracebacks call the file of a wrapper."""
+    return f"<tinycompile {source.name} wrapper>"
 
 
 def _no_stream() -> int:
