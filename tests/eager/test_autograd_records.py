@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -51,12 +52,18 @@ def plain(sample: Sample) -> bool:
     return "special" not in repr(sample) and "0," not in repr([s.shape for s in flat(sample.args) if hasattr(s, "shape")])
 
 
+def inside(op: Op, args: Any) -> Any:
+    """Probabilities of 0 and 1 have no second derivative: others in their place."""
+    return (args[0].clamp(0.1, 0.9), *args[1:]) if op.name == "binary_cross_entropy" else args
+
+
 def cases() -> list[Any]:
+    """Samples that differ only in the float dtype are one in float64."""
     found = []
     for op in OPS.values():
         if op.name not in _LEFT_OUT:
-            samples = [s for s in op.samples() if plain(s)]
-            found += [pytest.param(op, s, id=f"{op.name}-{i}") for i, s in enumerate(samples[:: max(1, len(samples) // 5)])]
+            samples = {re.sub("b?float(16|32)", "float64", repr(s)): s for s in op.samples() if plain(s)}
+            found += [pytest.param(op, s, id=f"{op.name}-{i}") for i, s in enumerate(samples.values())]
     return found
 
 
@@ -71,7 +78,7 @@ def run(op: Op, args: Any) -> tuple[list[Any], list[Any]]:
 @pytest.mark.parametrize("op, sample", cases())
 def test_first_and_second_derivatives(op: Op, sample: Sample) -> None:
     warnings.simplefilter("ignore")
-    args = differentiable(doubles(bound(op, sample)))
+    args = differentiable(inside(op, doubles(bound(op, sample))))
     try:
         theirs, leaves = run(op, args)
     except Exception:
@@ -92,9 +99,9 @@ def test_first_and_second_derivatives(op: Op, sample: Sample) -> None:
     pairs = [
         (m, t)
         for m, t in zip(my_first, first, strict=True)
-        if m is not None and t is not None and t.requires_grad and t.isfinite().all()
+        if m is not None and t is not None and t.requires_grad and t.isfinite().all() and (t.numel() or m.requires_grad)
     ]
-    if pairs and op.name != "binary_cross_entropy":  # the samples' probabilities are 0 and 1: see test_autograd.py
+    if pairs:
         again = [torch.randn_like(t) for _, t in pairs]
         second = derivatives(torch.autograd.grad, [t for _, t in pairs], [*leaves, *seeds], again)
         my_second = autograd.grad(

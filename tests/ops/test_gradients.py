@@ -119,20 +119,57 @@ def test_formula(op: Op, sample: Sample) -> None:
         if not leaves or not targets:
             pytest.skip("nothing to differentiate")
         seeds = [torch.randn_like(r) if r.requires_grad else None for r in results]
-        try:
-            theirs = torch.autograd.grad(targets, leaves, [s for s in seeds if s is not None], allow_unused=True)
-        except RuntimeError as error:
-            assert "invalid gradient" in str(error)
-            pytest.skip("torch cannot differentiate the sample")
+        for given in alternatives(seeds):
+            pairs = [(r, s) for r, s in zip(results, given, strict=True) if s is not None]
+            try:
+                outputs, tangents = zip(*pairs, strict=True)
+                theirs = torch.autograd.grad(outputs, leaves, tangents, retain_graph=True, allow_unused=True)
+            except RuntimeError as error:
+                assert "invalid gradient" in str(error)
+                pytest.skip("torch cannot differentiate the sample")
+            grads = tuple(None if s is None else from_torch(s) for s in given)
+            wanted = dict(zip(map(id, leaves), theirs, strict=True))
+            for needs in combinations(needs_of(args)):
+                check_formula(op, args, results, grads, needs, wanted)
+
+
+def alternatives(seeds: list[torch.Tensor | None]) -> list[list[torch.Tensor | None]]:
+    """A gradient for every result, and for each alone: those of the others are undefined then."""
+    places = [i for i, s in enumerate(seeds) if s is not None]
+    alone = [[s if i == at else None for i, s in enumerate(seeds)] for at in places]
+    return [seeds, *alone] if len(places) > 1 else [seeds]
+
+
+def combinations(needs: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Every argument that wants a gradient, and each of them alone: what others save is not there then."""
+    places = [i for i, n in enumerate(needs) if (any(n) if isinstance(n, tuple) else n)]
+    none = tuple(tuple(False for _ in n) if isinstance(n, tuple) else False for n in needs)
+    alone = [(*none[:i], needs[i], *none[i + 1 :]) for i in places]
+    return [needs, *alone] if len(places) > 1 else [needs]
+
+
+def check_formula(
+    op: Op, args: tuple[Any, ...], results: tuple[Any, ...], grads: tuple[Any, ...], needs: tuple[Any, ...],
+    wanted: dict[int, torch.Tensor | None],
+) -> None:  # fmt: skip
+    """The formula's gradients of the arguments that need one. ``wanted``: torch's, by id of the leaf."""
     assert op.vjp is not None
-    args_seen, results_seen = as_seen(op, op.vjp, needs_of(args), ours(args), ours(results))
-    grads = tuple(None if s is None else from_torch(s) for s in seeds)
-    mine = op.vjp.fn(grads, args_seen, results_seen, needs_of(args))
+    args_seen, results_seen = as_seen(op, op.vjp, needs, ours(args), ours(results))
+    mine = op.vjp.fn(grads, args_seen, results_seen, needs)
     assert len(mine) == len(args)
-    expected = iter(theirs)
-    for arg, grad in zip(args, mine, strict=True):
-        for a, g in zip(
-            flat(arg), flat(grad) if isinstance(arg, tuple) and grad is not None else [grad] * len(flat(arg)), strict=True
-        ):
-            if isinstance(a, torch.Tensor) and a.requires_grad:
-                assert_gradients_agree(g, next(expected), a)
+    for arg, grad, need in zip(args, mine, needs, strict=True):
+        several = isinstance(arg, tuple)
+        found = flat(grad) if several and grad is not None else [grad] * len(flat(arg))
+        for a, g, n in zip(flat(arg), found, flat(need) if several else [need], strict=True):
+            if n:
+                assert_gradients_agree(g, wanted[id(a)], a)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_dropout_formula(p: float) -> None:
+    """By the mask that this call drew."""
+    op, x = OPS["native_dropout"], torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    y, mask = op.eager(x, p, True)
+    seed = torch.randn_like(y)
+    wanted = dict(zip([id(x)], torch.autograd.grad(y, x, seed), strict=True))
+    check_formula(op, (x, p, True), (y, mask), (from_torch(seed), None), (True, False, False), wanted)

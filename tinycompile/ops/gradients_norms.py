@@ -90,8 +90,9 @@ def _batch_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradient
     second = third = None
     if grads[0] is not None:
         g, normal = widen(grads[0]), ops.mul(apart, scale)
-        along = None if weight is None else per_channel(widen(weight), rank)
-        first = _centered(_weighted(g, along), normal, scale, dims) if needs[0] else None
+        if needs[0]:
+            along = None if weight is None else per_channel(widen(weight), rank)
+            first = _centered(_weighted(g, along), normal, scale, dims)
         second = cast(ops.sum(ops.mul(g, normal), dims), weight.dtype) if needs[1] else None
         third = cast(ops.sum(g, dims), bias.dtype) if needs[2] else None
     if needs[0]:

@@ -28,10 +28,16 @@ def _sum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return _spread(cast(grads[0], x.dtype), x, dim, keepdim), None, None, None
 
 
+def _divisor(x: Any, dim: Any) -> Any:
+    """What a mean is divided by. Of no elements nobody gets a share, and 1 leaves no NaN behind when that is differentiated."""
+    count = count_of(x, dims_of(dim, len(x.shape)))
+    return 1 if isinstance(count, int) and count == 0 else count
+
+
 @vjp("mean")
 def _mean(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, dim, keepdim, _dtype = args
-    share = ops.div(grads[0], count_of(x, dims_of(dim, len(x.shape))))
+    share = ops.div(grads[0], _divisor(x, dim))
     return _spread(cast(share, x.dtype), x, dim, keepdim), None, None, None
 
 
@@ -180,7 +186,7 @@ def _with_mean(spread: Any, g_mean: Any, x: Any, dim: Any, keepdim: bool) -> Gra
     """Add the mean's gradient; either may be missing."""
     total = spread
     if g_mean is not None:
-        share = ops.div(widen(g_mean), count_of(x, dims_of(dim, len(x.shape))))
+        share = ops.div(widen(g_mean), _divisor(x, dim))
         total = _spread(share, x, dim, keepdim) if spread is None else ops.add(spread, kept(share, x, dim, keepdim))
     return None if total is None else cast(total, x.dtype), None, None, None
 
