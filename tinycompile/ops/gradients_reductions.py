@@ -211,8 +211,8 @@ def _std_mean(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 def _vector_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     """Zero where the norm is."""
     x, order, dim, keepdim, _dtype = args
-    if order == 0:
-        return zeros(x), None, None, None, None
+    if order == 0:  # a count: torch says that nothing depends on x
+        return None, None, None, None, None
     wide = widen(cast(x, results[0].dtype))
     g, y = (kept(widen(v), x, dim, keepdim) for v in (grads[0], results[0]))
     if order == 2:
@@ -222,14 +222,22 @@ def _vector_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradien
     elif order in (float("inf"), float("-inf")):
         found = ops.mul(ops.sign(wide), _shared(g, ops.abs(wide), y, dim, True))
     else:
-        size = ops.abs(wide)
-        if order > 2:  # torch's two ways
-            slope = ops.mul(wide, ops.pow_scalar(size, order - 2))
-        else:
-            slope = ops.mul(ops.sign(wide), ops.pow_scalar(size, order - 1))
-        slope = ops.where(ops.eq(size, 0), 0.0, slope) if order < 1 else slope
-        found = ops.mul(slope, ops.where(ops.eq(y, 0), 0.0, ops.div(g, ops.pow_scalar(y, order - 1))))
+        found = _of_order(x, order, dim, g)
     return cast(found, x.dtype), None, None, None, None
+
+
+def _of_order(x: Any, order: float, dim: Any, g: Any) -> Any:
+    """In float64, and from a norm in float64: an error of the norm counts ``order - 1`` times in the gradient."""
+    wide, g = cast(x, torch.float64), cast(g, torch.float64)
+    size = ops.abs(wide)
+    total = ops.sum(ops.pow_scalar(size, order), dim, True) if len(x.shape) else ops.pow_scalar(size, order)
+    y = ops.pow_scalar(total, 1 / order)
+    if order > 2:  # torch's two ways
+        slope = ops.mul(wide, ops.pow_scalar(size, order - 2))
+    else:
+        slope = ops.mul(ops.sign(wide), ops.pow_scalar(size, order - 1))
+    slope = ops.where(ops.eq(size, 0), 0.0, slope) if order < 1 else slope
+    return ops.mul(slope, ops.where(ops.eq(y, 0), 0.0, ops.div(g, ops.pow_scalar(y, order - 1))))
 
 
 # --------------------------------------------------------------------------------------------------------------- softmax
