@@ -87,6 +87,7 @@ def test_views_of_an_array_from_outside_are_views_of_it() -> None:
         assert not f.breaks
         a[1, 0] = 7
         assert part[0, 0] == turned[0, 1] == back[2] == 7 and part.strides == a.strides
+        assert part.flags.writeable and back.flags.writeable and not np.broadcast_to(a, (2, 2, 3)).flags.writeable
         a[1, 0] = 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.capture.constructs import (  # noqa: F401
+    caching,
     classes,
     comparing,
     containers,

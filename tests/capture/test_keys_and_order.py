@@ -44,6 +44,20 @@ def test_equal_sets_in_another_order() -> None:
         assert [(type(v), v) for v in f(s)] == [(type(v), v) for v in s]
 
 
+def test_order_in_one_piece() -> None:
+    def fn(x: Any) -> Any:
+        s = {8, 0, 16, "b"}
+        t = set([0, 8])
+        s |= {1, 2, 3}
+        s.discard(16)
+        u = s ^ t
+        v = [s.pop(), s.pop()]
+        return x, list(s), list(t), list(u), v, str(t), [*{8, 0}], [*frozenset([8, 0])], sorted(s, key=str)
+
+    f = compiled(fn)
+    assert f(None) == f(None) == fn(None) and not f.breaks
+
+
 MEMBERS = ["0", "8", "16", "24", "'a'", "'b'", "(1, 2)", "None", "1.5", "32", "-1", "100"]
 STEPS = [
     "s.add({m})", "s.discard({m})", "s |= t", "s -= t", "s &= set(t) | s", "s ^= t", "s = s | t", "s = s & (t | s)",

@@ -85,6 +85,11 @@ class Inputs:
         """The Value of an object from outside that may change; None where it was not looked at."""
         return self._by_id.get(id(obj), (None, None))[1]
 
+    def object_of(self, value: Value) -> Any:
+        """The object from outside that a Value stands for, where it was kept; else None."""
+        kept = getattr(value, "obj", None)
+        return kept if kept is not None else next((obj for obj, v in self._by_id.values() if v is value), None)
+
     def find(self, obj: torch.Tensor) -> TensorValue | None:
         """The input that is this very tensor."""
         return self._by_object.get(id(obj))

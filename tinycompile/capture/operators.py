@@ -325,8 +325,23 @@ def _lexicographic(tr: Tracer, symbol: str, a: SequenceValue, b: SequenceValue) 
 
 
 def equal(tr: Tracer, a: Value, b: Value) -> bool:
-    """``bool(a == b)``."""
+    """Whether a container takes one for the other: they are one object, or equal."""
+    if a is b:
+        return True
+    if isinstance(a, Const) and isinstance(b, Const) and a.value != a.value and b.value != b.value:
+        return _one_nan(tr, a, b)
     return compare(tr, "==", a, b).truth(tr)
+
+
+def _one_nan(tr: Tracer, a: Const, b: Const) -> bool:
+    """Two constants that equal not even themselves: which object each is counts."""
+    same, texts = (
+        a.value is b.value,
+        [tr.guards.hold(v.value, "nan").name if v.source is None else v.source.text for v in (a, b)],
+    )
+    if a.source is not None or b.source is not None:
+        tr.guards.check(f"({texts[0]} is {texts[1]}) is {same}", "which objects are one")
+    return same
 
 
 def _same_value(tr: Tracer, a: Value, b: Value) -> bool:

@@ -191,6 +191,22 @@ class HeldItem(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class Called(Source):
+    """``fn(...)``, for a held function that keeps its results; ``arguments``: as source."""
+
+    fn: Held
+    arguments: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.fn.text}({self.arguments})"
+
+    @property
+    def label(self) -> str:
+        return f"{self.fn.label}({self.arguments})"
+
+
+@dataclass(frozen=True, slots=True)
 class Computed(Source):
     """A tensor that the rebuilt code makes of a number."""
 

@@ -117,17 +117,6 @@ def one_object_under_two_names_is_one_key(a, b, c, x):
     return x, b in d, c in d, len({a, b, c})
 
 
-@case
-def order_of_sets(x):
-    s = {8, 0, 16, "b"}
-    t = set([0, 8])
-    s |= {1, 2, 3}
-    s.discard(16)
-    u = s ^ t
-    v = [s.pop(), s.pop()]
-    return x, list(s), list(t), list(u), v, str(t), [*{8, 0}], [*frozenset([8, 0])], sorted(s, key=str)
-
-
 @case(args=lambda: (set([0, 8]), r(4)))
 def order_of_a_set_from_outside(s, x):
     return x, list(s), min(s), sorted(s | {3})

@@ -16,9 +16,11 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules import numpy_functions
 from tinycompile.capture.rules.registry import RULES, Args, rule
+from tinycompile.capture.sources import Called
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.callable import Getter, ParameterValue, SignatureValue
+from tinycompile.capture.values.classes import ClassValue
 from tinycompile.capture.values.constant import NONE, Const, natively
 from tinycompile.capture.values.function import BoundFunction, FunctionValue
 from tinycompile.capture.values.mapping import DictValue
@@ -27,6 +29,7 @@ from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.ir.effects import is_random
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -147,11 +150,38 @@ def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def call_cached(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
-    """A function under ``lru_cache``: its code is followed, if all it does is give a result."""
-    before = tr.effects.count
-    result = tr.from_callable(fn.__wrapped__).call(tr, args, kwargs)
+    """A function under ``lru_cache``. Its code is followed, to see that all it does is give a result; what counts is what the
+    cache gives. The rebuilt code and the guards ask that, as the program does."""
+    before, recorded = tr.effects.count, len(tr.builder.nodes)
+    followed = tr.from_callable(fn.__wrapped__).call(tr, args, kwargs)
     if tr.effects.count != before:
         raise GraphBreak("side-effect", f"{fn.__qualname__} is cached, and changes something when it is called")
-    if isinstance(result, (ListValue, DictValue, SetValue, TensorValue, ObjectValue)):
-        raise GraphBreak("unsupported-value", f"{fn.__qualname__} is cached: its result is one object for all calls")
-    return result
+    if fn.cache_parameters()["maxsize"] == 0:
+        return followed
+    if _never_changes(tr, followed) and (tr.effects or not all(isinstance(v, Const) for v in (*args, *kwargs.values()))):
+        return followed
+    given, named = [_cached_argument(tr, v) for v in args], {k: _cached_argument(tr, v) for k, v in kwargs.items()}
+    random = any(is_random(node) for node in list(tr.builder.nodes.values())[recorded:])
+    if tr.effects or random or tr.grad_enabled != tr.root_grad_enabled:
+        raise GraphBreak("side-effect", f"{fn.__qualname__} is cached, and may be called first behind what happened here")
+    held = tr.guards.hold(fn, getattr(fn, "__name__", "cached"), fn.__qualname__)
+    texts = [t for _, t in given] + [f"{k}={t}" for k, (_, t) in named.items()]
+    found = natively(fn, *(o for o, _ in given), **{k: o for k, (o, _) in named.items()})
+    return tr.wrap(found, Called(held, ", ".join(texts)))
+
+
+def _never_changes(tr: Tracer, value: Value) -> bool:
+    """Whether a result is a constant through and through."""
+    return isinstance(value, Const) or (isinstance(value, TupleValue) and all(_never_changes(tr, v) for v in value.values(tr)))
+
+
+def _cached_argument(tr: Tracer, value: Value) -> tuple[Any, str]:
+    """An argument of a cached function and how it is written: a constant, or an object that is compared by identity."""
+    if isinstance(value, ObjectValue) and value.source is not None:
+        value.key(tr)  # breaks where the program's own code would hash it
+        return value.obj, value.source.text
+    if not isinstance(value, (Const, ClassValue)):
+        raise GraphBreak("unsupported-value", f"a cached function is called with {value.describe()}")
+    plain = value.constant(tr)
+    literal = type(plain) in (int, str, bool, bytes, type(None))
+    return plain, repr(plain) if literal else tr.guards.hold(plain, "constant").name

@@ -13,11 +13,12 @@ import torch
 
 from tinycompile.capture import inheritance, strings
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.pins import pin
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values import array, scalar
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.classes import ClassValue, class_lookup, of_metaclass
+from tinycompile.capture.values.classes import ClassValue, PyModuleValue, class_lookup, of_metaclass
 from tinycompile.capture.values.constant import NONE, Const, boolean, natively
 from tinycompile.capture.values.context import NullContext
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, FunctionValue, PartialValue
@@ -151,7 +152,26 @@ def _print(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(id)
 def _id(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    raise GraphBreak("unsupported-value", "id()")
+    """Of an object that stays the same: a number. Of an optimizer, too, by which a GradScaler knows it. Of what came with the
+    call it is guarded, until it is seen to change."""
+    (value,) = args
+    if isinstance(value, ObjectValue) and value.source is not None and isinstance(value.obj, torch.optim.Optimizer):
+        pin(tr, value.obj, value.source)
+        return Const(id(value.obj))
+    if isinstance(value, Const) and (value.value is None or isinstance(value.value, bool)):
+        return Const(id(value.value))
+    if isinstance(value, (FunctionValue, ClassValue, BuiltinValue, PyModuleValue)):
+        known = value.key(tr)
+        if known is not value:
+            return Const(id(known))
+    found = tr.object_of(value)
+    if found is None or value.source is None:
+        raise GraphBreak("unsupported-value", f"id() of {value.describe()}")
+    if tr.is_rebound(value.source.text, found):
+        raise GraphBreak("unsupported-value", f"id() of {value.source.label}, which is another object in each call")
+    ask = tr.guards.hold(id, "id_").name
+    tr.guards.check(f"{ask}({value.source.text}) == {id(found)}", f"which object {value.source.label} is")
+    return Const(id(found))
 
 
 # --- conversions

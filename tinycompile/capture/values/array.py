@@ -121,7 +121,7 @@ class ArrayValue(Value):
         held = tr.guards.hold(found, "contents").name
         tr.guards.check(f"{held}.holds({self.source.text})", f"what {self.source.label} holds")
         copy = self.obj.copy(order="K")
-        copy.setflags(write=False)
+        copy.setflags(write=self.obj.flags.writeable)
         tr.arrays.values[id(copy)] = tr.arrays.outside[id(copy)] = self
         return copy
 
