@@ -60,6 +60,11 @@ def constants(x):
     return x * 2, i, i[1:]
 
 
+def plain_views(x):
+    other = torch.arange(4.0)
+    return x * 2, other[1:], x.detach()[1:]
+
+
 def saved(x):
     return (x.exp(),)
 
@@ -79,7 +84,7 @@ def not_saved(x):
 
 FUNCTIONS = [
     whole_and_view, whole_and_part, two_parts, view_and_other, lone_view, of_several, of_the_input, written_inside, constants,
-    saved, saved_below, saved_for_another, not_saved,
+    plain_views, saved, saved_below, saved_for_another, not_saved,
 ]  # fmt: skip
 
 
@@ -110,7 +115,7 @@ def outcome(fn: Callable[..., Any], edit: Callable[[Any], None], leaf: bool) -> 
         edit(made)
     except RuntimeError as error:
         return None, str(error)[:60]
-    return [*(t.data for t in made), start.grad], ""
+    return [*(t.data for t in made), *(torch.tensor(t.requires_grad) for t in made), start.grad], ""
 
 
 @pytest.mark.parametrize("leaf", [True, False], ids=["leaf", "inner"])

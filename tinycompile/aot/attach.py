@@ -72,10 +72,10 @@ def attach(
                 ctx.random = [results[i] for i in split.random]
             if not wiring.layouts:
                 ctx.layouts = [wiring.layout(i, results[i]) for i in split.tangents]
-            if wiring.constants:
-                ctx.mark_non_differentiable(*[results[i] for i in wiring.constants])
             # torch refuses writes to a view that a function of several results returns
             returned = [r.detach() if (r := results[i])._is_view() else r for i in positions]
+            if wiring.constants:
+                ctx.mark_non_differentiable(*[returned[where[i]] for i in wiring.constants])
             if watched:
                 ctx.watched = [(weakref.ref(t := returned[where[w.output]]), t._version) for w in watched]
             if made is not None:
