@@ -10,7 +10,10 @@ import torch
 
 import tinycompile
 from tinycompile.base.device import Device
-from tinycompile.lower.scatter import repeats
+from tinycompile.base.meta import TensorMeta
+from tinycompile.ir.graph import Node, Ref
+from tinycompile.lower.scatter import is_lowered
+from tinycompile.ops.record import OPS, Scatter
 
 pytestmark = pytest.mark.cpu
 
@@ -150,5 +153,20 @@ def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+def lowered(name: str, device: str, *rest: Any) -> bool:
+    """Whether a call of the record on that device would be loops."""
+    meta = TensorMeta.contiguous((4,), torch.float32, Device(device))
+    lowering = OPS[name].lowering
+    assert isinstance(lowering, Scatter)
+    return is_lowered(Node("y", "call", name, (Ref("x"), *rest), (), meta), lowering)
+
+
+def test_where_the_library_adds_in_order_it_does() -> None:
+    """Its sums repeat to the bit on a GPU; atomic additions don't."""
+    assert lowered("scatter_add", "cuda") and lowered("scatter", "cuda")
+    assert lowered("index_put", "cuda", (), Ref("v"), False) and not lowered("index_put", "cuda", (), Ref("v"), True)
+    assert not lowered("embedding_dense_backward", "cuda") and lowered("embedding_dense_backward", "cpu")
+
+
 def test_on_a_gpu_the_librarys_runs_where_results_must_repeat(deterministic: None) -> None:
-    assert repeats(Device("cpu")) and not repeats(Device("cuda", 0))
+    assert lowered("scatter_add", "cpu") and not lowered("scatter_add", "cuda") and not lowered("scatter", "cuda")

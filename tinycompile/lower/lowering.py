@@ -20,7 +20,7 @@ from tinycompile.lower.indexed import lower_indexed
 from tinycompile.lower.pointwise import lower_pointwise
 from tinycompile.lower.program import COMPUTABLE, Program, results_of
 from tinycompile.lower.reduction import lower_reduction, lower_scan
-from tinycompile.lower.scatter import lower_scatter, repeats
+from tinycompile.lower.scatter import is_lowered, lower_scatter
 from tinycompile.lower.values import TensorValue, ViewStep
 from tinycompile.lower.writes import is_plain_write, lower_write
 from tinycompile.ops.record import OPS, Indexed, Pointwise, Reduction, Scan, Scatter, View
@@ -63,7 +63,7 @@ def _lower_node(program: Program, node: Node) -> Any:
         return lower_scan(program, node, op, lowering)
     if isinstance(lowering, Indexed):
         return lower_indexed(program, node, lowering)
-    if isinstance(lowering, Scatter) and repeats(node.meta.device):
+    if isinstance(lowering, Scatter) and is_lowered(node, lowering):
         return lower_scatter(program, node, lowering)
     return lower_extern(program, node)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.graph import Node
@@ -26,10 +25,12 @@ _WIDER = {
 }  # fmt: skip
 
 
-def repeats(device: Device) -> bool:
-    """Whether generated code gives the same bits in each run, or may differ: a GPU's atomics add up in any order. Where the
-    program wants algorithms that repeat, the library's run."""
-    return device.type == "cpu" or not torch.are_deterministic_algorithms_enabled()
+def is_lowered(node: Node, spec: Scatter) -> bool:
+    """Whether generated code may do it. A GPU's atomics add up in any order: the library's kernel runs where it doesn't need
+    them, and wherever the program wants algorithms that repeat."""
+    if node.meta.device.type == "cpu":
+        return True
+    return not torch.are_deterministic_algorithms_enabled() and not (spec.in_order and spec.adds(*node.args))
 
 
 def lower_scatter(program: Program, node: Node, spec: Scatter) -> TensorValue:

@@ -78,12 +78,14 @@ class Scatter:
 
     ``points(meta_out, *args)``: the shape of the values. ``formula(b, coords, meta_out, *args)``: where the value at ``coords``
     goes (one coordinate a dim of the result), and the value. ``adds(*args)``: whether values are added to what is there; else,
-    of several for one place, the last in order stays (on a GPU: any one). Tensor arguments come as Operands."""
+    of several for one place, the last in order stays (on a GPU: any one). Tensor arguments come as Operands. ``in_order``:
+    torch's own kernel on a GPU sorts before it adds, so its sums repeat to the bit, as atomic additions don't."""
 
     points: Callable[..., tuple[Dim, ...]]
     formula: Callable[..., tuple[tuple[Dim, ...], Value]]
     adds: Callable[..., bool]
     from_zeros: bool = False
+    in_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ def _eager_index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bo
 declare(
     "index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
     _index_put_meta,
-    Scatter(_put_shape, _put, _adds_up),
+    Scatter(_put_shape, _put, _adds_up, in_order=True),
     _eager_index_put,
     (),
     lambda: [
@@ -258,7 +258,7 @@ def _eager_embedding_backward(grad: torch.Tensor, indices: torch.Tensor, rows: i
 declare(
     "embedding_dense_backward(Tensor grad, Tensor indices, SymInt rows, int? padding_idx=None) -> Tensor",
     _embedding_backward_meta,
-    Scatter(_gradient_shape, _row, _always, from_zeros=True),
+    Scatter(_gradient_shape, _row, _always, from_zeros=True, in_order=True),
     _eager_embedding_backward,
     (),
     lambda: [
