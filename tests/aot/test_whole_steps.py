@@ -333,8 +333,8 @@ def test_a_scaler_skips_steps() -> None:
         scaler.step(optimizer)
         scaler.update()
 
-    sides = []
-    for call in (tinycompile.compile(scaled), scaled):
+    sides, run = [], tinycompile.compile(scaled)
+    for call in (run, scaled):
         model = network()
         optimizer = AdamW(model.parameters(), lr=0.01)
         scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2)
@@ -343,6 +343,8 @@ def test_a_scaler_skips_steps() -> None:
         sides.append((model, optimizer, scaler.get_scale()))
     (ours, mine, a), (theirs, other, b) = sides
     assert a == b
+    assert {b.id for b in run.breaks} == {"data-dependent"}  # whether to skip is asked of the device; all else is captured
+    assert run.cache_info()["recompiles"] <= 1  # the scale is made by the first step; its values compile nothing
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
         alike(p, q)
     states_alike(mine, other)

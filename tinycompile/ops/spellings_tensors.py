@@ -58,8 +58,10 @@ def strides_match(x: Any, memory_format: torch.memory_format) -> bool:
 
 
 def _to(args: Args, kwargs: Kwargs) -> Bound:
-    """Tensor.to(dtype), .to(device, dtype), .to(other): then non_blocking, copy and memory_format."""
-    if kwargs.pop("non_blocking", False) or not args:
+    """Tensor.to(dtype), .to(device, dtype), .to(other): then non_blocking, copy and memory_format. Nobody waits for what stays
+    on its device."""
+    hurried = kwargs.pop("non_blocking", False)
+    if not args:
         return None
     x, rest = args[0], list(args[1:])
     dtype, device, other = kwargs.pop("dtype", None), kwargs.pop("device", None), kwargs.pop("other", None)
@@ -71,11 +73,11 @@ def _to(args: Args, kwargs: Kwargs) -> Bound:
         dtype = rest.pop(0)
     if other is not None:
         dtype, device = other.dtype, other.device
-    if rest and rest.pop(0):  # non_blocking
-        return None
+    hurried = rest.pop(0) if rest else hurried
     copy = rest.pop(0) if rest else kwargs.pop("copy", False)
     memory_format = kwargs.pop("memory_format", None)
-    return None if rest or kwargs else converted(x, dtype, device, bool(copy), memory_format)
+    found = None if rest or kwargs else converted(x, dtype, device, bool(copy), memory_format)
+    return None if found is not None and hurried and found.op.name == "to_device" else found
 
 
 def _cast(dtype: torch.dtype) -> Callable[[Args, Kwargs], Bound]:
@@ -303,7 +305,8 @@ def _zero(args: Args, kwargs: Kwargs) -> Bound:
 
 
 def _copy(args: Args, kwargs: Kwargs) -> Bound:
-    if kwargs.pop("non_blocking", False) or len(args) > 2:
+    kwargs.pop("non_blocking", False)  # nobody waits: both are on one device
+    if len(args) > 2:
         return None
     source: Any = args[1] if len(args) > 1 else kwargs.get("src", kwargs.get("other"))
     if not is_tensor(source) or source.device != args[0].device:
