@@ -129,6 +129,16 @@ class Effects:
             owner = owner.view.base
         return owner is not view and id(owner) in self._written
 
+    def check_kind(self, view: TensorValue) -> None:
+        """A view that torch lets nobody write to can't be made before its owner is written by torch: it is left to Python."""
+        owner, kinds = view, set[str]()
+        while owner.view is not None:
+            kinds.add(owner.view.origin)
+            owner = owner.view.base
+        found = self._written.get(id(owner))
+        if found is not None and found.tracked and kinds & {"several", "no_grad"}:
+            raise NotRebuildable(owner, f"{view.describe()} views {owner.describe()}, which is written", "input-mutation")
+
     def set_global(self, of: Held, name: str, value: Value) -> None:
         """Assignment to a global variable."""
         self._globals[id(of.value), name] = of, name, value
