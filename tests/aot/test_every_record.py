@@ -33,7 +33,7 @@ def _split(graph: Graph, inputs: list[torch.Tensor]) -> Split | None:
     if not joint.gradients:
         return None
     verify_graph(joint.graph)
-    split = partition(replace(joint, graph=optimize(joint.graph)))
+    split = partition(replace(joint, graph=optimize(joint.graph, joint=True)))
     verify_graph(split.forward)
     verify_graph(split.backward)
     return split

@@ -192,6 +192,15 @@ def test_two_losses_in_one_graph_have_memory_of_their_own() -> None:
     check(fn, *given())
 
 
+def test_a_backward_can_run_twice() -> None:
+    """What it sums into is its own."""
+    h, w, b, t = given()
+    w.requires_grad_()
+    loss = tinycompile.compile(plain, backend="aot_eager")(h, w, b, t)
+    first, second = (torch.autograd.grad(loss, w, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
 def test_second_derivatives() -> None:
     h, w, _, t = (x.double() if x.is_floating_point() else x for x in given())
     small = h[:6, :4].contiguous().requires_grad_(), w[:5, :4].contiguous().requires_grad_()

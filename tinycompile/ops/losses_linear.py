@@ -175,8 +175,9 @@ def _eager_loss(
     logits = F.linear(x, weight, bias)
     logits = logits.to(opmath(x.dtype)) if wide else logits
     loss = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction, label_smoothing=smoothing)
-    top = logits.to(opmath(x.dtype)).amax(1)
-    return loss, top, (logits.to(opmath(x.dtype)) - top[:, None]).exp().sum(1)
+    values = logits.detach().to(opmath(x.dtype))
+    top = values.amax(1)
+    return loss, top, (values - top[:, None]).exp().sum(1)
 
 
 def _gradients_meta(
@@ -237,4 +238,7 @@ declare(
     doc="Gradients of the input, the weight and the bias of linear_cross_entropy.",
 )
 
-CHUNKED = {"linear_cross_entropy": chunked_loss, "linear_cross_entropy_backward": chunked_gradients}
+CHUNKED: dict[str, Callable[..., Any]] = {
+    "linear_cross_entropy": chunked_loss,
+    "linear_cross_entropy_backward": chunked_gradients,
+}
