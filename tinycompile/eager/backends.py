@@ -16,6 +16,7 @@ from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
+from tinycompile.eager import shortcut
 from tinycompile.eager.tape import note_view
 from tinycompile.eager.tensor import Tensor, from_meta, unwrap, view_of, wrap
 from tinycompile.ops.record import OPS, Decompose, Op, View
@@ -126,8 +127,9 @@ def fill() -> None:
     dispatcher.fallback(Key.META, run_meta)
     for name in _DEVICES_MAY_DIFFER & OPS.keys():
         dispatcher.let_devices_differ(name)
-    for name in (_ALIASES | _SEVERAL_VIEWS | _DEVICES_MAY_DIFFER) & OPS.keys():
+    for name in (_SEVERAL_VIEWS | _DEVICES_MAY_DIFFER | {"identity"}) & OPS.keys():
         dispatcher.never_leaf(name)
+    shortcut.VIEWS.update(op.name for op in OPS.values() if is_view(op))
     for op in OPS.values():
         if isinstance(op.lowering, Decompose):
             dispatcher.composite(op.name, _decomposition(op, op.lowering))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tinycompile.dispatch import dispatcher
-from tinycompile.eager.shortcut import Ends, learn, short_call
+from tinycompile.eager.shortcut import Choices, Ends, by_value, learn, short_call
 from tinycompile.ops import table
 from tinycompile.ops.record import BoundCall
 
@@ -60,13 +60,26 @@ class TensorMethods:
     ) -> Any:
         """torch's protocol: ``torch.relu(t)``, ``F.gelu(t)`` and modules come here."""
         if kwargs or not args:
-            return cls._run(table.bind(fn, args, kwargs or {}), fn, args, kwargs or {})
+            return cls._by_keywords(fn, args, kwargs or {})
         key = (fn, *map(type, args))
         made = short_call(_ENDS, key, fn, args)
         if made is None:
             bound = table.bind(fn, args, {})
             learn(_ENDS, key, bound, fn, args)
             return cls._run(bound, fn, args, {})
+        return made
+
+    @classmethod
+    def _by_keywords(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if not args or not isinstance(args[0], TensorMethods):
+            return cls._run(table.bind(fn, args, kwargs), fn, args, kwargs)
+        key = (fn, *map(type, args), *kwargs, *map(type, kwargs.values()))
+        choices = _ENDS.get(key)
+        made = None if type(choices) is not Choices else by_value(choices, fn, args, kwargs)
+        if made is None:
+            bound = table.bind(fn, args, kwargs)
+            learn(_ENDS, key, bound, fn, args, kwargs)
+            return cls._run(bound, fn, args, kwargs)
         return made
 
 
@@ -76,7 +89,7 @@ def _method(name: str) -> Callable[..., Any]:
 
     def method(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            return args[0]._run(table.bind_method(name, args, kwargs), fn, args, kwargs)
+            return args[0]._by_keywords(fn, args, kwargs)
         key = (*map(type, args),)
         made = short_call(ends, key, fn, args)
         if made is None:

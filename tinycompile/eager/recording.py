@@ -19,7 +19,7 @@ from tinycompile.eager.backends import named_results
 from tinycompile.eager.batched import call_each, gradients_of_each, level_of, lifted
 from tinycompile.eager.engine import TorchTape
 from tinycompile.eager.saved import FREED, OpNode, Reads, metadata, node_name, reads_of
-from tinycompile.eager.shortcut import Known, on_tape, sibling
+from tinycompile.eager.shortcut import Known, ShortView, on_tape, sibling
 from tinycompile.eager.tape import (
     AUTOGRAD,
     Edge,
@@ -27,9 +27,10 @@ from tinycompile.eager.tape import (
     accumulator,
     edges_of,
     generation_of,
+    note_views,
     set_history,
 )
-from tinycompile.eager.tensor import Tensor, from_torch, same_memory, unwrap, wrap
+from tinycompile.eager.tensor import Tensor, from_torch, same_memory, unwrap, view_of, wrap
 from tinycompile.ops.gradients import CUT, differentiable_form
 from tinycompile.ops.record import OPS, Decompose, Extern, Op
 
@@ -326,5 +327,24 @@ def _reads(known: Known, needs: tuple[Any, ...]) -> Reads:
     return found
 
 
-on_tape.append(call_on_tape)
+def view_on_tape(view: ShortView, base: Tensor, followed: int) -> Any:
+    """A view by the short way; None where the tape has more to do."""
+    edge = None
+    if followed:
+        if not torch.is_grad_enabled() or view.meta.dtype != base.dtype or base.dtype.is_complex or _anomaly():
+            return None
+        edge = edge_of(base)
+    made = view_of(base, view.meta)
+    if view.chain[0][0] == "detach":
+        return made
+    note_views(made, base, view.chain)
+    if edge is not None:
+        for step in view.steps:
+            reads = reads_of(step.op, (True, *[None] * len(step.rest)))
+            edge = _new(Edge, (OpNode.of_view(reads, (step.of, *step.rest), edge, step.made), 0))
+        set_history(made, *edge)
+    return made
+
+
+on_tape += call_on_tape, view_on_tape
 dispatcher.fallback(Key.AUTOGRAD, run_autograd, leaf=True)

@@ -153,6 +153,16 @@ class OpNode(Node):
         node.results = (SavedTensor(result, 0),) if reads.result else node.metas
         return node
 
+    @classmethod
+    def of_view(cls, reads: Reads, args: tuple[Any, ...], edge: Edge, meta: TensorMeta) -> OpNode:
+        """The same of a view, whose formula reads metadata alone."""
+        node = _new(cls)
+        node.edges, node.metas, node.serial = (edge,), (meta,), next(serial)
+        node.stream, node.pre_hooks, node.post_hooks, node.location = 0, None, None, None
+        node.reads, node.freed = reads, False
+        node.args, node.results = args, node.metas
+        return node
+
     @property
     def op(self) -> Op:
         """The record."""

@@ -233,11 +233,16 @@ def edges_of(args: Sequence[Any], edge_of: Callable[[Any], Edge | None]) -> tupl
 
 def note_view(view: Tensor, of: Tensor, op_name: str, rest: tuple[Any, ...], several: bool = False) -> None:
     """Remember how ``view`` comes from its base, so that a write to either reaches the gradients of the other."""
+    note_views(view, of, ((op_name, rest),), several)
+
+
+def note_views(view: Tensor, of: Tensor, steps: tuple[tuple[str, tuple[Any, ...]], ...], several: bool = False) -> None:
+    """The same for a view of a view: by several ops."""
     info = of._view
     base, chain, origin = (of, (), "") if info is None else (info.base, info.chain, info.origin)
     if not origin:
         origin = "several" if several else "" if torch.is_grad_enabled() else "no_grad"
-    view._view = ViewInfo(base, (*chain, (op_name, rest)), generation_of(base), origin)
+    view._view = ViewInfo(base, (*chain, *steps), generation_of(base), origin)
     if origin == "no_grad" and of.keys & AUTOGRAD:  # as in torch: it requires grad, and is a leaf
         view._autograd, view.keys = AutogradMeta(), view.keys | AUTOGRAD
     views = base._views

@@ -23,6 +23,7 @@ from tinycompile.eager.differentiable import DifferentiableMethods
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.metadata import MetadataMethods
 from tinycompile.eager.methods import TensorMethods
+from tinycompile.eager.shortcut import learn_index, short_index
 from tinycompile.eager.storage import Storage
 from tinycompile.ops.record import BoundCall
 
@@ -182,7 +183,14 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, TensorMethods)
 
     def __getitem__(self, index: Any) -> Any:
         """A view for a basic index; a copy for masks and index tensors."""
-        return basic_view(self, index) if is_basic(index) else self._extern(torch.Tensor.__getitem__, (self, index), {})
+        if type(self) is Tensor and (short := short_index(self, index)) is not None:
+            return short
+        if not is_basic(index):
+            return self._extern(torch.Tensor.__getitem__, (self, index), {})
+        made = basic_view(self, index)
+        if type(made) is Tensor is type(self):
+            learn_index(self, index, made)
+        return made
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write in place, as torch does."""
