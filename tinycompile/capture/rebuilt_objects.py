@@ -172,6 +172,19 @@ def container(r: Rebuilder, value: NewContainer) -> str:
     return name
 
 
+def ordered_set(r: Rebuilder, value: SetValue) -> str:
+    """A set of constants, in the order that it has: made in one of the ways that give this order."""
+    real: Any = value.real
+    if value.cls is frozenset:
+        return r.held(real, "set")
+    if list(real.copy()) == list(real):
+        return f"{r.held(real, 'set')}.copy()"
+    for members in (list(real), list(value.items), dict.fromkeys(real), dict.fromkeys(value.items), frozenset(real)):
+        if list(set(members)) == list(real):
+            return f"{r.held(set, 'set')}({r.held(members, 'members')})"
+    raise NotRebuildable(value, f"{value.describe()}, for its order")
+
+
 def array(r: Rebuilder, value: ArrayValue) -> str:
     """One that the function made: a copy of what it holds at the end, or a view in the memory of another array or a tensor."""
     tr, found = r.tr, value.contents(r.tr)

@@ -291,11 +291,8 @@ class Rebuilder:
         return f"{cls}({{{items}}})"
 
     def _set(self, value: SetValue) -> str:
-        if value.real is not None:  # in the order that it has
-            if value.cls is frozenset or list(value.real.copy()) == list(value.real):
-                return self.held(value.real, "set") + ("" if value.cls is frozenset else ".copy()")
-            if list(set(value.items)) != list(value.real):
-                raise NotRebuildable(value, f"{value.describe()}, for its order")
+        if value.real is not None:
+            return objects.ordered_set(self, value)
         items = ", ".join(self.expr(v) for v in value.items.values())
         return f"{self.held(value.cls, value.cls.__name__)}([{items}])"
 
