@@ -101,6 +101,21 @@ def test_as_eager_counts(fn: Callable[..., Any], kind: str, backend: str) -> Non
         assert counted(compiled, INPUTS[kind]()) == counted(fn, INPUTS[kind]())
 
 
+def test_a_constant_that_takes_a_gradient_over_is_written_again() -> None:
+    def f(buffer, w):
+        buffer[1:3] = w * 2
+        buffer.t().mul_(3)
+        buffer.add_(w.sum())
+        return buffer * 2
+
+    found = []
+    for fn in (tinycompile.compile(f, fullgraph=True), f):
+        w, buffer = torch.ones(2, 4, requires_grad=True), torch.zeros(4, 4)
+        (fn(buffer, w).sum() + buffer.sum()).backward()
+        found.append((buffer.detach(), w.grad, torch.tensor(buffer._version)))
+    torch.testing.assert_close(*found)
+
+
 # --- under vmap ----------------------------------------------------------------------------------------------------------
 
 

@@ -137,7 +137,7 @@ def _check_history(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) 
     if not _is_tracked(tr, root, value):
         return
     if root.is_input and root.source is not None:
-        if root.requires_grad and root.obj.is_leaf:
+        if root.obj.requires_grad and root.obj.is_leaf:
             raise GraphBreak("input-mutation", f"{root.describe()}, a leaf that requires grad, is written in place")
         tr.guards.check(f"{root.source.text}.is_leaf is {root.obj.is_leaf}", f"{root.source.label}.is_leaf")
     if any(t.view is not None and t.view.origin in ("no_grad", "several") for t in line):
