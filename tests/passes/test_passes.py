@@ -42,7 +42,20 @@ def test_passes_in_order_and_observed() -> None:
     g = GraphMaker()
     seen: list[tuple[int, str]] = []
     optimize(g.graph(g.call("exp", g.input(torch.randn(3)))), observe=lambda i, name, graph: seen.append((i, name)))
-    order = ["literals", "in_place", "attention", "masks", "epilogues", "decompose", "fold", "constants", "cse", "dce"]
+    order = [
+        "literals",
+        "in_place",
+        "attention",
+        "masks",
+        "losses",
+        "epilogues",
+        "chunks",
+        "decompose",
+        "fold",
+        "constants",
+        "cse",
+        "dce",
+    ]
     assert seen == list(enumerate(name for name, _ in PASSES)) == list(enumerate(order))
 
 
