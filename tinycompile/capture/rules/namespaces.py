@@ -83,6 +83,11 @@ def _exc_info(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([NONE, NONE, NONE])
 
 
+@rule(sys.exception)
+def _handled_exception(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return _exc_info(tr, args, kwargs).get_item(tr, Const(1))
+
+
 @rule(types.MethodType)
 def _method(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     fn, receiver = args
