@@ -78,13 +78,6 @@ MEMORY = (
         reference=head_loss_reference,
         suites=SUITES,
     ),
-    Workload(  # on a CPU, too, with logits of a size that is taken in chunks
-        "head and loss, 256 MB of logits",
-        head_loss,
-        (Arg((2048, 768), (2048, 64)), Arg((65536, 768), (32768, 64)), Arg((2048,), (2048,), below=0)),
-        reference=head_loss_reference,
-        suites=SUITES,
-    ),
     Workload(
         "SwiGLU block",
         swiglu_block,

@@ -23,7 +23,7 @@ from tinycompile.base.config import config
 from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, RecompileLimitWarning
 from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.logs import log, warn, warn_once
-from tinycompile.capture.captured import Captured, CaptureOptions
+from tinycompile.capture.captured import Captured, CaptureOptions, listing
 from tinycompile.capture.frame import capture_from
 from tinycompile.capture.reconstruct import COMMITTED
 from tinycompile.capture.resume import Place
@@ -249,7 +249,7 @@ class Piece:
 
     def _eager_entry(self, captured: Captured, times: dict[str, float]) -> CacheEntry:
         artifacts = Artifacts()
-        artifacts["0_bytecode.txt"] = captured.bytecode
+        artifacts.lazy("0_bytecode.txt", functools.partial(listing, captured.code))
         artifacts["1_python.py"] = captured.python
         return CacheEntry(_not_yet, self.eagerly, captured, None, artifacts, times)
 

@@ -80,9 +80,11 @@ def compile_training(
     return replace(compiled, call=attach_replay(compiled.call, replay, flags, aliases, kept))
 
 
-def _recognise(graph: Graph) -> Graph:
-    """What is one call for its gradient's sake, too."""
-    return fuse_losses(recognise_attention(graph, training=True))
+def _recognise(graph: Graph, budget: float) -> Graph:
+    """What is one call for its gradient's sake, too. A loss in chunks costs its backward one more product, so it is for those
+    who want memory for time."""
+    known = recognise_attention(graph, training=True)
+    return fuse_losses(known) if budget < 1 else known
 
 
 def compile_whole(
@@ -91,7 +93,7 @@ def compile_whole(
     """Compile a graph in which gradients are asked for: a training step. Nothing of it is left to torch's autograd. ``budget``:
     see :func:`~tinycompile.aot.recompute.recompute`."""
     start = time.perf_counter()
-    whole = written_out(_recognise(graph))
+    whole = written_out(_recognise(graph, budget))
     joint = whole.graph
     if budget < 1:
         known = frozenset(n.name for n in joint.nodes)
@@ -116,7 +118,7 @@ def _compile_halves(
     overwritten: frozenset[int],
 ) -> CompiledGraph:
     start = time.perf_counter()
-    known = _recognise(graph)
+    known = _recognise(graph, budget)
     joint = differentiate(known, wanted, flags)
     if not joint.gradients:
         raise UntreatableError("no gradient reaches an input")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.cpu
 ROWS, CLASSES, WIDTH = 90, 50, 16
 CALL = "linear_cross_entropy"
 Fn = Callable[..., Any]
+compiled = functools.partial(tinycompile.compile, options={"activation_memory_budget": 0.99})  # training in chunks is asked for
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +74,7 @@ def check(fn: Fn, *args: Tensor, backend: str = "aot_eager") -> None:
     """Found, and by the contract: at most twice eager's error and an ulp, by the largest error and by the mean square. By
     default the graph that the passes made is run op by op, without a compiler."""
     assert is_found(fn, *args)
-    ours = grown(tinycompile.compile(fn, fullgraph=True, backend=backend), args)
+    ours = grown(compiled(fn, fullgraph=True, backend=backend), args)
     exact, eager = grown(fn, args, torch.float64), grown(fn, args)
     assert len(exact) == len(eager) == len(ours) > 1
     for x, e, o in zip(exact, eager, ours, strict=True):
@@ -167,14 +169,14 @@ def test_a_module() -> None:
     eager, ours = Head(), Head()
     ours.load_state_dict(eager.state_dict())
     eager(h, t).backward()
-    tinycompile.compile(ours, backend="aot_eager")(h, t).backward()
+    compiled(ours, backend="aot_eager")(h, t).backward()
     torch.testing.assert_close(ours.head.weight.grad, eager.head.weight.grad)
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
 def test_only_what_is_asked_for(wanted: tuple[int, ...]) -> None:
     args = list(given())
-    for fn in (tinycompile.compile(plain, backend="aot_eager"), plain):
+    for fn in (compiled(plain, backend="aot_eager"), plain):
         for i in range(3):
             args[i] = args[i].detach().clone().requires_grad_(i in wanted)
         fn(*args).backward()
@@ -196,7 +198,7 @@ def test_a_backward_can_run_twice() -> None:
     """What it sums into is its own."""
     h, w, b, t = given()
     w.requires_grad_()
-    loss = tinycompile.compile(plain, backend="aot_eager")(h, w, b, t)
+    loss = compiled(plain, backend="aot_eager")(h, w, b, t)
     first, second = (torch.autograd.grad(loss, w, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, second)
 
@@ -204,7 +206,7 @@ def test_a_backward_can_run_twice() -> None:
 def test_second_derivatives() -> None:
     h, w, _, t = (x.double() if x.is_floating_point() else x for x in given())
     small = h[:6, :4].contiguous().requires_grad_(), w[:5, :4].contiguous().requires_grad_()
-    fn = tinycompile.compile(lambda h, w: F.cross_entropy(F.linear(h, w), t[:6] % 5), backend="aot_eager")
+    fn = compiled(lambda h, w: F.cross_entropy(F.linear(h, w), t[:6] % 5), backend="aot_eager")
     assert torch.autograd.gradcheck(fn, small) and torch.autograd.gradgradcheck(fn, small)
 
 
@@ -217,7 +219,15 @@ def test_a_whole_step() -> None:
         (grad,) = torch.autograd.grad(loss, (w,))
         return grad
 
-    torch.testing.assert_close(tinycompile.compile(step, backend="aot_eager")(h, w, t), step(h, w, t))
+    torch.testing.assert_close(compiled(step, backend="aot_eager")(h, w, t), step(h, w, t))
+
+
+def test_training_is_in_chunks_only_where_memory_is_asked_for() -> None:
+    """They cost its backward one more product."""
+    for compile, found in ((tinycompile.compile, False), (compiled, True)):
+        fn = compile(plain, backend="aot_eager")
+        fn(*(a.requires_grad_() if a.is_floating_point() else a for a in given()))
+        assert (CALL in fn.source("joint")) is found
 
 
 # -- what stays --------------------------------------------------------------------------------------------------------------
@@ -269,10 +279,10 @@ def peak(plan: Plan) -> int:
 @pytest.mark.parametrize("rows", [90, 900])
 def test_one_chunk_is_in_memory_at_a_time(target: Target | None, rows: int) -> None:
     h, w = torch.randn(rows, WIDTH, requires_grad=True), torch.randn(CLASSES, WIDTH, requires_grad=True)
-    fn = tinycompile.compile(lambda h, w, t: F.cross_entropy(F.linear(h, w), t))
+    fn = compiled(lambda h, w, t: F.cross_entropy(F.linear(h, w), t))
     fn(h, w, torch.zeros(rows, dtype=torch.int64))
-    compiled = fn._entries[0].compiled
-    forward, backward = (fuse(half.graph, target or cpu_target(), Artifacts(), {}) for half in (compiled, compiled.backward))
+    made = fn._entries[0].compiled
+    forward, backward = (fuse(half.graph, target or cpu_target(), Artifacts(), {}) for half in (made, made.backward))
     few = 512  # one number a row of a chunk, and the like
     assert peak(forward) <= 3200 + 3 * 4 * rows + few  # a chunk; losses, maxima, sums
     assert peak(backward) <= 2 * 3200 + h.nbytes + w.nbytes + 12 * rows + few  # logits and their slopes; gradients
