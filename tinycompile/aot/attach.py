@@ -43,7 +43,8 @@ def attach(
     would say. ``aliases``: ``(output, input)`` pairs where the output is a view of the input: those are made by torch
     itself. ``given_up``: the backward takes one list, which it empties, so that saved tensors are freed as it goes;
     ``overwritten``: positions of those in whose memory it writes. ``watched``: outputs that eager would have saved. ``again``
-    computes the same gradients op by op, for a kernel that refuses its input.
+    computes the same gradients op by op, for a kernel that refuses its input; a backward that frees what it has read is not run
+    twice (the forward has seen the same indices, and keeping all for a second run would double the peak).
     """
     views = dict(aliases)
     wiring = _Wiring(split, differentiable, views)
@@ -101,7 +102,7 @@ def attach(
             else:
                 taken = [*ctx.numbers, *saved, *tangents] if wiring.keeps_results else [*saved, *tangents]
                 del saved, tangents, grads
-                spare = tuple(taken) if again is not None and not overwritten else None
+                spare = tuple(taken) if again is not None and not given_up and not overwritten else None
                 try:
                     if given_up:
                         _release(ctx, taken, overwritten)
