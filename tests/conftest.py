@@ -35,7 +35,7 @@ GENERATED = (
     "end_to_end/test_numerics.py", "end_to_end/test_transforms.py", "fuse/test_every_record.py", "lower/test_every_record.py",
     "lower/test_symbolic_records.py", "ops/test_gradients.py", "ops/test_records.py",
 )  # fmt: skip  # tests from records and tables, many thousands and alike
-SHARE = 4  # a run of the whole suite takes one in so many of these
+SHARE = 6  # a run of the whole suite takes one in so many of these
 WHOLE = 100  # files of tests: a run of more is one of the whole suite
 
 

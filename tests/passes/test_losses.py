@@ -27,7 +27,7 @@ from tinycompile.runtime.cpp_build import cpu_target
 pytestmark = pytest.mark.cpu
 
 ROWS, CLASSES, WIDTH = 90, 50, 16
-CALL = "linear_cross_entropy"
+CALL = "cross_entropy_of_linear"
 Fn = Callable[..., Any]
 compiled = functools.partial(tinycompile.compile, options={"activation_memory_budget": 0.99})  # training in chunks is asked for
 

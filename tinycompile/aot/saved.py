@@ -202,14 +202,15 @@ def _outputs_behind(graph: Graph, node: Node, live: Mapping[str, bool]) -> froze
 
 
 def _between(graph: Graph, backward: Node, live: Mapping[str, bool]) -> frozenset[str]:
-    """The nodes that a backward within the graph passes: from its outputs down to the values whose gradients it asks for."""
+    """The nodes that a backward within the graph passes: from its outputs down to the values whose gradients it asks for.
+    What an earlier backward gave has no history."""
     outputs, leaves = ({r.name for r in refs_in(part)} for part in backward.args[:2])
     behind, above = set(leaves), set(outputs)
     for node in graph.nodes:
         if node.kind not in ("placeholder", "output") and live[node.name] and any(r.name in behind for r in inputs_of(node)):
             behind.add(node.name)
     for node in reversed(graph.nodes):
-        if node.name in above and node.name not in leaves and node.kind != "placeholder":
+        if node.name in above and node.name not in leaves and node.kind != "placeholder" and node.target != GRAD:
             above.update(r.name for r in inputs_of(node))
     return frozenset(behind & above)
 

@@ -182,13 +182,16 @@ def _raw(value: Any) -> Any:
 
 
 def sibling(result: Any, args: Sequence[Any], raws: Sequence[Any]) -> Any:
-    """torch's result as ours, on the device of the first argument; None if it is one of the arguments, or no single tensor."""
+    """torch's result as ours, on the device of the first tensor; None if it is one of the arguments, or no single tensor."""
     if type(result) is not torch.Tensor:
         return None
     for raw in raws:
         if raw is result:
             return None
-    return args[0]._sibling(result)
+    first = args[0]
+    if not hasattr(first, "_handle"):  # a number stands first: 1 - x
+        first = next(a for a in args if hasattr(a, "_handle"))
+    return first._sibling(result)
 
 
 def learn(

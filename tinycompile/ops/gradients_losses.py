@@ -11,14 +11,14 @@ from tinycompile.ops.gradients import Gradients, vjp
 Args = Sequence[Any]
 
 
-@vjp("linear_cross_entropy", "self", "weight", "bias", "target", "result1", "result2")
-def _linear_cross_entropy(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+@vjp("cross_entropy_of_linear", "self", "weight", "bias", "target", "result1", "result2")
+def _cross_entropy_of_linear(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     """The rows' maxima and sums are there for this alone: their own gradients are never defined."""
     x, weight, bias, target, ignore_index, reduction, smoothing, _, elements = args
     wanted = [bool(n) for n in needs[:3]]
     if grads[0] is None or not any(wanted):
         return (None,) * len(args)
-    made = ops.linear_cross_entropy_backward(
+    made = ops.cross_entropy_of_linear_backward(
         grads[0], x, weight, bias, target, *results[1:], ignore_index, reduction, smoothing, elements, *wanted
     )
     return (*(g if n else None for g, n in zip(made, wanted, strict=True)), *(None,) * (len(args) - 3))

@@ -31,9 +31,9 @@ def _i1e(g: Any, x: Any) -> Any:
 
 
 def _near_zero(x: Any) -> tuple[Any, Any]:
-    """Where a quotient by ``x`` says nothing, and ``x`` with something else there."""
+    """Where a quotient by ``x`` says nothing, and ``x`` with something else there. NaN is such a place, as torch has it."""
     least = torch.finfo(x.dtype).eps
-    tiny = ops.le(ops.abs(x), least)
+    tiny = ops.logical_not(ops.gt(ops.abs(x), least))
     return tiny, ops.where(tiny, least, x)
 
 

@@ -171,10 +171,11 @@ def _eager_loss(
     x: torch.Tensor, weight: torch.Tensor, bias: Any, target: torch.Tensor, ignore_index: int, reduction: str, smoothing: float,
     wide: bool, elements: int,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """Whole: what the chunks are to equal."""
-    logits = F.linear(x, weight, bias)
-    logits = logits.to(opmath(x.dtype)) if wide else logits
-    loss = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction, label_smoothing=smoothing)
+    """Whole: what the chunks are to equal. Autocast has had its say when the call is made."""
+    with torch.autocast(x.device.type, enabled=False):
+        logits = F.linear(x, weight, bias)
+        logits = logits.to(opmath(x.dtype)) if wide else logits
+        loss = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction, label_smoothing=smoothing)
     values = logits.detach().to(opmath(x.dtype))
     top = values.amax(1)
     return loss, top, (values - top[:, None]).exp().sum(1)
@@ -215,7 +216,7 @@ def _loss_calls() -> Any:
 
 
 declare(
-    "linear_cross_entropy(Tensor self, Tensor weight, Tensor? bias, Tensor target, int ignore_index, str reduction, "
+    "cross_entropy_of_linear(Tensor self, Tensor weight, Tensor? bias, Tensor target, int ignore_index, str reduction, "
     "float label_smoothing, bool wide, int elements) -> (Tensor, Tensor, Tensor)",
     _loss_meta,
     Extern(),
@@ -226,7 +227,7 @@ declare(
     doc="cross_entropy of a linear layer's result, of which at most ``elements`` are in memory; each row's maximum and sum.",
 )
 declare(
-    "linear_cross_entropy_backward(Tensor grad, Tensor self, Tensor weight, Tensor? bias, Tensor target, Tensor top, "
+    "cross_entropy_of_linear_backward(Tensor grad, Tensor self, Tensor weight, Tensor? bias, Tensor target, Tensor top, "
     "Tensor total, int ignore_index, str reduction, float label_smoothing, int elements, bool needs_input, bool needs_weight, "
     "bool needs_bias) -> (Tensor, Tensor, Tensor)",
     _gradients_meta,
@@ -235,10 +236,10 @@ declare(
     (),
     tuple,
     ulp=8.0,
-    doc="Gradients of the input, the weight and the bias of linear_cross_entropy.",
+    doc="Gradients of the input, the weight and the bias of cross_entropy_of_linear.",
 )
 
 CHUNKED: dict[str, Callable[..., Any]] = {
-    "linear_cross_entropy": chunked_loss,
-    "linear_cross_entropy_backward": chunked_gradients,
+    "cross_entropy_of_linear": chunked_loss,
+    "cross_entropy_of_linear_backward": chunked_gradients,
 }

@@ -46,7 +46,7 @@ class Found:
 
 
 def fuse_losses(graph: Graph) -> Graph:
-    """The graph with losses of large layers as calls of ``linear_cross_entropy``."""
+    """The graph with losses of large layers as calls of ``cross_entropy_of_linear``."""
     if not any(n.kind == "call" and n.target == "cross_entropy" for n in graph.nodes) or any(written(n) for n in graph.nodes):
         return graph
     finder = _Finder(graph)
@@ -172,7 +172,7 @@ def _call(splicer: Splicer, node: Node, match: Found) -> Any:
     rows, flat = ops.reshape(x, (-1, width)), ops.reshape(labels, (-1,))
     if rows.shape[0] != flat.shape[0]:
         return None
-    loss, *_ = ops.linear_cross_entropy(
+    loss, *_ = ops.cross_entropy_of_linear(
         rows, weight, bias, flat, ignore_index, reduction, smoothing, match.wide, CHUNK_BYTES // layer.meta.dtype.itemsize
     )
     return ops.reshape(loss, tuple(labels.shape)) if reduction == "none" and len(labels.shape) != 1 else loss

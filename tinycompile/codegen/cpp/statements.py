@@ -103,7 +103,7 @@ class Statements:
     def _check(self, index: Sym, inside: str) -> str:
         """A variable that is the index, or 0 where that is out of range."""
         safe = self.names.fresh(f"{index.name}_in_range")
-        check = f"tc::checked({self.symbol(index.name)}, {self.dim(index.stop or 0)}, fault)"
+        check = f"tc::checked({self.symbol(index.name)}, {self.dim(0 if index.stop is None else index.stop)}, fault)"
         self.out.line(f"const int64_t {safe} = {f'{inside} ? {check} : 0' if inside else check};")
         return safe
 
