@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import tinycompile
 from tinycompile.base.device import Device
@@ -170,3 +171,13 @@ def test_where_the_library_adds_in_order_it_does() -> None:
 
 def test_on_a_gpu_the_librarys_runs_where_results_must_repeat(deterministic: None) -> None:
     assert lowered("scatter_add", "cpu") and not lowered("scatter_add", "cuda") and not lowered("scatter", "cuda")
+
+
+def test_a_sum_of_picked_entries_reads_no_wild_address_and_keeps_its_fault() -> None:
+    """Far apart, so that a wild read is no read of a neighbour's memory."""
+    table, compiled = torch.randn(70, 320_003), tinycompile.compile(lambda x, t: F.nll_loss(x, t), dynamic=True)
+    target = torch.randint(0, 320_003, (70,))
+    torch.testing.assert_close(compiled(table, target), F.nll_loss(table, target))
+    target[11] = 320_005
+    with pytest.raises(IndexError):
+        compiled(table, target)
