@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import tinycompile
+from tests.passes.captured import captured
 from tinycompile.base.device import Device
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.graph import Graph, Node
@@ -23,18 +24,6 @@ from tinycompile.passes.patterns_attention import recognise_attention
 pytestmark = pytest.mark.cpu
 B, H, T, S, D = 2, 4, 6, 6, 8
 FUSED = "scaled_dot_product_attention"
-
-
-def captured(fn: Callable[..., Any], *args: Any) -> Graph:
-    """The graph of a call."""
-    found: list[Graph] = []
-
-    def backend(module: Any, example_inputs: Any) -> Any:
-        found.append(module.graph)
-        return module
-
-    tinycompile.compile(fn, backend=backend, fullgraph=True)(*args)
-    return found[0]
 
 
 def call_of(graph: Graph) -> Node | None:

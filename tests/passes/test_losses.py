@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import tinycompile
+from tests.passes.captured import captured
 from tinycompile.base import expr as ex
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.target import H100, Target
 from tinycompile.compiler import fuse
-from tinycompile.ir.graph import Graph
 from tinycompile.ir.loops import ExternCall
 from tinycompile.ir.plan import Alloc, Choice, Free, Plan
 from tinycompile.passes import patterns_losses
@@ -45,17 +45,6 @@ def given(dtype: torch.dtype = torch.float32, ignored: int = -100) -> tuple[Tens
     target = torch.randint(0, CLASSES, (ROWS,))
     target[::7] = ignored
     return torch.randn(ROWS, WIDTH).to(dtype), torch.randn(CLASSES, WIDTH).to(dtype), torch.randn(CLASSES).to(dtype), target
-
-
-def captured(fn: Fn, *args: Any) -> Graph:
-    found: list[Graph] = []
-
-    def backend(module: Any, example_inputs: Any) -> Any:
-        found.append(module.graph)
-        return module
-
-    tinycompile.compile(fn, backend=backend, fullgraph=True)(*args)
-    return found[0]
 
 
 def is_found(fn: Fn, *args: Any) -> bool:

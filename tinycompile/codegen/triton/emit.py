@@ -7,17 +7,12 @@ values happen in the first pass that has their operands.
 
 from __future__ import annotations
 
-from tinycompile.base import expr as ex
-from tinycompile.base.errors import BackendError
 from tinycompile.base.target import Target
 from tinycompile.codegen.triton import shared_rows
-from tinycompile.codegen.triton.analysis import analyse
-from tinycompile.codegen.triton.dtypes import supported
-from tinycompile.codegen.triton.imports import import_lines
+from tinycompile.codegen.triton.nest_writer import analysis_of
 from tinycompile.codegen.triton.schedule import schedule
 from tinycompile.codegen.triton.tiles import TileDim
 from tinycompile.codegen.triton.walks import Walks
-from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Store
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.source import Config, KernelSource
@@ -25,11 +20,7 @@ from tinycompile.ir.source import Config, KernelSource
 
 def emit_kernel(kernel: Kernel, plan: Plan, target: Target, name: str) -> KernelSource:
     """Generate ``kernel`` as a module whose function is ``name``. Raises BackendError for what is not covered."""
-    metas = {b.name: b.meta for b in plan.buffers}
-    for buffer in (*kernel.reads, *kernel.writes):
-        if not supported(metas[buffer].dtype):
-            raise BackendError(f"{name}: Triton has no dtype {metas[buffer].dtype} (buffer {buffer})")
-    analysis = analyse(kernel.nest, metas, dict(plan.hints))
+    analysis = analysis_of(kernel, plan, name)
     return _Emitter(kernel, plan, analysis, schedule(analysis, target), name).source()
 
 
@@ -42,31 +33,8 @@ class _Emitter(Walks):
         """The kernel with all that is needed to build and launch it."""
         with self.out.indented():
             self.write_body()
-        for s in sorted(ex.symbols(self.schedule.grid), key=lambda s: s.name):
-            if s.name in self.analysis.hints:  # the launcher computes the grid from the kernel's own arguments
-                self.size(s)
-        body = self.out.text()
-        module = Writer()
-        module.lines(f'"""{self.name}: {self.schedule.why}."""', "", "import triton", "import triton.language as tl")
-        imports, body = import_lines(body, self.name)
-        if imports:
-            module.lines("", *imports)
-        module.lines("", "", "@triton.jit")
         memory = shared_rows.memory(self.analysis, self.schedule) if self.schedule.shared else ()
-        parameters = [
-            *self.pointers.values(),
-            *(a.name for a in memory),
-            *self.sizes,
-            *(f"{c}: tl.constexpr" for c in self.schedule.constants),
-        ]
-        module.line(f"def {self.name}({', '.join(parameters)}):")
-        args = [self.pointer_arg(b) for b in self.pointers] + list(memory)
-        args += [self.size_arg(n, d) for n, d in self.sizes.items()]
-        return KernelSource(
-            self.name, "triton", module.text() + body, tuple(args), (self.schedule.grid,), self.configs(),
-            self.kernel.bytes_moved, self.kernel.flops, self.source_lines(),
-            f"{self.schedule.why}. {self.kernel.why}".strip(),
-        )  # fmt: skip
+        return self.module(memory, self.schedule.grid, self.configs())
 
     def configs(self) -> tuple[Config, ...]:
         """Only one where running twice gives another result: trying out the others would."""

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tinycompile.base import expr as ex
 from tinycompile.base.atoms import Sym
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.codegen.triton import reductions, shared_rows
-from tinycompile.codegen.triton.analysis import Analysis, Forms, names_of
+from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse, names_of
 from tinycompile.codegen.triton.body import Body, location_text, name_values
 from tinycompile.codegen.triton.bounds import may_approximate
-from tinycompile.codegen.triton.dtypes import short_name
-from tinycompile.codegen.triton.imports import helpers
+from tinycompile.codegen.triton.dtypes import short_name, supported
+from tinycompile.codegen.triton.imports import helpers, import_lines
 from tinycompile.codegen.triton.indexing import Names
 from tinycompile.codegen.triton.passes import Numbered
 from tinycompile.codegen.triton.tiles import FOLD, Schedule, TileDim
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Const, Index, Load, Reduce, Scan, Statement, Store
 from tinycompile.ir.plan import Kernel, Plan
-from tinycompile.ir.source import KernelArg
+from tinycompile.ir.source import Config, KernelArg, KernelSource
+
+
+def analysis_of(kernel: Kernel, plan: Plan, name: str) -> Analysis:
+    """The analysis of a kernel's nest. Raises BackendError for a dtype that Triton doesn't have."""
+    metas = {b.name: b.meta for b in plan.buffers}
+    for buffer in (*kernel.reads, *kernel.writes):
+        if not supported(metas[buffer].dtype):
+            raise BackendError(f"{name}: Triton has no dtype {metas[buffer].dtype} (buffer {buffer})")
+    return analyse(kernel.nest, metas, dict(plan.hints))
 
 
 class NestWriter:
@@ -88,6 +97,26 @@ class NestWriter:
         """A size as an argument."""
         big = self.analysis.hint(value) > 2**31 - 1
         return KernelArg(name, "size", "int64" if big else "int32", value, ex.divisible_by(value, 16))
+
+    def module(self, memory: Sequence[KernelArg], grid: Dim, configs: tuple[Config, ...]) -> KernelSource:
+        """What has been written, the body of the function, as a kernel with all that is needed to build and launch it."""
+        for s in sorted(ex.symbols(self.schedule.grid), key=lambda s: s.name):
+            if s.name in self.analysis.hints:  # the launcher computes the grid from the kernel's own arguments
+                self.size(s)
+        module = Writer()
+        module.lines(f'"""{self.name}: {self.schedule.why}."""', "", "import triton", "import triton.language as tl")
+        imports, body = import_lines(self.out.text(), self.name)
+        if imports:
+            module.lines("", *imports)
+        parameters = [*self.pointers.values(), *(a.name for a in memory), *self.sizes]
+        parameters += [f"{name}: tl.constexpr" for name, _ in configs[0].constants]
+        module.lines("", "", "@triton.jit", f"def {self.name}({', '.join(parameters)}):")
+        args = [self.pointer_arg(b) for b in self.pointers] + list(memory)
+        args += [self.size_arg(n, d) for n, d in self.sizes.items()]
+        return KernelSource(
+            self.name, "triton", module.text() + body, tuple(args), (grid,), configs, self.kernel.bytes_moved,
+            self.kernel.flops, self.source_lines(), f"{self.schedule.why}. {self.kernel.why}".strip(),
+        )  # fmt: skip
 
     def _declare(self) -> None:
         """The dtype of each value, and constants as text."""

@@ -22,13 +22,10 @@ from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
 from tinycompile.codegen.triton import product_configs as configs
-from tinycompile.codegen.triton.analysis import Analysis, Forms, analyse
+from tinycompile.codegen.triton.analysis import Analysis, Forms
 from tinycompile.codegen.triton.body import Body
-from tinycompile.codegen.triton.dtypes import supported
-from tinycompile.codegen.triton.imports import import_lines
-from tinycompile.codegen.triton.nest_writer import NestWriter
+from tinycompile.codegen.triton.nest_writer import NestWriter, analysis_of
 from tinycompile.codegen.triton.tiles import Schedule, TileDim, blocks, in_store_order, widen
-from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Axis, Load, Statement
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.products import Dot, Factor, Product, find_product
@@ -63,11 +60,7 @@ WAYS: Mapping[str, Callable[[configs.Shape, Target, bool], tuple[Config, ...]]] 
 def emit_product(kernel: Kernel, plan: Plan, target: Target, name: str, tf32: bool = False) -> list[KernelSource]:
     """The ways to compute a product that are worth timing, each a module with a function of its own (``name``, ``name_parted``
     ...). ``tf32``: float32 operands are rounded to TF32. Raises BackendError for what is no product."""
-    metas = {b.name: b.meta for b in plan.buffers}
-    for buffer in (*kernel.reads, *kernel.writes):
-        if not supported(metas[buffer].dtype):
-            raise BackendError(f"{name}: Triton has no dtype {metas[buffer].dtype} (buffer {buffer})")
-    analysis = analyse(kernel.nest, metas, dict(plan.hints))
+    analysis = analysis_of(kernel, plan, name)
     reduced = frozenset(a.name for a in analysis.reduction)
     axes = [a.name for a in in_store_order(analysis)]
     product = find_product(kernel.nest.body, analysis.spans, axes, reduced)
@@ -157,24 +150,7 @@ class _ProductWriter(NestWriter):
         """The kernel with all that is needed to build and launch it."""
         with self.out.indented():
             self.write_function()
-        for s in sorted(ex.symbols(self.schedule.grid), key=lambda s: s.name):
-            if s.name in self.analysis.hints:  # the launcher computes the grid from the kernel's own arguments
-                self.size(s)
-        body = self.out.text()
-        module = Writer()
-        module.lines(f'"""{self.name}: {self.schedule.why}."""', "", "import triton", "import triton.language as tl")
-        imports, body = import_lines(body, self.name)
-        module.lines("", *imports) if imports else None
-        constants = [c for c, _ in self.candidates[0].constants]
-        memory = self.memory()
-        parameters = [*self.pointers.values(), *(a.name for a in memory), *self.sizes]
-        parameters += [f"{c}: tl.constexpr" for c in constants]
-        module.lines("", "", "@triton.jit", f"def {self.name}({', '.join(parameters)}):")
-        args = [self.pointer_arg(b) for b in self.pointers] + memory + [self.size_arg(n, d) for n, d in self.sizes.items()]
-        return KernelSource(
-            self.name, "triton", module.text() + body, tuple(args), (self.grid(),), self.candidates, self.kernel.bytes_moved,
-            self.kernel.flops, self.source_lines(), f"{self.schedule.why}. {self.kernel.why}".strip(),
-        )  # fmt: skip
+        return self.module(self.memory(), self.grid(), self.candidates)
 
     def grid(self) -> Dim:
         """Programs: all on the first axis."""
