@@ -17,6 +17,7 @@ os.environ["TINYCOMPILE_VERIFY"] = "1"
 for _name in ("TINYCOMPILE_DUMP", "TINYCOMPILE_LOG"):
     os.environ.pop(_name, None)
 
+from tinycompile.base import logs  # noqa: E402
 from tinycompile.base.config import config  # noqa: E402
 
 config.verify_ir = True  # also where the package was imported before
@@ -68,3 +69,9 @@ def pytest_unconfigure() -> None:
 def seed() -> None:
     """Every test starts from the same random numbers."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def unwarned() -> None:
+    """What is said once a process is said in each test that causes it, whichever tests this process ran before."""
+    logs.forget()

@@ -59,3 +59,8 @@ def warn_once(message: str) -> None:
     if message not in _said:
         _said.add(message)
         warn(message)
+
+
+def forget() -> None:
+    """Say again what :func:`warn_once` has said."""
+    _said.clear()

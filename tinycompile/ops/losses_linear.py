@@ -194,7 +194,7 @@ def _eager_gradients(
     total: torch.Tensor,
     ignore_index: int, reduction: str, smoothing: float, elements: int, *needs: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         made: tuple[torch.Tensor, ...] = chunked_gradients(
             grad, x, weight, bias, target, top, total, ignore_index, reduction, smoothing, elements, *needs
         )
@@ -212,6 +212,24 @@ def _loss_calls() -> Any:
         *(one(d, 1, r, 0.0, False, 15) for d in FLOATS for r in REDUCTIONS),
         one("bfloat16", -100, "mean", 0.1, True, 10, bias=False),
         one("float32", 2, "mean", 0.1, False, 100),
+    ]
+
+
+def _gradient_calls() -> Any:
+    def one(dtype: str, reduction: str, *needs: bool, smoothing: float = 0.0, bias: bool = True, elements: int = 15) -> Any:
+        wide = dtype if dtype == "float64" else "float32"
+        grad = t(6, dtype=dtype) if reduction == "none" else t(dtype=dtype)
+        return call(
+            grad, t(6, 4, dtype=dtype), t(5, 4, dtype=dtype), t(5, dtype=dtype) if bias else None,
+            t(6, dtype="int64", fill="index:5"), t(6, dtype=wide), t(6, dtype=wide, fill="positive"),
+            1, reduction, smoothing, elements, *needs,
+        )  # fmt: skip
+
+    return [
+        *(one(d, r, True, True, True) for d in FLOATS for r in REDUCTIONS),
+        *(one("float32", "mean", *needs) for needs in ((True, False, False), (False, True, False), (False, False, True))),
+        one("bfloat16", "sum", True, True, False, smoothing=0.1, bias=False, elements=10),
+        one("float32", "mean", True, True, True, smoothing=0.1, elements=100),
     ]
 
 
@@ -234,7 +252,7 @@ declare(
     Extern(),
     _eager_gradients,
     (),
-    tuple,
+    _gradient_calls,
     ulp=8.0,
     doc="Gradients of the input, the weight and the bias of cross_entropy_of_linear.",
 )
