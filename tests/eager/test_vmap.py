@@ -132,6 +132,66 @@ def test_nothing_common_is_called_once_an_example() -> None:
             torch.testing.assert_close(g.torch(), t)
 
 
+# --- factories of a tensor ---------------------------------------------------------------------------------------------------
+
+FACTORIES: dict[str, Callable[[Any], Any]] = {
+    "new_zeros": lambda x: x.new_zeros(2, 4),
+    "new_zeros of a list": lambda x: x.new_zeros([2, 4], dtype=torch.float64),
+    "new_ones": lambda x: x.new_ones((2, 4)),
+    "new_full": lambda x: x.new_full((2, 4), 3.0),
+    "new_full by name": lambda x: x.new_full(size=(2, 4), fill_value=3),
+    "new_empty": lambda x: x.new_empty(2, 4),
+    "new_empty_strided": lambda x: x.new_empty_strided((2, 4), (1, 2)),
+    "new_empty_strided with gaps": lambda x: x.new_empty_strided((2, 4), (2, 8), dtype=torch.float64),
+    "zeros_like": torch.zeros_like,
+    "ones_like": torch.ones_like,
+    "full_like": lambda x: torch.full_like(x, 2, dtype=torch.float64),
+    "empty_like": torch.empty_like,
+    "rand_like": torch.rand_like,
+    "randn_like": torch.randn_like,
+    "randint_like": lambda x: torch.randint_like(x, 5),
+}
+WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "copy_": lambda made, x: made.copy_(x),
+    "fill_ and add_": lambda made, x: made.zero_().add_(x),
+    "item": lambda made, x: setitem(made.fill_(1), (slice(None), slice(1, 3)), x[:, 1:3]),
+    "view": lambda made, x: setitem(made.fill_(1).select(1, 0), slice(None), x[:, 0]),
+}
+
+
+def setitem(target: Any, index: Any, value: Any) -> Any:
+    target[index] = value
+    return target
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", FACTORIES)
+def test_what_a_factory_makes_of_an_example_can_be_written_to(name: str, write: str) -> None:
+    """A new tensor of a batched one has memory for each example, as torch's."""
+    x, xs = torch.randn(3, 2, 4), torch.randn(2, 3, 2, 4)
+
+    def one(x: Any) -> Any:
+        return WRITES[write](FACTORIES[name](x), x)
+
+    both(one, x, randomness="different")
+    got = tc.vmap(tc.vmap(one, 1, randomness="different"), 1, randomness="different")(xs)
+    torch.testing.assert_close(got, torch.vmap(torch.vmap(one, 1, randomness="different"), 1, randomness="different")(xs))
+
+
+@pytest.mark.parametrize("name", [n for n in FACTORIES if "rand" not in n and "empty" not in n])
+def test_what_a_factory_makes_of_an_example_is_as_torchs(name: str) -> None:
+    x = torch.randn(3, 2, 4)
+    both(FACTORIES[name], x)
+    both(lambda x, y: FACTORIES[name](y).mul_(2) + x, x, torch.randn(2, 4), in_dims=(0, None))
+
+
+def test_a_factory_of_no_example_cannot_be_written_to_by_each() -> None:
+    x = torch.randn(3, 2, 4)
+    for of in (tc.vmap, torch.vmap):
+        with pytest.raises(RuntimeError, match="is not possible because"):
+            of(lambda x: torch.zeros(2, 4).copy_(x))(x)
+
+
 # --- in_dims, out_dims, structures -------------------------------------------------------------------------------------------
 
 

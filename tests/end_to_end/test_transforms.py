@@ -27,8 +27,8 @@ FULL = os.environ.get("TINYCOMPILE_TESTS") == "full"
 SPELLED: dict[str, Callable[..., Any]] = {
     "index": lambda x, indices: x[tuple(slice(None) if i is None else i for i in indices)]
 }
-# Of generated code; and two whose own torch code writes to fresh memory, which our vmap doesn't batch yet (torch's does).
-INTERNAL = {"philox_bits", "cross_entropy_of_linear_backward", "slice_backward", "with_data"}
+# Of generated code.
+INTERNAL = {"philox_bits", "cross_entropy_of_linear_backward"}
 
 
 @pytest.mark.parametrize("name", sorted(OPS.keys() - LEFT_OUT - INTERNAL))

@@ -39,6 +39,15 @@ def _copies(batch: Batch, *args: Any) -> Any:
     return call(batch, *below)
 
 
+@rule("new_full")
+def _new_full(
+    batch: Batch, x: Any, size: Sequence[Any], value: Any, dtype: Any = None, device: Any = None, stride: Any = None
+) -> Any:
+    if stride is not None:
+        stride = (shapes.reach(tuple(size), tuple(stride)), *stride)
+    return call(batch, batch.below(x), (batch.size, *size), value, dtype, device, stride)
+
+
 @rule("restride")
 def _restride(batch: Batch, x: Any, stride: Any) -> Any:
     return ops.clone(batch.below(x))

@@ -109,7 +109,7 @@ def _restride_meta(x: TensorMeta, stride: tuple[Dim, ...]) -> TensorMeta:
 
 
 def _eager_restride(x: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
+    return x.new_empty_strided(x.shape, stride).copy_(x)
 
 
 declare(

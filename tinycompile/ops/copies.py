@@ -200,7 +200,7 @@ class _WithData(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(data)
+        return x.new_empty_strided(x.shape, x.stride()).copy_(data)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:

@@ -14,8 +14,9 @@ from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim, Expr
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
+from tinycompile.ops.calls import ops
 from tinycompile.ops.declare import declare, spelled
-from tinycompile.ops.record import Extern, Indexed
+from tinycompile.ops.record import Decompose, Extern, Indexed
 from tinycompile.ops.samples import FLOATS, INTS, LAYOUTS, call, t
 from tinycompile.ops.scalar import Builder, Operand, Value
 
@@ -87,6 +88,25 @@ def _eager_full_like(x: Any, fill_value: Any, dtype: Any = None, device: Any = N
     return torch.full_like(x, fill_value, dtype=dtype, device=torch_device(device), memory_format=chosen)
 
 
+def _new_full_meta(
+    x: TensorMeta, size: Sequence[Dim], fill_value: Any, dtype: Any = None, device: Any = None, stride: Any = None
+) -> TensorMeta:
+    made = fresh(size, dtype or x.dtype, x.device if device is None else device)
+    return made if stride is None else TensorMeta(made.shape, tuple(stride), made.dtype, made.device)
+
+
+def _new_full(x: Any, size: Any, fill_value: Any, dtype: Any = None, device: Any = None, stride: Any = None) -> Any:
+    made = ops.full(size, fill_value, dtype=dtype or x.dtype, device=x.device if device is None else device)
+    return made if stride is None else ops.restride(made, tuple(stride))
+
+
+def _eager_new_full(
+    x: Any, size: Any, fill_value: Any, dtype: Any = None, device: Any = None, stride: Any = None
+) -> torch.Tensor:
+    made = x.new_full(size, fill_value, dtype=dtype, device=torch_device(device))
+    return made if stride is None else made.new_empty_strided(size, stride).fill_(fill_value)
+
+
 def _scalar_tensor_meta(s: Any, dtype: Any = None, device: Any = None) -> TensorMeta:
     return fresh((), dtype or torch.get_default_dtype(), device)
 
@@ -126,6 +146,20 @@ declare(
         call(t(3), 1, dtype=torch.int64),
         call(t(2, 3, 4, 5, layout="channels_last"), 0),
     ],
+)
+declare(
+    f"new_full(Tensor self, SymInt[] size, Scalar fill_value, {_OPTIONS}, SymInt[]? stride=None) -> Tensor",
+    _new_full_meta,
+    Decompose(_new_full),
+    _eager_new_full,
+    (),
+    lambda: [
+        call(t(3, 4), (2, 3), 1.5),
+        call(t(3, dtype="int32"), (), 2),
+        call(t(2, 3), (4,), 1, dtype=torch.int64),
+        call(t(2, 3), (2, 3), 0.0, stride=(1, 2)),
+    ],
+    doc="``x.new_zeros(3)`` and its like under vmap: each example of ``self`` has a result of its own.",
 )
 declare(
     f"scalar_tensor(Scalar s, {_OPTIONS}) -> Tensor",

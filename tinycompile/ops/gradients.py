@@ -20,7 +20,7 @@ from tinycompile.ops.record import OPS, Decompose, Op, Vjp
 Gradients = Sequence[Any]
 VjpFn = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]], Gradients]
 
-CUT = frozenset({"detach", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"})
+CUT = frozenset({"detach", "zeros_like", "ones_like", "full_like", "new_full", "empty_like", "rand_like", "randn_like"})
 """Ops whose results never require grad, whatever their inputs: they read shapes only, or cut the tape."""
 
 FORMS: dict[str, Callable[..., Any]] = {}

@@ -10,6 +10,7 @@ import torch
 from tinycompile.base import shapes
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Expr
+from tinycompile.dispatch.keys import Key
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import meta_of
 from tinycompile.ops.record import OPS, BoundCall
@@ -265,7 +266,7 @@ def _filled_like(value: Any) -> Callable[[Args, Kwargs], Bound]:
 
 
 def _new(record: str, value: Any = None) -> Callable[[Args, Kwargs], Bound]:
-    """x.new_zeros(size): the dtype and device of ``x`` unless given."""
+    """x.new_zeros(size): the dtype and device of ``x`` unless given. Under vmap each example has a result of its own."""
 
     def binder(args: Args, kwargs: Kwargs) -> Bound:
         if not _no_effect(kwargs):
@@ -278,11 +279,25 @@ def _new(record: str, value: Any = None) -> Callable[[Args, Kwargs], Bound]:
             fill = kwargs.pop("fill_value", rest[-1] if len(rest) > 1 else None)
             rest = rest[:1]
         size = kwargs.pop("size", rest[0] if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest)
+        if _is_under_vmap(x):
+            return call_of("new_full", x, size, 0 if fill is None else fill, **kwargs)
         if record == "empty":
             return call_of("empty", size, **kwargs)
         return call_of("full", size, fill, **kwargs)
 
     return binder
+
+
+def _new_strided(args: Args, kwargs: Kwargs) -> Bound:
+    """x.new_empty_strided(size, stride): torch's own but under vmap."""
+    given = dict(zip(("self", "size", "stride"), args, strict=False)) | kwargs
+    if not _is_under_vmap(given["self"]) or not _no_effect(given):
+        return None
+    return call_of("new_full", fill_value=0, **given)
+
+
+def _is_under_vmap(x: Any) -> bool:
+    return bool(getattr(x, "keys", 0) & Key.BATCHED.bit)
 
 
 def _arange(args: Args, kwargs: Kwargs) -> Bound:
@@ -324,6 +339,7 @@ def _factories() -> None:
         add(f"torch.{name}", _drawn(name))
     add("torch.empty", _filled(None, "empty"))
     add("torch.Tensor.new_empty", _new("empty"))
+    add("torch.Tensor.new_empty_strided", _new_strided)
     add("torch.arange", _arange)
     add("torch.Tensor.fill_", _fill)
     add("torch.Tensor.zero_", _zero)
