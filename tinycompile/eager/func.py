@@ -20,6 +20,7 @@ from tinycompile.eager.tensor import Tensor, from_torch, same_memory
 from tinycompile.eager.transforms import made_by, whole
 from tinycompile.eager.vmap import vmap
 from tinycompile.ops.calls import ops
+from tinycompile.ops.gradients import zeros
 
 __all__ = ["grad", "grad_and_value", "hessian", "jacrev", "vjp", "vmap"]
 
@@ -50,68 +51,124 @@ def grad_and_value(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, h
         with torch.enable_grad():
             given, leaves = _with_leaves(args, argnums)
             result = fn(*given, **kwargs)
-            scalar = result[0] if has_aux else result
-            if len(scalar.shape):
-                raise RuntimeError(
-                    "Expected f(*args) to return a scalar tensor, got tensor with "
-                    f"{len(scalar.shape)} dims. Maybe you wanted to use the vjp or jacrev APIs instead?"
-                )
+            scalar = _scalar(result[0] if has_aux else result)
             keep = _is_differentiable_again(scalar, leaves)
-            found = autograd.grad(scalar, leaves, create_graph=keep, allow_unused=True, materialize_grads=True)
+            found = _gradients([scalar], leaves, [None], None, keep)
         chosen = _chosen(given, argnums)
         return _rebuilt(chosen, iter(found)), result if keep else mapped(result, _off_the_tape)
 
     return made_by(grad_and_value, fn, wrapped, argnums=argnums, has_aux=has_aux)
 
 
+def _scalar(result: Any) -> Any:
+    """What ``grad`` differentiates, checked in torch's words."""
+    said = "grad_and_value(f)(*args): Expected f(*args) to return a"
+    if not isinstance(result, (Tensor, torch.Tensor)):
+        raise RuntimeError(f"{said} Tensor, got {type(result)}")
+    if len(result.shape):
+        raise RuntimeError(
+            f"{said} scalar Tensor, got tensor with {len(result.shape)} dims. Maybe you wanted to use the vjp or jacrev APIs "
+            "instead?"
+        )
+    return result
+
+
 def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """(``fn(*primals)``, a function from cotangents of its result to a tuple of gradients, one a primal). With ``has_aux``,
-    ``fn`` returns (result, aux), and aux comes third."""
-    with torch.enable_grad():
-        given, leaves = _with_leaves(primals, tuple(range(len(primals))))
-        result = fn(*given)
-    aux: tuple[Any, ...] = ()
-    if has_aux:
-        result, aux = result[0], (result[1],)
-    outputs = list(_tensors(result))
-    keep = any(_is_differentiable_again(o, leaves) for o in outputs)
+    ``fn`` returns (result, aux), and aux comes third. Raises RuntimeError where a result has no gradients."""
+    linear = _Linearized(fn, primals, tuple(range(len(primals))), has_aux)
 
     def pull_back(*cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
-        seeds = list(_tensors(cotangents))
-        again = keep if create_graph is None else create_graph
-        tracked = [(o, s) for o, s in zip(outputs, seeds, strict=True) if edge_of(o) is not None]
-        with torch.enable_grad():
-            found = autograd.grad(
-                [o for o, _ in tracked], leaves, [s for _, s in tracked], retain_graph, again, True, materialize_grads=True
+        given = cotangents[0] if len(cotangents) == 1 else cotangents
+        if _shape_of(given) != _shape_of(linear.result):
+            raise RuntimeError(
+                "Expected pytree structure of cotangents to be the same as pytree structure of outputs to the function. "
+                f"cotangents: {_shape_of(given)}, primal output: {_shape_of(linear.result)}"
             )
-        return _rebuilt(given, iter(found))
+        return _rebuilt(linear.chosen, iter(linear.pull_back(list(_tensors(given)), retain_graph, create_graph)))
 
-    return (result if keep else mapped(result, _off_the_tape), pull_back, *aux)
+    return linear.left(), pull_back, *linear.aux
 
 
-def jacrev(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that gives the Jacobian of ``fn``'s result (one tensor) for an argument: of shape result + argument."""
+class _Linearized:
+    """``fn`` at its arguments, and the way back through it. ``chosen``: the arguments named by ``argnums``; ``outputs``: the
+    tensors of the ``result``; ``aux``: what else ``fn`` returns, if anything."""
+
+    def __init__(self, fn: Callable[..., Any], args: Sequence[Any], argnums: int | tuple[int, ...], has_aux: bool) -> None:
+        with torch.enable_grad():
+            given, self.leaves = _with_leaves(args, argnums)
+            result = fn(*given)
+        self.chosen = _chosen(given, argnums)
+        self.aux: tuple[Any, ...] = ()
+        if has_aux:
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise RuntimeError("vjp(f, *primals): output of function f should be a tuple: (output, aux) if has_aux is True")
+            result, self.aux = result[0], (result[1],)
+        self.result = result
+        self.outputs = list(_tensors(result))
+        for output in self.outputs:
+            if not (output.dtype.is_floating_point or output.dtype.is_complex):
+                raise RuntimeError(
+                    "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with dtype "
+                    f"{output.dtype}"
+                )
+        self.again = any(_is_differentiable_again(o, self.leaves) for o in self.outputs)
+        if not self.again:
+            self.aux = mapped(self.aux, _off_the_tape)
+
+    def pull_back(self, seeds: Sequence[Any], retain_graph: bool = True, create_graph: bool | None = None) -> list[Any]:
+        """A gradient for each leaf, of one cotangent (or None) for each output."""
+        pairs = [(o, s) for o, s in zip(self.outputs, seeds, strict=True) if s is not None]
+        again = self.again if create_graph is None else create_graph
+        with torch.enable_grad():
+            return _gradients([o for o, _ in pairs], self.leaves, [s for _, s in pairs], retain_graph, again)
+
+    def left(self) -> Any:
+        """The result as the caller sees it: on a tape where there is another one."""
+        return self.result if self.again else mapped(self.result, _off_the_tape)
+
+
+def jacrev(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """A function that gives the Jacobian of ``fn``'s result for an argument (or arguments), one row of the result at a time:
+    a tensor of shape result + argument; where either is a structure of tensors, a structure of results of structures of
+    arguments. ``has_aux``: as of :func:`grad`."""
 
     @functools.wraps(fn)
     def wrapped(*args: Any) -> Any:
-        if (compiled := whole(jacrev, fn, argnums=argnums)) is not None:
+        if (compiled := whole(jacrev, fn, argnums=argnums, has_aux=has_aux)) is not None:
             return mapped(compiled(*args), _ours)
+        linear = _Linearized(fn, args, argnums, has_aux)
+        blocks = iter([_rebuilt(linear.chosen, iter(_rows(linear, at))) for at in range(len(linear.outputs))])
+        found = mapped(linear.result, lambda _: next(blocks))
+        return (found, *linear.aux) if has_aux else found
 
-        def of_one(x: Any) -> Any:
-            return fn(*args[:argnums], x, *args[argnums + 1 :])
-
-        result, pull_back = vjp(of_one, args[argnums])
-        rows = ops.reshape(ops.eye(result.numel(), dtype=result.dtype, device=result.device), (-1, *result.shape))
-        found = vmap(lambda row: pull_back(row)[0])(rows)
-        return ops.reshape(found, (*result.shape, *args[argnums].shape))
-
-    return made_by(jacrev, fn, wrapped, argnums=argnums)
+    return made_by(jacrev, fn, wrapped, argnums=argnums, has_aux=has_aux)
 
 
-def hessian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that gives the second derivatives of ``fn``'s scalar result for an argument."""
+def _rows(linear: _Linearized, at: int) -> list[Any]:
+    """The derivatives of one output for each leaf."""
+    output, nothing = linear.outputs[at], [None] * len(linear.outputs)
+    count = output.numel()
+    rows = ops.reshape(ops.eye(count, dtype=output.dtype, device=output.device), (count, *output.shape))
+    found = vmap(lambda row: linear.pull_back([*nothing[:at], row, *nothing[at + 1 :]]))(rows)
+    return [ops.reshape(f, (*output.shape, *leaf.shape)) for f, leaf in zip(found, linear.leaves, strict=True)]
+
+
+def hessian(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+    """A function that gives the second derivatives of ``fn``'s scalar result for an argument (or for each two of several)."""
     made: Callable[..., Any] = jacrev(jacrev(fn, argnums), argnums)
     return made
+
+
+def _gradients(
+    outputs: Sequence[Any], leaves: Sequence[Tensor], seeds: Sequence[Any], retain_graph: bool | None, create_graph: bool
+) -> list[Any]:
+    """Of outputs for leaves; zeros for a leaf that none of them depends on."""
+    pairs = [(o, s) for o, s in zip(outputs, seeds, strict=True) if edge_of(o) is not None]
+    if not pairs:
+        return [zeros(leaf) for leaf in leaves]
+    tracked, given = [o for o, _ in pairs], [s for _, s in pairs]
+    return list(autograd.grad(tracked, leaves, given, retain_graph, create_graph, True, materialize_grads=True))
 
 
 # --- leaves ------------------------------------------------------------------------------------------------------------------
@@ -119,9 +176,7 @@ def hessian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
 
 def _with_leaves(args: Sequence[Any], argnums: int | tuple[int, ...]) -> tuple[tuple[Any, ...], list[Tensor]]:
     """The arguments with new tensors in place of those to differentiate for; those tensors, in the order of ``argnums``."""
-    chosen = [n % len(args) for n in (argnums if isinstance(argnums, tuple) else (argnums,))]
-    if len(set(chosen)) < len(chosen):
-        raise RuntimeError(f"argnums elements must be unique, got {argnums}")
+    chosen = _places(argnums, len(args))
     leaves: list[Tensor] = []
 
     def leaf(value: Any) -> Tensor:
@@ -130,8 +185,26 @@ def _with_leaves(args: Sequence[Any], argnums: int | tuple[int, ...]) -> tuple[t
 
     given = list(args)
     for n in chosen:
+        _check_tensors(args[n])
         given[n] = mapped(args[n], leaf)
     return tuple(given), leaves
+
+
+def _places(argnums: int | tuple[int, ...], count: int) -> list[int]:
+    """Which of ``count`` arguments are meant, checked in torch's words."""
+    if not isinstance(argnums, (int, tuple)):
+        raise RuntimeError(f"argnums must be int or Tuple[int, ...], got: {type(argnums)}")
+    chosen = argnums if isinstance(argnums, tuple) else (argnums,)
+    for n in chosen:
+        if not isinstance(n, int):
+            raise RuntimeError(f"argnum must be int, got: {type(n)}")
+        if not -count <= n < count:
+            raise RuntimeError(f"Got argnum={n}, but only {count} positional inputs")
+    if not chosen and count:
+        raise RuntimeError("argnums must be non-empty")
+    if len(set(chosen)) < len(chosen):
+        raise RuntimeError(f"argnums elements must be unique, got {argnums}")
+    return [n % count for n in chosen]
 
 
 def _leaf(value: Any) -> Tensor:
@@ -186,6 +259,25 @@ def _tensors(value: Any) -> Iterator[Any]:
     elif isinstance(value, dict):
         for v in value.values():
             yield from _tensors(v)
+
+
+def _shape_of(value: Any) -> str:
+    """How tensors are nested, as torch writes it: ``(*, {'a': *})``."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {_shape_of(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        inner = ", ".join(map(_shape_of, value))
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
+    return "*"
+
+
+def _check_tensors(value: Any) -> None:
+    """What is differentiated for holds tensors alone."""
+    if isinstance(value, (tuple, list, dict)):
+        for v in value.values() if isinstance(value, dict) else value:
+            _check_tensors(v)
+    elif value is None or isinstance(value, (bool, int, float, complex, str)):
+        raise ValueError(f"Thing passed to transform API must be Tensor, got {type(value)}")
 
 
 def _rebuilt(like: Any, leaves: Iterator[Any]) -> Any:

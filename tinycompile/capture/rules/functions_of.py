@@ -145,7 +145,7 @@ def _register(made_by: Any, eager: Callable[..., Any], names: Sequence[str]) -> 
 for _name, _names in (
     ("grad", ("argnums", "has_aux")),
     ("grad_and_value", ("argnums", "has_aux")),
-    ("jacrev", ("argnums",)),
+    ("jacrev", ("argnums", "has_aux")),
     ("hessian", ("argnums",)),
 ):
     for _home in (func, torch.func):
