@@ -235,7 +235,7 @@ def test_an_integer_division_is_not_run_on_points_that_a_mask_excludes() -> None
     m.done()
     found = check(p.loops("pad"), [torch.arange(6), torch.arange(1, 7)])
     assert len(found.kernels) == 2
-    assert "masked-division" in rules(found, fused=False)
+    assert "masked-fault" in rules(found, fused=False)
 
 
 def test_what_is_read_before_an_overwrite_is_not_computed_after_it() -> None:

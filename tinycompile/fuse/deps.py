@@ -49,7 +49,8 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the planner needs to know of a nest. ``reduction``: axes that a Reduce or Scan runs over. ``ordered``: their order
-    matters (argmax, scans). ``divides``: it divides integers by what is no constant, so it must not run on made-up values."""
+    matters (argmax, scans). ``faults``: it divides integers by what is no constant or checks an index, so it must not run on
+    made-up values."""
 
     axes: Mapping[str, Dim]
     reduction: frozenset[str]
@@ -57,7 +58,7 @@ class Facts:
     loads: tuple[Access, ...]
     stores: tuple[Access, ...]
     weight: int
-    divides: bool
+    faults: bool
 
     @property
     def pointwise(self) -> bool:
@@ -138,7 +139,7 @@ def analyse(nest: Nest) -> Facts:
     loads: list[Access] = []
     stores: list[Access] = []
     reduction: set[str] = set()
-    weight, ordered, divides = 0, False, False
+    weight, ordered, faults = 0, False, False
     for stmt in nest.body:
         at = statement_axes(stmt, axes, lives)
         lives.update(dict.fromkeys(defined(stmt), at))
@@ -149,7 +150,8 @@ def analyse(nest: Nest) -> Facts:
         elif isinstance(stmt, Scalar):
             weight += WEIGHTS.get(stmt.op, 1)
             if stmt.op in _DIVISIONS:
-                divides |= not stmt.dtype.is_floating_point and not constants.get(stmt.args[1])
+                faults |= not stmt.dtype.is_floating_point and not constants.get(stmt.args[1])
+            faults |= stmt.op == "checked"
         elif isinstance(stmt, Const):
             constants[stmt.name] = stmt.value
         elif isinstance(stmt, Reduce):
@@ -160,7 +162,7 @@ def analyse(nest: Nest) -> Facts:
             reduction.add(stmt.axis)
             ordered = True
     extents = {a.name: a.extent for a in nest.axes}
-    return Facts(extents, frozenset(reduction), ordered, tuple(loads), tuple(stores), weight, divides)
+    return Facts(extents, frozenset(reduction), ordered, tuple(loads), tuple(stores), weight, faults)
 
 
 def views_in(arg: Any) -> list[str]:
@@ -206,7 +208,7 @@ def may_fail(nest: Nest) -> bool:
     """Whether a kernel can find at run time that torch must redo the call: an index out of range, an integer divided by 0."""
     values = {name for s in nest.body for name in defined(s)}
     indirect = any(names_in(d) & values for s in nest.body if isinstance(s, (Load, Store)) for d in s.index)
-    return indirect or analyse(nest).divides
+    return indirect or analyse(nest).faults
 
 
 def predecessors(steps: Sequence[Step], inputs: Container[str] = ()) -> list[set[int]]:

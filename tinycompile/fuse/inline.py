@@ -92,8 +92,9 @@ class _Chooser:
         uses = self.gather(buffer, readers)
         if uses is None:
             self.refuse(nest, readers, "too-many-copies", f"one kernel would compute it at more than {MAX_INSTANCES} places")
-        elif uses.masked and facts.divides:
-            self.refuse(nest, readers, "masked-division", "its integer division would run on points that a mask excludes")
+        elif uses.masked and facts.faults:
+            why = "its integer division, or its check of an index, would run on points that a mask excludes"
+            self.refuse(nest, readers, "masked-fault", why)
         elif any(self.device(c) != self.cost.buffers[buffer].meta.device for c in uses.sinks):
             self.refuse(nest, readers, "devices-differ", "its reader is on another device")
         elif buffer in self.rows and any(self.reduced_there(c, points) for c, points in uses.sinks.items()):

@@ -65,7 +65,7 @@ def choose(nest: Nest, cost: Cost) -> Split | None:
     if even is not None:
         return Split(axis, even, ex.floordiv(axis.extent, even), True)
     full_stores = any(a.axes & facts.reduction for a in facts.stores)
-    if facts.divides or full_stores:  # neither may happen at points beyond the end
+    if facts.faults or full_stores:  # neither may happen at points beyond the end
         return None
     align = next(a for a in (1024, 64, 16, 1) if a == 1 or extent >= 8 * a * wanted)  # chunks begin at aligned addresses
     chunk = ex.ceildiv(axis.extent, wanted * align) * align

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Sym
 from tinycompile.base.errors import InternalError
 from tinycompile.base.expr import Dim
 from tinycompile.fuse.deps import defined, dims_of, names_in, used_values
@@ -33,7 +34,8 @@ class Producer:
 
 @dataclass
 class _Frame:
-    """One body being emitted: what its axes and values have become. ``wide``: half loads that stand for a float32 value."""
+    """One body being emitted: what its axes and values have become. ``wide``: half loads that stand for a float32 value.
+    ``checked``: indirect indices that loads of it, which no further mask guards, check."""
 
     body: Sequence[Statement]
     dims: dict[str, Dim]
@@ -42,6 +44,7 @@ class _Frame:
     at: int = 0
     values: dict[str, str] = field(default_factory=dict)
     wide: set[str] = field(default_factory=set)
+    checked: set[Sym] = field(default_factory=set)
 
 
 class Weaver:
@@ -62,6 +65,7 @@ class Weaver:
         self._taken = {*taken, *order}
         self._seen: dict[Any, tuple[str, ...]] = {}
         self._made: dict[tuple[Any, ...], str] = {}
+        self._checked: dict[tuple[Any, ...], set[Sym]] = {}  # by what was made
         self._stored: dict[str, tuple[tuple[Dim, ...], str]] = {}
         self._writes: dict[str, int] = {}
         self._serial: dict[str, int] = {}
@@ -110,6 +114,8 @@ class Weaver:
                 self.absorbed.update(dict.fromkeys(producer.nest.origins))
                 dims = {axis: d for axis, d in zip(producer.axes, index, strict=True) if axis is not None}
                 return _Frame(producer.nest.body, dims, mask, key)
+            if not own:
+                frame.checked |= self._checked[key]
             self._forward(frame, s, self._made[key], own)
         elif s.buffer in self._stored:
             place, value = self._stored[s.buffer]
@@ -117,6 +123,8 @@ class Weaver:
                 raise InternalError(f"{s.buffer} is stored at {place} but read at {index} in one kernel")
             self._forward(frame, s, value, own)
         else:
+            if mask == frame.mask:
+                frame.checked.update(self._indirect(index))
             load = replace(s, index=index, mask=mask, other=s.other if mask else 0)
             frame.values[s.name] = self._emit(load, self._writes.get(s.buffer, 0))
         return None
@@ -135,13 +143,43 @@ class Weaver:
 
     def _guard(self, value: str, mask: tuple[Dim, ...], s: Load) -> str:
         """``value`` where every mask expression is >= 0, else the load's ``other``."""
+        return self._where(emit_condition(self, mask, s.origin), value, s.other, s.name, s.origin)
+
+    def _where(self, keep: str, value: str, other: Any, name: str, origin: str) -> str:
         dtype = self.dtypes[value]
         if dtype in HALF:  # no arithmetic on halves
-            wide = self._emit(Scalar(s.name, torch.float32, "cast", (value,), s.origin))
-            return self._emit(Scalar(s.name, dtype, "cast", (self._guard(wide, mask, s),), s.origin))
-        keep = emit_condition(self, mask, s.origin)
-        other = self._emit(Const(f"{s.name}_other", dtype, s.other, s.origin))
-        return self._emit(Scalar(s.name, dtype, "where", (keep, value, other), s.origin))
+            wide = self._emit(Scalar(name, torch.float32, "cast", (value,), origin))
+            return self._emit(Scalar(name, dtype, "cast", (self._where(keep, wide, other, name, origin),), origin))
+        no = self._emit(Const(f"{name}_other", dtype, other, origin))
+        return self._emit(Scalar(name, dtype, "where", (keep, value, no), origin))
+
+    def _indirect(self, index: Iterable[Dim]) -> set[Sym]:
+        """The values that name places in memory."""
+        return {s for d in index for s in ex.symbols(d) if s.name in self.dtypes and s.stop is not None}
+
+    def _where_in_range(self, frame: _Frame, value: str, s: Store) -> str:
+        """What an inlined producer made, where the indices are in range at which it was read. Its loads check those that they
+        read at; one that is made without (a count, a constant, padding) has no such load."""
+        assert frame.makes is not None
+        for index in sorted(self._indirect(frame.makes[1]) - frame.checked, key=lambda i: i.name):
+            inside = self._in_range(index, s.origin)
+            if frame.mask:
+                keep = emit_condition(self, frame.mask, s.origin)
+                outside = self._emit(Scalar("outside", torch.bool, "not", (keep,), s.origin))
+                inside = self._emit(Scalar("inside", torch.bool, "or", (outside, inside), s.origin))
+            checked = self._emit(Scalar("checked", torch.bool, "checked", (inside,), s.origin))
+            nothing = torch.zeros((), dtype=self.dtypes[value]).item()
+            value = self._where(checked, value, nothing, s.value, s.origin)
+            frame.checked.add(index)
+        return value
+
+    def _in_range(self, index: Sym, origin: str) -> str:
+        dtype = self.dtypes[index.name]
+        zero = self._emit(Const("zero", dtype, 0, origin))
+        size = self._emit(Const("size", dtype, index.stop, origin))
+        low = self._emit(Scalar("inside", torch.bool, "ge", (index.name, zero), origin))
+        high = self._emit(Scalar("inside", torch.bool, "lt", (index.name, size), origin))
+        return self._emit(Scalar("inside", torch.bool, "and", (low, high), origin))
 
     # -- everything else -------------------------------------------------------------------------------------------
 
@@ -180,7 +218,8 @@ class Weaver:
             value = self._narrow(frame, s.value, s.origin)
         if frame.makes is not None:  # inside an inlined producer
             if s.buffer == frame.makes[0]:
-                self._made[frame.makes] = value
+                self._made[frame.makes] = self._where_in_range(frame, value, s)
+                self._checked[frame.makes] = frame.checked
             return
         index = tuple(self._dim(frame, d) for d in s.index)
         self._writes[s.buffer] = self._writes.get(s.buffer, 0) + 1

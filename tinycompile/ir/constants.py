@@ -19,8 +19,8 @@ _DIVISIONS = frozenset(("floordiv", "truncdiv", "mod", "fmod"))
 def fold_constants(body: Sequence[Statement]) -> list[Statement]:
     """The body with each Scalar whose arguments are known numbers made a Const of its name.
 
-    Half values are known but stay casts, since no Const is of a half type. Integer division by 0 or -1 stays: the backend
-    checks it."""
+    Half values are known but stay casts, since no Const is of a half type. Integer division by 0 or -1 stays, and so does the
+    check of an index that is out of range: the backend tells."""
     known: dict[str, torch.Tensor] = {}
     folded: list[Statement] = []
     for s in body:
@@ -41,6 +41,8 @@ def _apply(s: Scalar, args: list[torch.Tensor]) -> torch.Tensor | None:
     if s.op == "cast":
         return args[0].to(s.dtype)
     if s.op in _DIVISIONS and not s.dtype.is_floating_point and args[1].item() in (0, -1):
+        return None
+    if s.op == "checked" and not args[0].item():
         return None
     with np.errstate(all="ignore"):
         result: Any = SCALAR_OPS[s.op].numpy(*(a.numpy() for a in args))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base.atoms import Sym
 from tinycompile.base.expr import Dim, Expr, as_sym
 from tinycompile.ir import loops as ir
 from tinycompile.ir.constants import HALF, fold_constants
@@ -76,12 +77,28 @@ class NestBuilder(Builder):
         buffer = self._buffer_of(tensor)
         mask = tuple(m for m in mask if not ex.at_least(m, 0))
         fill = _as_dtype(other, torch.float32 if dtype in HALF else dtype) if mask else 0
-        return self._once(
+        found = self._once(
             ("load", buffer, where, mask, repr(fill)),
             buffer,
             dtype,
             lambda name: ir.Load(name, dtype, buffer, where, mask, fill, self.origin),
         )
+        return self._where_in_range(found, self._unread(coords, where))
+
+    def _unread(self, coords: Sequence[Dim], where: Sequence[Dim]) -> list[Sym]:
+        """The indices among a tensor's coordinates that its memory has no dim for (an expanded one): no load checks them."""
+        read = {s for d in where for s in ex.symbols(d)}
+        lost = {s for d in coords for s in ex.symbols(d) if s.name in self._indices} - read
+        return sorted(lost, key=lambda s: s.name)
+
+    def _where_in_range(self, value: Value, indices: Sequence[Sym]) -> Value:
+        """``value`` where all the indices are in range, which is checked."""
+        found = value
+        for s in indices:
+            assert s.stop is not None
+            inside = self.in_range(Value(self, s.name, torch.int64), s.stop)
+            found = self.where(inside, self.widen(found), 0)
+        return self.cast(found, value.dtype)
 
     def widen(self, value: Value) -> Value:
         """Half values as float32, others as they are."""

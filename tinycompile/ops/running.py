@@ -82,7 +82,8 @@ def _checked_meta(index: TensorMeta, size: Dim) -> TensorMeta:
 
 
 def _checked(b: Builder, coords: Coords, meta_out: TensorMeta, index: Operand, size: Dim) -> Value:
-    return b.index(b.as_index(wrapped(b, b.load(index, coords), size), size))
+    at = wrapped(b, b.load(index, coords), size)
+    return b.where(b.in_range(at, size), at, 0)
 
 
 declare(

@@ -67,6 +67,12 @@ def _philox(seed: Any, counter: Any) -> Any:
     return c0.astype(np.int64)
 
 
+def _checked(inside: Any) -> Any:
+    if not np.all(inside):
+        raise IndexError("index out of range in self")
+    return inside
+
+
 _ALL = (
     # arithmetic
     ScalarOp("add", 2, "fi", np.add),
@@ -136,6 +142,8 @@ _ALL = (
     ScalarOp("not", 1, "ib", np.invert),
     ScalarOp("shl", 2, "i", np.left_shift),  # the count is in [0, bits): formulas handle the rest as torch does
     ScalarOp("shr", 2, "i", np.right_shift),  # arithmetic on signed
+    # an index is inside its dimension, or torch must say what is wrong with it
+    ScalarOp("checked", 1, "b", _checked),
     # random bits: of a key and a counter (int64), 32 bits
     ScalarOp("philox", 2, "i", _philox),
     # choice
@@ -256,6 +264,11 @@ class Builder(ABC):
         dtype = a.dtype if isinstance(a, Value) else b.dtype  # type: ignore[union-attr]
         return self("where", cond, *(v if isinstance(v, Value) else self.const(v, dtype) for v in (a, b)))
 
+    def in_range(self, index: Value, size: Dim) -> Value:
+        """True: an index in ``[0, size)``. At run time any other is an error, whatever is made of it."""
+        wide = self.cast(index, torch.int64)
+        return self("checked", (wide >= 0) & (wide < self.const(size, torch.int64)))
+
     @abstractmethod
     def emit(self, op: str, args: Sequence[Value], dtype: torch.dtype) -> Value:
         """Append one checked scalar op."""
@@ -270,7 +283,7 @@ class Builder(ABC):
 
     @abstractmethod
     def as_index(self, value: Value, size: Dim) -> Dim:
-        """An integer value as a symbol in ``[0, size)`` for use in coordinates: bounds-checked at run time."""
+        """An integer value as a symbol in ``[0, size)`` for use in coordinates: bounds-checked where it is read at."""
 
     @abstractmethod
     def load(self, operand: Operand, coords: Sequence[Dim], mask: Sequence[Dim] = (), other: Number = 0) -> Value:

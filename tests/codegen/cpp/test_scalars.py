@@ -71,6 +71,8 @@ def operands(op: str, dtype: torch.dtype) -> list[torch.Tensor]:
     """Every pair of special values (pairs beside a condition for ``where``), as contiguous vectors."""
     arity = SCALAR_OPS[op].arity
     v = values(dtype)
+    if op == "checked":
+        v = v[v]
     if op == "where":
         pairs = [g.reshape(-1).contiguous() for g in torch.meshgrid(v, v, indexing="ij")]
         return [torch.arange(pairs[0].numel()) % 3 == 0, *pairs]
@@ -166,6 +168,11 @@ def test_division_by_zero_asks_for_eager(kernels: Compiled, op: str, dtype: torc
     y[y.numel() // 2] = 0
     with pytest.raises(KernelError, match="divided by zero"):
         kernels.run(name, [x, y])
+
+
+def test_what_fails_a_check_asks_for_eager(kernels: Compiled) -> None:
+    with pytest.raises(KernelError, match="index"):
+        kernels.run(name_of("op", "checked", torch.bool), [torch.tensor([False])])
 
 
 # --- chains, on tensors that are long, half, of prime length ---

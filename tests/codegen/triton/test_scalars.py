@@ -90,7 +90,7 @@ def pairs(dtype: torch.dtype, op: str) -> tuple[torch.Tensor, torch.Tensor]:
 def op_case(op: str, dtype: torch.dtype) -> Case:
     spec = SCALAR_OPS[op]
     if spec.arity == 1:
-        data = [unary_data(dtype)]
+        data = [unary_data(dtype) | (op == "checked")] if dtype == torch.bool else [unary_data(dtype)]
     elif spec.arity == 2:
         data = list(pairs(dtype, op))
     else:

@@ -47,7 +47,9 @@ _INT = _COMPARE | {
     "and": "({T})({0} & {1})", "or": "({T})({0} | {1})", "xor": "({T})({0} ^ {1})", "not": "({T})~{0}",
 }  # fmt: skip
 
-_BOOL = _COMPARE | {"and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} != {1}", "not": "!{0}"}
+_BOOL = _COMPARE | {
+    "and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} != {1}", "not": "!{0}", "checked": "tc::checked({0}, fault)",
+}  # fmt: skip
 
 # Ops that may set `fault`: a loop that uses one carries the flag.
 _INT_FAULTS = frozenset(("truncdiv", "floordiv", "mod", "fmod"))
@@ -64,8 +66,12 @@ COST = {
 
 
 def op_may_fault(op: str, dtype: torch.dtype) -> bool:
-    """Whether an op on operands of ``dtype`` can ask for eager: divisions by zero, absurd angles."""
-    return (op in _FLOAT32_FAULTS and dtype == torch.float32) or (op in _INT_FAULTS and not dtype.is_floating_point)
+    """Whether an op on operands of ``dtype`` can ask for eager: divisions by zero, absurd angles, indices out of range."""
+    return (
+        op == "checked"
+        or (op in _FLOAT32_FAULTS and dtype == torch.float32)
+        or (op in _INT_FAULTS and not dtype.is_floating_point)
+    )
 
 
 def c_scalar(op: str, dtype: torch.dtype, args: Sequence[str], arg_dtypes: Sequence[torch.dtype]) -> str:

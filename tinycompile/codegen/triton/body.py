@@ -185,6 +185,13 @@ class Body:
         where = f", mask={wanted}" if wanted else ""
         return [f'tl.device_assert({" & ".join(inside)}, "index out of range"{where})']
 
+    def checked(self, s: Scalar) -> list[str]:
+        """The assertion of the op that checks an index; none for the others."""
+        if s.op != "checked":
+            return []
+        wanted = " & ".join(self.dim_mask(self.analysis.spans[s.name]))
+        return [f'tl.device_assert({self.operand(s.args[0])}, "index out of range"{f", mask={wanted}" if wanted else ""})']
+
     def load(self, s: Load, form: Forms) -> str:
         """``tl.load(...)``, masked as the tile, the program's own masks and bounds checks require."""
         span = axes_in(form.offset, self.analysis)

@@ -20,7 +20,7 @@ from tinycompile.codegen.triton.indexing import Names
 from tinycompile.codegen.triton.passes import Numbered
 from tinycompile.codegen.triton.tiles import FOLD, Schedule, TileDim
 from tinycompile.codegen.writer import Writer
-from tinycompile.ir.loops import Const, Index, Load, Reduce, Scan, Statement, Store
+from tinycompile.ir.loops import Const, Index, Load, Reduce, Scalar, Scan, Statement, Store
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.source import Config, KernelArg, KernelSource
 
@@ -186,7 +186,7 @@ class NestWriter:
         if isinstance(s, Const):
             return []
         if isinstance(s, Store):
-            return [body.store(s, form)]
+            return [*body.bounds_check(form), body.store(s, form)]
         if isinstance(s, Reduce):
             targets = tuple(body.variables[n] + ("_part" if self.schedule.shared else "") for n in s.names)
             return reductions.whole(s.kind, targets, self.tile_value(s.args[0]), body.dtypes[s.args[0]], s.dtypes, self.site(s))
@@ -195,7 +195,7 @@ class NestWriter:
             carry = f"{target}_carry" if carried else ""
             return reductions.scan(s.kind, target, self.tile_value(s.args[0]), s.dtypes[0], self.site(s), carry)
         text = body.load(s, form) if isinstance(s, Load) else body.index(s, form) if isinstance(s, Index) else body.scalar(s)
-        check = body.bounds_check(form) if isinstance(s, Load) else []
+        check = body.bounds_check(form) if isinstance(s, Load) else body.checked(s) if isinstance(s, Scalar) else []
         return [*check, f"{body.variables[s.name]} = {text}"]
 
     def tile_value(self, name: str) -> str:

@@ -27,6 +27,7 @@ _BOOL = {
     "le": "~{0} | {1}",
     "gt": "{0} & ~{1}",
     "ge": "{0} | ~{1}",
+    "checked": "{0}",  # the assertion stands before it
     "eq": "~({0} ^ {1})",
     "ne": "{0} ^ {1}",
 }

@@ -135,6 +135,10 @@ static inline int64_t checked(int64_t i, int64_t size, int& fault) {
     fault |= bad ? INDEX_OUT_OF_RANGE : 0;
     return bad ? 0 : i;
 }
+static inline bool checked(bool inside, int& fault) {
+    fault |= inside ? 0 : INDEX_OUT_OF_RANGE;
+    return inside;
+}
 static inline int64_t clamped(int64_t i, int64_t size) { return (uint64_t)i >= (uint64_t)size ? 0 : i; }
 
 // ---- choice: NaN if either is NaN (torch's maximum), or the other if one is NaN (fmax) ----
