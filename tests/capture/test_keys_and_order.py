@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import tinycompile
 from tinycompile.api import CompiledFunction
 from tinycompile.options import Options
 
@@ -87,3 +88,93 @@ def test_random_programs_of_sets_have_pythons_order() -> None:
             whole += 1
             assert got == (want, want), program(seed)
     assert whole > 40
+
+
+OUTSIDE = [
+    "s ^= t", "s |= {{{m}, {m}}} ^ t", "u = s | t; s.add({m})", "u = s; s ^= u", "u = t - s", "s.clear()", "s.update(u)",
+    "s -= s", "s = {{{m}: 1, {m}: 2}}.keys() | s", "s = set(d.keys() ^ s)", "s = s - d.keys()", "d[{m}] = 1", "s = u",
+    "d['s'] = s", "t = frozenset(t)", "s.discard({m})", "t = s.union(t, [3])", "out.append(str([s]))", "out.append(list(s))",
+    "out.append(list(u))", "out += [s.pop()] if s else []", "tinycompile.graph_break()", "for v in t: out.append(v)",
+]  # fmt: skip
+
+
+def set_with_a_past(rng: random.Random) -> set[Any]:
+    s: set[Any] = set()
+    for _ in range(rng.randint(0, 12)):
+        (s.add if rng.random() < 0.7 else s.discard)(eval(rng.choice(MEMBERS[:6] + MEMBERS[7:])))
+    if rng.random() < 0.2:  # its table stays large
+        s.update(range(50, 90))
+        s -= set(range(50, 90))
+    return s
+
+
+def observed(fn: Any, seed: int) -> Any:
+    """Results and arguments afterwards: what is one object, orders, and what becomes of them when more is done to them."""
+    rng = random.Random(seed)
+    s, t, d = set_with_a_past(rng), set_with_a_past(rng), dict.fromkeys([8, 3, "a"])
+    out, *sets = fn(s, t, d)
+    sets += [s, t]
+    seen: list[Any] = [[a is b for a in sets for b in sets], str(d), str(out)]
+    for made in sets:
+        seen.append([(type(v), v) for v in made])
+        if type(made) is set:
+            made.update((48, -9))
+            seen.append([made.pop(), *made])
+    return seen
+
+
+def test_random_programs_of_sets_from_outside_have_pythons_order() -> None:
+    whole = 0
+    for seed in range(70):
+        rng = random.Random(seed)
+        steps = [f"    {rng.choice(OUTSIDE).format(m=rng.choice(MEMBERS))}" for _ in range(rng.randint(2, 7))]
+        text = "\n".join(["def fn(s, t, d):", "    u, out = t, []", *steps, "    return out, s, t, u"])
+        space: dict[str, Any] = {"tinycompile": tinycompile}
+        exec(text, space)
+        f = compiled(space["fn"])
+        for past in (seed, seed, -seed):
+            assert observed(f, past) == observed(space["fn"], past), text
+        whole += not f.breaks
+    assert whole > 15
+
+
+def test_an_order_that_sets_from_outside_decide_is_guarded() -> None:
+    def fn(s: Any, t: Any) -> Any:
+        u = s | t
+        u.discard(16)
+        return [*u], u
+
+    f = compiled(fn)
+    for members in ([0, 8], [8, 0], [0, 8]):
+        assert f(set(members), {16}) == fn(set(members), {16}) and not f.breaks
+    assert len(f.all_entries) == 2
+
+
+def test_sets_of_objects_keep_what_was_done_to_them() -> None:
+    def fn(kinds: Any) -> Any:
+        s = {int, str, float, kinds}
+        s.discard(str)
+        s |= {bool, list, dict, set, kinds}
+        return s, frozenset(s) - {int}
+
+    f = compiled(fn)
+    for _ in range(2):
+        assert [list(s) for s in f(Plain)] == [list(s) for s in fn(Plain)]
+
+
+def test_a_set_of_the_programs_class_has_pythons_order() -> None:
+    class Mine(set):
+        pass
+
+    def fn(x: Any, given: Any) -> Any:
+        made = Mine([8, 0, 16])
+        made.discard(8)
+        made |= {24, 8, 32}
+        given |= {24, 8} ^ made
+        return made, made | given, given
+
+    f = compiled(fn)
+    for _ in range(2):
+        a, b = Mine([0, 40]), Mine([0, 40])
+        got, want = f(None, a), fn(None, b)
+        assert [(type(s), list(s)) for s in got] == [(type(s), list(s)) for s in want] and got[2] is a

@@ -16,6 +16,7 @@ import torch
 from tinycompile.capture.apart import Apart, apart_from_arrays, clash, place
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.gradients import Gradients
+from tinycompile.capture.rebuilt_sets import parts_of_changes, set_changes
 from tinycompile.capture.sources import Attr, Computed, Held, Item, Source, is_name
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import is_pythons_own
@@ -150,7 +151,7 @@ class Effects:
 
     # --- replaying ---
 
-    def parts(self) -> Iterator[Entry]:
+    def parts(self, tr: Tracer) -> Iterator[Entry]:
         """Every Value that the replay mentions."""
         for value, _ in self._changed.values():
             if _is_unread(value):
@@ -160,7 +161,7 @@ class Effects:
             elif isinstance(value, DictValue):
                 yield from (v for _, v in value.items.values())
             elif isinstance(value, SetValue):
-                yield from value.items.values()
+                yield from parts_of_changes(tr, value)
             elif isinstance(value, Cell) and value.content is not None:
                 yield value.content
             elif isinstance(value, ObjectValue):
@@ -183,9 +184,7 @@ class Effects:
             elif isinstance(value, DictValue):
                 lines += _replay_dict(rebuilder, name, value, before)
             elif isinstance(value, SetValue):
-                call = _caller(rebuilder, name, value)
-                lines += [call("discard", rebuilder.expr(v)) for at, v in before.items() if at not in value.items]
-                lines += [call("add", rebuilder.expr(v)) for at, v in value.items.items() if at not in before]
+                lines += set_changes(rebuilder, _caller(rebuilder, name, value), value)
             elif isinstance(value, Cell):
                 content = value.content
                 lines.append(

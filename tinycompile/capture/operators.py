@@ -23,7 +23,7 @@ from tinycompile.capture.values.opaque import Opaque
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
-from tinycompile.capture.values.sets import SET_OPERATORS, SetValue, as_python
+from tinycompile.capture.values.sets import SET_OPERATORS, SetValue, operated
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 
@@ -133,10 +133,7 @@ def _inplace_container(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | N
         a.update(tr, b)
         return a
     if isinstance(a, SetValue) and a.cls is set and symbol in SET_OPERATORS and _is_set(b):
-        if symbol == "|":
-            a.take_over(tr, b)
-        else:
-            a.updated(tr, SET_OPERATORS[symbol], [b])
+        a.updated(tr, SET_OPERATORS[symbol], [b])
         return a
     return None
 
@@ -149,8 +146,7 @@ def _set_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
     """Sets, and views of dicts as sets."""
     if symbol not in SET_OPERATORS or not (_is_set(a) and _is_set(b)):
         return None
-    left = a if isinstance(a, SetValue) else SetValue(tr, list(a.iterate(tr)), real=as_python(tr, a))
-    return left.operated(tr, symbol, b)
+    return operated(tr, symbol, a, b)
 
 
 def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:

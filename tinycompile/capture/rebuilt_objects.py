@@ -13,6 +13,7 @@ import torch
 
 from tinycompile.base.expr import Expr, symbols
 from tinycompile.capture.breaks import NotRebuildable
+from tinycompile.capture.rebuilt_sets import set_text
 from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.types import SuperValue
@@ -28,6 +29,7 @@ from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import DELETED, NewObject, is_hidden
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import TupleValue
+from tinycompile.capture.values.set_steps import program
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.ir.builder import dims_in, identifier
@@ -155,8 +157,8 @@ def container(r: Rebuilder, value: NewContainer) -> str:
     kind, made = r.held(base.cls, base.cls.__name__), r.held(cls, cls.__name__)
     name = r.tr.guards.names.take(identifier(cls.__name__.lower()))
     if not isinstance(base, DictValue) and base.cls in (tuple, frozenset):
-        items = list(base.items.values()) if isinstance(base, SetValue) else base.values(r.tr)
-        r.statements.append(f"{name} = {kind}.__new__({made}, {r.tuple_([r.expr(v) for v in items])})")
+        contents = set_text(r, base) if isinstance(base, SetValue) else r.tuple_([r.expr(v) for v in base.values(r.tr)])
+        r.statements.append(f"{name} = {kind}.__new__({made}, {contents})")
         r.names[id(value)] = name
     else:
         r.names[id(value)] = name
@@ -164,25 +166,13 @@ def container(r: Rebuilder, value: NewContainer) -> str:
         if isinstance(base, DictValue):
             for k, v in base.pairs(r.tr):
                 r.statements.append(f"{kind}.__setitem__({name}, {r.expr(k)}, {r.expr(v)})")
+        elif isinstance(base, SetValue):
+            followed, given = program(r.tr, base)
+            r.statements.append(f"{r.held(followed.onto, 'fill')}({', '.join([name, *map(r.expr, given)])})")
         else:
-            items = list(base.items.values()) if isinstance(base, SetValue) else base.values(r.tr)
-            method = "update" if isinstance(base, SetValue) else "extend"
-            r.statements.append(f"{kind}.{method}({name}, {r.tuple_([r.expr(v) for v in items])})")
+            r.statements.append(f"{kind}.extend({name}, {r.tuple_([r.expr(v) for v in base.values(r.tr)])})")
     _set_attributes(r, name, type(value.obj), value.shadow)
     return name
-
-
-def ordered_set(r: Rebuilder, value: SetValue) -> str:
-    """A set of constants, in the order that it has: made in one of the ways that give this order."""
-    real: Any = value.real
-    if value.cls is frozenset:
-        return r.held(real, "set")
-    if list(real.copy()) == list(real):
-        return f"{r.held(real, 'set')}.copy()"
-    for members in (list(real), list(value.items), dict.fromkeys(real), dict.fromkeys(value.items), frozenset(real)):
-        if list(set(members)) == list(real):
-            return f"{r.held(set, 'set')}({r.held(members, 'members')})"
-    raise NotRebuildable(value, f"{value.describe()}, for its order")
 
 
 def array(r: Rebuilder, value: ArrayValue) -> str:

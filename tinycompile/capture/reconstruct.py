@@ -14,6 +14,7 @@ import torch
 from tinycompile.base.expr import symbols
 from tinycompile.capture import rebuilt_objects as objects
 from tinycompile.capture.breaks import NotRebuildable
+from tinycompile.capture.rebuilt_sets import set_object
 from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.optimizers import is_step
@@ -39,6 +40,7 @@ from tinycompile.capture.values.object import DELETED, NewObject, ObjectValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue
+from tinycompile.capture.values.set_steps import program
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
@@ -108,7 +110,7 @@ class Rebuilder:
     def _count_all(self, values: Sequence[Value | Lazy]) -> None:
         for value in values:
             self._count(value)
-        for entry in self.tr.effects.parts():
+        for entry in self.tr.effects.parts(self.tr):
             self._count(entry)
 
     def _finish_statements(self) -> None:
@@ -140,7 +142,7 @@ class Rebuilder:
         if isinstance(value, DictValue):
             return [v for _, v in value.pairs(self.tr)]
         if isinstance(value, SetValue):
-            return [*value.items.values()]
+            return program(self.tr, value)[1]
         if isinstance(value, Cell):
             return [] if value.content is None else [value.content]
         if isinstance(value, FunctionValue) and value.fn is None:
@@ -290,12 +292,6 @@ class Rebuilder:
             return f"{cls}({factory}, {{{items}}})"
         return f"{cls}({{{items}}})"
 
-    def _set(self, value: SetValue) -> str:
-        if value.real is not None:
-            return objects.ordered_set(self, value)
-        items = ", ".join(self.expr(v) for v in value.items.values())
-        return f"{self.held(value.cls, value.cls.__name__)}([{items}])"
-
     def _slice(self, value: SliceValue) -> str:
         return f"{self.held(slice, 'slice')}({', '.join(self.expr(p) for p in value.parts)})"
 
@@ -373,7 +369,7 @@ _REBUILD: dict[type[Value], Callable[[Rebuilder, Any], str]] = {
     DequeValue: objects.queue,
     SequenceValue: Rebuilder._sequence,
     DictValue: Rebuilder._dict,
-    SetValue: Rebuilder._set,
+    SetValue: set_object,
     SliceValue: Rebuilder._slice,
     DictView: Rebuilder._view,
     Cell: Rebuilder._cell,

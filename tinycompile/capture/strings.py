@@ -11,8 +11,10 @@ from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.classes import ClassValue, class_lookup
 from tinycompile.capture.values.constant import Const, natively
 from tinycompile.capture.values.exception import ExceptionValue
+from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import TensorValue
 
@@ -28,11 +30,21 @@ def printable(tr: Tracer, value: Value) -> Any:
         return value.cls
     if isinstance(value, TensorValue):
         raise GraphBreak("data-dependent", f"{value.describe()} is made into a string")
-    if isinstance(value, SetValue):
-        members = [v.constant(tr) for v in value.iterate(tr)]
-        if list(value.constant(tr)) != members:
-            raise GraphBreak("unsupported-value", f"the text of {value.describe()}, for its order")
+    _guard_orders(tr, value)
     return value.constant(tr)
+
+
+def _guard_orders(tr: Tracer, value: Value) -> None:
+    """Guard the orders of sets, which a text shows."""
+    if isinstance(value, SetValue):
+        value.iterate(tr)
+    elif isinstance(value, SequenceValue):
+        for part in value.values(tr):
+            _guard_orders(tr, part)
+    elif isinstance(value, DictValue):
+        for pair in value.pairs(tr):
+            for part in pair:
+                _guard_orders(tr, part)
 
 
 def text(tr: Tracer, value: Value, conversion: str = "s") -> str:

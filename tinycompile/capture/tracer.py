@@ -35,6 +35,7 @@ from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstan
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
+from tinycompile.capture.values.set_steps import Step
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.wrap_functions import from_callable
 from tinycompile.eager.autocast import region_state, set_region_state
@@ -86,6 +87,7 @@ class Tracer(Inputs, Lookups):
         self.resumed = False  # whether this capture begins behind a break
         self.births: dict[int, tuple[Value, int]] = {}  # by id: iterators, and which instruction of the outermost frame made it
         self.functions: dict[int, FunctionValue] = {}  # by id of a function that came with the call
+        self.set_steps: list[Step] = []  # what was done to sets
         self.shown: dict[int, tuple[Frame, DictValue]] = {}  # what locals() gave, by id of the frame
         self._by_source: dict[str, Value] = {}
         self._by_id: dict[int, tuple[Any, Value]] = {}  # objects from outside that may change, kept alive
@@ -102,6 +104,7 @@ class Tracer(Inputs, Lookups):
         self.failure = self.handled = None
         self.guards.odd.clear()
         self.shown.clear()
+        self.set_steps.clear()
         for table_ in (self._by_source, self._by_id, self._owners, self._globals, self._exceptions, self.births):
             table_.clear()
         for kept in (self.cells, self.functions, self.given, self._by_object, self.optimizers, self.pinned, self.arrays):

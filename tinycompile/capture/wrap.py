@@ -27,6 +27,7 @@ from tinycompile.capture.values.generic import HINTS, Hint
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.opaque import Opaque
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
+from tinycompile.capture.values.set_steps import Snapshot
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.eager.tensor import Tensor as OurTensor
 
@@ -154,8 +155,10 @@ def from_python(tr: Tracer, obj: Any) -> Value:
     if kind in (dict, OrderedDict):
         return DictValue(tr, [(from_python(tr, k), from_python(tr, v)) for k, v in obj.items()], kind)
     if kind in (set, frozenset):
-        copy = obj.copy()  # (of a frozenset itself)
-        return SetValue(tr, map(Const, obj), kind, real=copy if list(copy) == list(obj) else None)
+        known = Snapshot("member", (Const(obj),)) if kind is frozenset else Snapshot("list", tuple(map(Const, obj)))
+        made = SetValue(tr, map(Const, obj), kind, made_by=("held" if kind is frozenset else "set", [known]))
+        made.real = made.real if list(made.real) == list(obj) else None
+        return made
     if kind is slice:
         return SliceValue(from_python(tr, p) for p in (obj.start, obj.stop, obj.step))
     if isinstance(obj, HINTS):

@@ -112,6 +112,7 @@ def subclassed(tr: Tracer, obj: Any, source: Source) -> Value:
 def set_(tr: Tracer, obj: Any, source: Source) -> Value:
     source = guard_type(tr, obj, source)
     made = UnreadSet(tr, functools.partial(_look_into_set, tr, obj, source), type(obj), source)
+    made.real = obj
     if isinstance(obj, frozenset):
         made.items  # noqa: B018  # nothing can be added to it
     return made

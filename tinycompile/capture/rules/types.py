@@ -28,7 +28,7 @@ from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
-from tinycompile.capture.values.sets import SetValue
+from tinycompile.capture.values.sets import SetValue, converted
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 
@@ -259,22 +259,13 @@ def _size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(set)
 def _set(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    made = SetValue(tr)
-    if args:
-        made.take_over(tr, args[0])
-    return made
+    return converted(tr, set, args[0] if args else None)
 
 
 @rule(frozenset)
 def _frozenset(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if args and isinstance(args[0], SetValue):
-        of = args[0]
-        return (
-            of
-            if of.cls is frozenset
-            else SetValue(tr, of.in_any_order(), frozenset, real=None if of.real is None else frozenset(of.real))
-        )
-    return SetValue(tr, args[0].iterate(tr) if args else (), frozenset)
+    same = bool(args) and isinstance(args[0], SetValue) and args[0].cls is frozenset
+    return args[0] if same else converted(tr, frozenset, args[0] if args else None)
 
 
 @rule(dict)

@@ -15,7 +15,7 @@ from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
 from tinycompile.capture.values.sequence import ListValue, TupleValue
-from tinycompile.capture.values.sets import SetValue
+from tinycompile.capture.values.sets import SetValue, converted
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -150,7 +150,7 @@ def empty_contents(tr: Tracer, cls: type, args: Sequence[Value]) -> Contents:
     if base is tuple:
         return TupleValue(args[0].iterate(tr) if args else ())
     if base in (set, frozenset):
-        return SetValue(tr, list(args[0].iterate(tr)) if args and base is frozenset else (), base)
+        return converted(tr, base, args[0] if args and base is frozenset else None)
     return DictValue(tr, (), base or dict)
 
 

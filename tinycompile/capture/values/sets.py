@@ -10,8 +10,9 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value, no_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
-from tinycompile.capture.values.mapping import DictValue, DictView
+from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import ListValue, Method
+from tinycompile.capture.values.set_steps import MAKERS, Operand, Snapshot, Step, program, snapshot
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -20,25 +21,31 @@ if TYPE_CHECKING:
 class SetValue(Value):
     """A set or frozenset of hashable values, in the order of insertion. ``holder``: as of sequences.
 
-    Python's order, and what ``pop`` takes, depend on all that was done to a set: ``real`` is a set of Python's to which the
-    same was done. None for one from outside, and where not all members are constants. ``popped``: something was popped."""
+    ``real``: a set of Python's to which the same was done, for its order; of one from outside that is not changed, that itself.
+    None where not all members are constants, or where the order is not known. ``made_by``: what made it, and of what."""
 
-    __slots__ = ("cls", "holder", "items", "popped", "real")
+    __slots__ = ("cls", "holder", "items", "real")
     holder: Value | None
 
     def __init__(
-        self, tr: Tracer, items: Iterable[Value] = (), cls: type = set, source: Source | None = None, real: Any = ...
+        self,
+        tr: Tracer,
+        items: Iterable[Value] = (),
+        cls: type = set,
+        source: Source | None = None,
+        made_by: tuple[str, Sequence[Operand]] | None = None,
     ) -> None:
         super().__init__(source)
-        self.cls, self.holder, self.popped = cls, None, False
+        self.cls, self.holder = cls, None
         self.items: dict[Any, Value] = {}
+        self.real: Any = None
+        items = list(items)
         for item in items:
             self.items.setdefault(item.key(tr), item)
-        if real is ... and source is None:
-            known = [v.constant(tr) for v in self.items.values() if v.is_constant]
-            kind = frozenset if issubclass(cls, frozenset) else set
-            real = kind(known) if len(known) == len(self.items) else None
-        self.real: Any = None if real is ... else real
+        if source is None:
+            method, operands = made_by or (cls.__name__, [Snapshot("list", tuple(items))])
+            known = self._noted(tr, method, operands)
+            self.real = None if known is None else MAKERS[method](*known)
 
     def python_type(self, tr: Tracer) -> type:
         return self.cls
@@ -53,7 +60,8 @@ class SetValue(Value):
         return all(v.is_constant for v in self.items.values())
 
     def constant(self, tr: Tracer) -> Any:
-        return self.cls(v.constant(tr) for v in self.items.values())
+        """In its order; who shows that looks through the members, which guards it."""
+        return self.cls(v.constant(tr) for v in self.items.values()) if self.real is None else self.real
 
     def truth(self, tr: Tracer) -> bool:
         return bool(self.items)
@@ -63,14 +71,25 @@ class SetValue(Value):
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         members = list(self.items.values())
-        if self.real is not None:
+        if len(members) > 1:
+            self._guard_order(tr)
             members = list(map(tr.from_python, self.real))
-        elif len(members) > 1:
-            if self.source is None or tr.effects.changes(self):
-                raise GraphBreak("unsupported-value", f"the order of {self.describe()}")
-            order = tr.guards.hold(tuple(v.constant(tr) for v in members), "order").name
-            tr.guards.check(f"_tuple({self.source.text}) == {order}", f"the order of {self.source.label}")
         return self._each(iter(members))
+
+    def _guard_order(self, tr: Tracer) -> None:
+        """Guard the order where sets from outside have a say in it."""
+        if self.real is None:
+            raise GraphBreak("unsupported-value", f"the order of {self.describe()}")
+        order: Callable[..., Any] = tuple
+        given: list[Value] = [self]
+        if self.source is None:
+            followed, given = program(tr, self)
+            order = followed.order
+        outside = [value.source.label for value in given if value.source is not None]
+        if outside:
+            asked, known = tr.guards.hold(order, "order_of").name, tr.guards.hold(tuple(self.real), "order").name
+            texts = (tr.guards.hold(v.constant(tr), "member").name if v.source is None else v.source.text for v in given)
+            tr.guards.check(f"{asked}({', '.join(texts)}) == {known}", f"the order of {' and '.join(outside)}")
 
     def in_any_order(self) -> list[Value]:
         """The members, for what comes out the same in any order."""
@@ -89,12 +108,9 @@ class SetValue(Value):
     def add(self, tr: Tracer, item: Value) -> None:
         """``set.add``."""
         at = item.key(tr)
-        tr.effects.touch(self)
-        self.items.setdefault(at, item)
-        if self.real is not None and item.is_constant and not self.popped:
-            self.real.add(item.constant(tr))
-        else:  # (behind a pop, what comes next depends on where that stopped)
-            self.real = None
+        if at not in self.items:
+            self._do(tr, "add", [Snapshot("member", (item,))])
+            self.items[at] = item
 
     def take_over(self, tr: Tracer, other: Value) -> None:
         """Add all members of another iterable. Of a set or a dict Python takes them at once."""
@@ -102,14 +118,24 @@ class SetValue(Value):
             for item in other.iterate(tr):
                 self.add(tr, item)
             return
+        self.updated(tr, "union", [other])
+
+    def _noted(self, tr: Tracer, method: str, operands: Sequence[Operand]) -> list[Any] | None:
+        """A step of its history; gives the operands as Python has them, None where that is not known."""
+        tr.set_steps.append(Step(self, method, tuple(operands)))
+        return as_python(tr, operands)
+
+    def _do(self, tr: Tracer, method: str, operands: Sequence[Operand]) -> Any:
+        """Before its members change: the same to ``real``. One from outside is left alone, and its order not known any more."""
+        self.items  # noqa: B018  # (who looks, looks before the change)
         tr.effects.touch(self)
-        items, known = self.keyed(tr, other), as_python(tr, other)
-        for at, item in list(items.items()):
-            self.items.setdefault(at, item)
-        if self.real is not None and known is not None and not self.popped:
-            self.real.update(known)
-        else:
+        known = self._noted(tr, method, operands)
+        if self.source is not None:
+            tr.births.setdefault(id(self), (self, tr.frames[0].count))
+        if self.source is not None or known is None or self.real is None:
             self.real = None
+            return None
+        return getattr(set, method)(self.real, *known)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if not hasattr(self.cls, name):
@@ -122,10 +148,6 @@ class SetValue(Value):
             raise GraphBreak("unsupported-value", f"set method {name!r}")
         return rule(self, tr, args)
 
-    def changed(self, tr: Tracer) -> None:
-        """Called before each mutation."""
-        tr.effects.touch(self)
-
     def keyed(self, tr: Tracer, values: Value) -> dict[Any, Value]:
         """The members of another iterable by key."""
         if isinstance(values, SetValue):
@@ -134,66 +156,37 @@ class SetValue(Value):
             return {at: key for at, (key, _) in values.items.items()}
         return {v.key(tr): v for v in reversed(list(values.iterate(tr)))}
 
-    def made(self, tr: Tracer, items: Iterable[Value], real: Any = ...) -> SetValue:
+    def made(self, tr: Tracer, items: Iterable[Value]) -> SetValue:
         """A new set of the same kind."""
-        return SetValue(tr, list(items), self.cls, real=real)
-
-    def become(self, tr: Tracer, other: SetValue, real: Any) -> Value:
-        """Take over the members of a set that was made for that."""
-        if self.items is not other.items:  # (who looks, looks before the change)
-            self.changed(tr)
-        self.items = other.items
-        self.real = None if self.source is not None else real
-        return NONE
-
-    def operated(self, tr: Tracer, symbol: str, other: Value) -> SetValue:
-        """``self symbol other``, of sets."""
-        mine, theirs = self.real, as_python(tr, other)
-        real = None if mine is None or theirs is None else _OPERATORS[symbol](mine, theirs)
-        return self.made(tr, self.combined(tr, SET_OPERATORS[symbol], other), real)
-
-    def combined(self, tr: Tracer, how: str, other: Value) -> list[Value]:
-        """The members of ``union``, ``intersection``, ``difference`` or ``symmetric_difference``."""
-        theirs = self.keyed(tr, other)
-        if how == "union":
-            return [*self.items.values(), *(v for at, v in theirs.items() if at not in self.items)]
-        kept = [v for at, v in self.items.items() if (at in theirs) == (how == "intersection")]
-        return kept if how != "symmetric_difference" else [*kept, *(v for at, v in theirs.items() if at not in self.items)]
+        return SetValue(tr, list(items), self.cls)
 
     def _algebra(self, tr: Tracer, how: str, args: Sequence[Value]) -> SetValue:
         others = self._settled(tr, args)
-        result = self.made(tr, self._members(tr, how, others), None)
-        result.real = self._done_natively(tr, how, others)
-        return result
+        return _made_of(tr, how, [self, *others], self._members(tr, how, others), self.cls)
 
     @staticmethod
     def _settled(tr: Tracer, args: Sequence[Value]) -> list[Value]:
         """Operands that may be looked through twice."""
         return [a if isinstance(a, (SetValue, DictValue)) else ListValue(a.iterate(tr)) for a in args]
 
-    def _members(self, tr: Tracer, how: str, others: Sequence[Value]) -> Iterable[Value]:
-        result = self.made(tr, self.items.values(), None)
+    def _members(self, tr: Tracer, how: str, others: Sequence[Value]) -> dict[Any, Value]:
+        members = self.items
         for other in others:
-            result = self.made(tr, result.combined(tr, how, other), None)
-        return result.items.values()
-
-    def _done_natively(self, tr: Tracer, method: str, others: Sequence[Value]) -> Any:
-        """What Python's own set gives; None where that is not known."""
-        known = [as_python(tr, other) for other in others]
-        return None if self.real is None or any(k is None for k in known) else getattr(self.real, method)(*known)
+            members = _combined(members, how, self.keyed(tr, other))
+        return members
 
     def updated(self, tr: Tracer, how: str, others: Sequence[Value]) -> Value:
-        """``intersection_update`` and ``symmetric_difference_update``."""
-        result = self.made(tr, self._members(tr, how, others), None)
-        if self._done_natively(tr, f"{how}_update", others) is None and not all(as_python(tr, o) is not None for o in others):
-            self.real = None
-        return self.become(tr, result, self.real)
+        """``update``, ``intersection_update`` and such, of settled operands."""
+        members = self._members(tr, how, others)
+        self._do(tr, "update" if how == "union" else f"{how}_update", [operand(tr, other) for other in others])
+        self.items = dict(members)
+        return NONE
 
     def _discard(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        self.changed(tr)
         at = args[0].key(tr)
-        if self.items.pop(at, None) is not None and self.real is not None:
-            self.real.discard(at)
+        if at in self.items:
+            self._do(tr, "discard", [Snapshot("member", (self.items[at],))])
+            del self.items[at]
         return NONE
 
     def _remove(self, tr: Tracer, args: Sequence[Value]) -> Value:
@@ -205,11 +198,11 @@ class SetValue(Value):
     def _pop(self, tr: Tracer, args: Sequence[Value]) -> Value:
         if not self.items:
             raise KeyError("pop from an empty set")
-        if len(self.items) > 1 and self.real is None:
+        if len(self.items) > 1 and (self.source is not None or self.real is None or program(tr, self)[1]):
             raise GraphBreak("unsupported-value", "which member set.pop() takes")
-        self.changed(tr)
-        self.popped = True
-        return self.items.popitem()[1] if self.real is None else self.items.pop(self.real.pop())
+        known = self.real is not None and self.source is None
+        taken = self._do(tr, "pop", [])
+        return self.items.pop(taken) if known else self.items.popitem()[1]
 
     def _update(self, tr: Tracer, args: Sequence[Value]) -> Value:
         for other in args:
@@ -221,16 +214,19 @@ class SetValue(Value):
         return self._update(tr, args)
 
     def _clear(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        self.popped = False
-        return self.become(tr, self.made(tr, ()), set())
+        self._do(tr, "clear", [])
+        self.items = {}
+        return NONE
 
     def _difference_update(self, tr: Tracer, args: Sequence[Value]) -> Value:
         """What was taken out before an error stays out."""
         for other in args:
-            for item in other.in_any_order() if isinstance(other, SetValue) else other.iterate(tr):
+            if isinstance(other, SetValue):
+                self.updated(tr, "difference", [other])
+                continue
+            for item in other.iterate(tr):
                 self._discard(tr, [item])
-            if self.real is not None:
-                self.real.difference_update(())  # (which makes room, as at the end of the whole)
+            self._do(tr, "difference_update", [])  # (which makes room, as at the end of the whole)
         return NONE
 
     def compared(self, tr: Tracer, symbol: str, other: Value) -> bool:
@@ -239,17 +235,56 @@ class SetValue(Value):
         return bool(_INCLUSION[symbol](mine, theirs))
 
 
-def as_python(tr: Tracer, operand: Value) -> Any:
-    """What Python's own set is given for an operand; None where that is not known."""
-    if isinstance(operand, SetValue):
-        return operand.real
-    if isinstance(operand, DictValue):
-        keys = [key for key, _ in operand.items.values()]
-        return dict.fromkeys(k.constant(tr) for k in keys) if all(k.is_constant for k in keys) else None
-    if isinstance(operand, DictView) and operand.what == "keys":
-        found = as_python(tr, operand.of)
-        return None if found is None else found.keys()
-    return operand.constant(tr) if isinstance(operand, ListValue) and operand.is_constant else None
+def operand(tr: Tracer, value: Value) -> Operand:
+    """What a method of a set is given, as it is now."""
+    return value if isinstance(value, SetValue) else snapshot(tr, value)
+
+
+def as_python(tr: Tracer, operands: Sequence[Operand]) -> list[Any] | None:
+    """What Python's own method is given for these; None where that is not known."""
+    known = []
+    for given in operands:
+        if isinstance(given, SetValue):
+            known.append(given.real)
+        else:
+            known.append(given.python(lambda part: part.constant(tr)) if all(p.is_constant for p in given.parts) else None)
+    unknown = any(
+        k is None and not (isinstance(o, Snapshot) and o.kind == "member") for k, o in zip(known, operands, strict=True)
+    )
+    return None if unknown else known
+
+
+def _combined(mine: dict[Any, Value], how: str, theirs: dict[Any, Value]) -> dict[Any, Value]:
+    """The members of ``union``, ``intersection``, ``difference`` or ``symmetric_difference``, by key."""
+    if how == "union":
+        return {**theirs, **mine}
+    if how == "intersection":  # (Python takes those of the smaller set)
+        smaller, larger = (theirs, mine) if len(theirs) <= len(mine) else (mine, theirs)
+        return {at: v for at, v in smaller.items() if at in larger}
+    kept = {at: v for at, v in mine.items() if at not in theirs}
+    return kept if how == "difference" else {**kept, **{at: v for at, v in theirs.items() if at not in mine}}
+
+
+def _made_of(tr: Tracer, method: str, operands: Sequence[Value], members: dict[Any, Value], cls: type) -> SetValue:
+    given = [operand(tr, o) for o in operands]
+    return SetValue(tr, members.values(), cls, made_by=(method, given))
+
+
+def operated(tr: Tracer, symbol: str, a: Value, b: Value) -> SetValue:
+    """``a symbol b``, of sets and views of dicts."""
+    left = a if isinstance(a, SetValue) else SetValue(tr, a.iterate(tr))
+    members = _combined(left.items, SET_OPERATORS[symbol], left.keyed(tr, b))
+    cls = a.cls if isinstance(a, SetValue) and isinstance(b, SetValue) else set
+    return _made_of(tr, symbol, [a, b], members, cls)
+
+
+def converted(tr: Tracer, cls: type, value: Value | None) -> SetValue:
+    """``set(value)`` or ``frozenset(value)``."""
+    if value is None:
+        return SetValue(tr, (), cls)
+    if not isinstance(value, (SetValue, DictValue)):
+        return SetValue(tr, value.iterate(tr), cls)
+    return _made_of(tr, cls.__name__, [value], SetValue(tr).keyed(tr, value), cls)
 
 
 _INCLUSION: dict[str, Callable[[Any, Any], Any]] = {
@@ -288,10 +323,9 @@ _METHODS: dict[str, Method] = {
     "issubset": _set_question("<="),
     "issuperset": _set_question(">="),
     "__init__": SetValue._begin,
-    "isdisjoint": lambda self, tr, args: boolean(not self.combined(tr, "intersection", args[0])),
+    "isdisjoint": lambda self, tr, args: boolean(not self._members(tr, "intersection", args)),
     "__len__": lambda self, tr, args: self.length(tr),
     "__iter__": lambda self, tr, args: tr.iterator(self.iterate(tr)),
     "__contains__": lambda self, tr, args: boolean(self.contains(tr, args[0])),
 }
-_OPERATORS = {"|": operator.or_, "&": operator.and_, "-": operator.sub, "^": operator.xor}
 SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
