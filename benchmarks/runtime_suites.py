@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import eager_calls, empty_calls
+from benchmarks import eager_calls, empty_calls, profile_calls
 from benchmarks.accuracy import judge
 from benchmarks.contenders import CONTENDERS, OURS, Settings
 from benchmarks.results import Progress, Results, Row, about, one_line
@@ -67,6 +67,7 @@ def run_overhead(workloads: Sequence[Workload], settings: Settings) -> Results:
     progress.close()
     results.rows += empty_calls.rows(settings, 0.5 if settings.quick else 4.0)
     results.rows += eager_calls.rows(settings, 0.3 if settings.quick else 2.0)
+    results.rows += profile_calls.rows(settings, 0.3 if settings.quick else 2.0)
     return results
 
 
