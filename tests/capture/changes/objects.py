@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import enum
 import types
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 from tests.capture.changes.stories import ANYHOW, AS_BEFORE, UNRELATED, Story, patched, story
@@ -28,6 +30,48 @@ def of_its_own() -> tuple[Any, Any]:
     """A class, derived from one, that a case may change, and an object of it."""
     base = type("Base", (Plain,), {"method": Plain.method, "__init__": Plain.__init__})
     return base, type("Own", (base,), {})()
+
+
+@story
+def registered_with_an_abstract_class() -> Story:
+    kind, other = abc.ABCMeta("Kind", (), {}), abc.ABCMeta("Other", (), {})
+    base, obj = of_its_own()
+    yield lambda x, o: (x if isinstance(o, kind) else x + 1, issubclass(type(o), (int, kind))), X, obj
+    kind.register(int)
+    yield UNRELATED
+    other.register(base)
+    yield UNRELATED
+    kind.register(base)
+    yield
+
+
+@story
+def registered_with_an_abstract_class_that_another_derives_from() -> Story:
+    kind = abc.ABCMeta("Kind", (), {})
+    below = abc.ABCMeta("Below", (kind,), {})
+    base, obj = of_its_own()
+    yield lambda x: x if isinstance(obj, kind) else x + 1, X
+    below.register(base)
+    yield
+
+
+@story
+def registered_as_a_sequence() -> Story:
+    base, obj = of_its_own()
+    base.__len__ = lambda self: 2
+    base.__iter__ = lambda self: iter((3, 4))
+
+    def fn(x: Any, o: Any) -> Any:
+        match o:
+            case [a, b]:
+                return x * a, b
+            case {"a": a}:
+                return x + a
+        return x
+
+    yield fn, X, obj
+    Sequence.register(base)
+    yield
 
 
 @story

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Value
-from tinycompile.capture.values.classes import ClassValue, defines
+from tinycompile.capture.values.classes import ClassValue, defines, is_heap_type
 from tinycompile.capture.values.constant import NONE, boolean
 from tinycompile.capture.values.sequence import TupleValue
+from tinycompile.ir.builder import identifier
 
 if TYPE_CHECKING:
     from tinycompile.capture.bytecode import Instruction
@@ -25,15 +24,23 @@ _ITSELF = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, 
 
 def match_sequence(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Whether the subject on top is a sequence, for patterns in brackets: text and bytes are none."""
-    cls = frame.stack[-1].python_type(tr)
-    plain = not issubclass(cls, (str, bytes, bytearray))
-    frame.stack.append(boolean(plain and (issubclass(cls, (list, tuple, range, deque)) or issubclass(cls, Sequence))))
+    frame.stack.append(_has_flag(tr, frame.stack[-1], 1 << 5))
 
 
 def match_mapping(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Whether the subject on top is a mapping."""
-    cls = frame.stack[-1].python_type(tr)
-    frame.stack.append(boolean(issubclass(cls, (dict, Mapping))))
+    frame.stack.append(_has_flag(tr, frame.stack[-1], 1 << 6))
+
+
+def _has_flag(tr: Tracer, subject: Value, flag: int) -> Value:
+    """Whether the subject's class has a flag, which it has from those that it derives from or was registered with."""
+    cls = subject.python_type(tr)
+    found = bool(cls.__flags__ & flag)
+    if is_heap_type(cls):
+        tr.guard_bases(cls)
+        held = tr.guards.hold(cls, identifier(cls.__name__)).name
+        tr.guards.check(f"bool({held}.__flags__ & {flag}) is {found}", f"what {cls.__name__} is in match statements")
+    return boolean(found)
 
 
 def match_keys(tr: Tracer, frame: Frame, ins: Instruction) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import functools
@@ -31,6 +32,7 @@ from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValu
 from tinycompile.capture.values.sets import SetValue, converted
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.ir.builder import identifier
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -51,7 +53,7 @@ def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], TensorValue) and cls is not torch.nn.Parameter and any(c is torch.nn.Parameter for c in classes):
         classes = tuple(c for c in classes if c is not torch.nn.Parameter)  # its metaclass looks at the instance
     tr.guard_bases(cls)
-    return boolean(any(_is_subclass(cls, c) for c in classes))
+    return boolean(any(_is_subclass(tr, cls, c) for c in classes))
 
 
 @rule(issubclass)
@@ -62,7 +64,7 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(args[0], ClassValue):
         raise TypeError("issubclass() arg 1 must be a class")
     tr.guard_bases(args[0].cls)
-    return boolean(any(_is_subclass(args[0].cls, c) for c in _classes(tr, args[1])))
+    return boolean(any(_is_subclass(tr, args[0].cls, c) for c in _classes(tr, args[1])))
 
 
 _LEGACY_TENSORS = tuple(
@@ -91,10 +93,20 @@ def _decides(value: Value, how: str) -> bool:
     return isinstance(value, ClassValue) and of_metaclass(value.cls, how) is not None
 
 
-def _is_subclass(cls: type, other: Any) -> bool:
+def _is_subclass(tr: Tracer, cls: type, other: Any) -> bool:
+    """Guards what an abstract class answers, which ``register`` changes: of a class that derives from it that is certain."""
     if other in _LEGACY_TENSORS:
         raise GraphBreak("unsupported-value", f"isinstance(..., {other})")
-    return issubclass(cls, other)
+    if getattr(other, "_is_protocol", False):
+        raise GraphBreak("unsupported-value", f"isinstance(..., {other.__qualname__}), a protocol, which looks at attributes")
+    answer = bool(natively(issubclass, cls, other))
+    if isinstance(other, abc.ABCMeta) and other not in cls.__mro__:
+        ask, names = (
+            tr.guards.hold(issubclass, "issubclass").name,
+            [tr.guards.hold(c, identifier(c.__name__)).name for c in (cls, other)],
+        )
+        tr.guards.check(f"{ask}({', '.join(names)}) is {answer}", f"whether {cls.__name__} counts as a {other.__name__}")
+    return answer
 
 
 def _classes(tr: Tracer, value: Value) -> tuple[Any, ...]:
