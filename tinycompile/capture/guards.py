@@ -39,6 +39,9 @@ HELPERS: dict[str, Any] = {
     "_inference_mode": torch.is_inference_mode_enabled, "_is_empty": is_empty,
     "_deterministic": torch.are_deterministic_algorithms_enabled,
 }  # fmt: skip
+OWN_NAMES = (
+    *HELPERS, "ALIGNED", "CLASSES", "EMPTY", "ENTRIES", "Exception", "OBJECTS", "PARAMS", "PARAM_CHECK", "WATCHED",
+)  # fmt: skip  # what guards and rebuilt code mean by these names is never the program's
 
 
 @dataclass(frozen=True, slots=True)

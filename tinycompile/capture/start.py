@@ -11,7 +11,7 @@ from typing import Any
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.execute import Frame
 from tinycompile.capture.guard_code import signature_text
-from tinycompile.capture.guards import HELPERS
+from tinycompile.capture.guards import OWN_NAMES
 from tinycompile.capture.opcodes.stack import NULL, LazyStack
 from tinycompile.capture.resume import Place, rest
 from tinycompile.capture.sources import Attr, Held, HeldItem, Local
@@ -46,11 +46,12 @@ class FunctionStart:
     @property
     def taken(self) -> list[str]:
         """Names that nothing else in guards or rebuilt code may bear."""
-        return [*self.function.__code__.co_varnames, *self.function.__code__.co_freevars]
+        code = self.function.__code__
+        return [*OWN_NAMES, "guard", self.name, *code.co_varnames, *code.co_freevars]
 
     def frame(self, tr: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frame:
         """The frame before its first instruction."""
-        clash = set(self.parameters) & set(HELPERS)
+        clash = set(self.parameters) & set(OWN_NAMES)
         if clash:
             raise GraphBreak("unsupported-value", f"a parameter named {clash.pop()}, which guards use themselves")
         code = self.function.__code__
@@ -86,7 +87,7 @@ class ResumeStart:
     @cached_property
     def parameters(self) -> list[str]:
         """A parameter for each variable, named like it, and for each value on the operand stack."""
-        names = UniqueNames([*HELPERS, *self.function.__code__.co_freevars])
+        names = UniqueNames([*OWN_NAMES, *self.function.__code__.co_freevars])
         slots = [names.take(identifier(s.name)) for s in self.place.slots]
         return [*slots, *(names.take("stack_0") for _ in range(sum(self.place.stack)))]
 
@@ -98,7 +99,8 @@ class ResumeStart:
     @property
     def taken(self) -> list[str]:
         """Names that nothing else in guards or rebuilt code may bear."""
-        return [*self.parameters, *self.function.__code__.co_varnames, *self.function.__code__.co_freevars]
+        code = self.function.__code__
+        return [*OWN_NAMES, "guard", self.name, *self.parameters, *code.co_varnames, *code.co_freevars]
 
     def frame(self, tr: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frame:
         """The frame at ``place``."""
