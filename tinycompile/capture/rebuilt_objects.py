@@ -86,7 +86,7 @@ def new_object(r: Rebuilder, value: NewObject) -> str:
 
 def exception(r: Rebuilder, value: ExceptionValue) -> str:
     """One that was never raised; its class's own ``__init__`` has been followed already."""
-    if value.was_raised:
+    if value.was_raised or value.is_chained:
         raise NotRebuildable(value, value.describe())
     cls, error = type(value.error), value.error
     name = r.names[id(value)] = r.tr.guards.names.take("error")

@@ -25,10 +25,17 @@ def observed(run: Any, case: Case, rounds: int = 1) -> list[Any]:
             try:
                 result = run(*args)
             except Exception as error:  # noqa: BLE001
-                result = (type(error), str(error), vars(error))
+                result = (type(error), str(error), vars(error), chained(error))
         assert torch.is_grad_enabled() == grad
         seen.append([result, args, list(LOG), printed.getvalue()])
     return seen
+
+
+def chained(error: BaseException | None) -> Any:
+    """The exceptions that one knows of, in words."""
+    if error is None:
+        return None
+    return [repr(error), error.__suppress_context__, chained(error.__cause__), chained(error.__context__)]
 
 
 def alike(got: Any, want: Any, at: str = "result", seen: dict[int, int] | None = None) -> None:
@@ -57,6 +64,7 @@ def alike(got: Any, want: Any, at: str = "result", seen: dict[int, int] | None =
             assert got.maxlen == want.maxlen, at
     elif isinstance(want, BaseException):
         alike(got.args, want.args, f"{at}.args", seen)
+        alike(chained(got), chained(want), f"{at}'s causes", seen)
     elif isinstance(want, (FunctionType, MethodType)) or not _plain_object(want):
         assert got == want or isinstance(want, (FunctionType, MethodType)) or got != got, f"{at}: {got!r} for {want!r}"
     for name, value in _attributes(want).items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import types
 
 from tests.capture.constructs.registry import breaks, case, log
 
@@ -171,6 +172,58 @@ def exitstack_swallow(x):
         s.enter_context(Swallow(2, False))
         raise ValueError("x")
     return x + 1
+
+
+@case
+def exitstack_whose_callback_raises(x):
+    def bad():
+        raise RuntimeError("in the callback")
+
+    try:
+        with contextlib.ExitStack() as s:
+            s.enter_context(Swallow(1, False))
+            s.callback(bad)
+            raise ValueError("x")
+    except RuntimeError as e:
+        return x, repr(e.__context__), e.__cause__
+
+
+@case
+def tracebacks_handed_on(x):
+    before, seen = ValueError("never raised").__traceback__, []
+    try:
+        raise KeyError("a")
+    except KeyError as e:
+        seen.append(isinstance(e.__traceback__, types.TracebackType))
+        swallowed = Swallow(1, True).__exit__(type(e), e, e.__traceback__)
+        seen.append(e.__traceback__ is None)
+    return x, before, seen, swallowed
+
+
+@breaks
+def one_traceback(x):
+    try:
+        raise KeyError("a")
+    except KeyError as e:
+        return x, sys.exc_info()[2] is e.__traceback__
+
+
+@case
+def causes_and_contexts_set_by_hand(x):
+    outer = ValueError("outer")
+    outer.__cause__, outer.__context__ = KeyError("cause"), IndexError("context")
+    try:
+        raise outer
+    except ValueError as e:
+        e.__cause__ = None
+        return x, repr(e.__cause__), repr(e.__context__), e.__suppress_context__
+
+
+@breaks
+def a_chained_exception_is_given_out(x):
+    error = ValueError("outer")
+    error.__cause__ = KeyError("cause")
+    return x + 1, [repr(e) for e in (error, error.__cause__)], error
 
 
 @case

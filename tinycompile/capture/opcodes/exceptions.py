@@ -29,7 +29,8 @@ def unwind(tr: Tracer, frame: Frame, error: BaseException) -> bool:
     if ins.handler is None or isinstance(error, GraphBreak) or not is_deliberate(error):
         return False
     if not tr.is_known(error):  # a complaint of ours in Python's words: what it came from in here is not the program's
-        error.__cause__, error.__suppress_context__ = None, False
+        error.__cause__ = error.__context__ = None
+        error.__suppress_context__ = False
         chain(error, None if tr.handled is None else tr.handled.error)
     depth, lasti = exception_rows(frame.code)[ins.offset]
     del frame.stack[depth:]
@@ -74,10 +75,11 @@ def raise_varargs(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def raise_error(tr: Tracer, error: BaseException) -> NoReturn:
     """Raise an exception of the program's. Python's own context is where we are, not where the program is."""
-    handled = None if tr.handled is None else tr.handled.error
+    handled, before = None if tr.handled is None else tr.handled.error, error.__context__
     try:
         raise error
     finally:
+        error.__context__ = before
         chain(error, handled)
 
 

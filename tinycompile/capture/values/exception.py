@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.constant import NONE, Const, boolean, is_constant_object
+from tinycompile.capture.values.constant import NONE, Const, boolean, is_constant_object, natively
 from tinycompile.capture.values.object import NewObject
 from tinycompile.capture.values.sequence import ListValue, TupleValue
 
@@ -31,6 +32,11 @@ class ExceptionValue(NewObject):
 
     def describe(self) -> str:
         return f"exception {type(self.error).__name__}"
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether it knows of another."""
+        return self.error.__cause__ is not None or self.error.__context__ is not None or self.error.__suppress_context__
 
     @property
     def was_raised(self) -> bool:
@@ -71,7 +77,9 @@ class ExceptionValue(NewObject):
         if name in ("exceptions", "message") and isinstance(self.error, BaseExceptionGroup):
             given = self.arguments(tr)
             return given[0] if name == "message" else TupleValue(given[1].iterate(tr))
-        if name == "__dict__" or name == "__traceback__":
+        if name == "__traceback__":
+            return Traceback() if self.was_raised else NONE
+        if name == "__dict__":
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
         return tr.from_python(getattr(self.error, name))
 
@@ -90,6 +98,8 @@ class ExceptionValue(NewObject):
             self.given = list(value.iterate(tr))
         elif name == "__traceback__" and (isinstance(value, Traceback) or value is NONE):
             return  # nobody can look at it
+        elif name in ("__cause__", "__context__") and (isinstance(value, ExceptionValue) or value is NONE):
+            natively(setattr, self.error, name, value.error if isinstance(value, ExceptionValue) else None)
         elif name in ("__cause__", "__context__", "__suppress_context__", "__traceback__"):
             raise GraphBreak("side-effect", f"{name} of {self.describe()} was set")
         else:
@@ -122,19 +132,27 @@ class ExceptionValue(NewObject):
 
 
 class Traceback(Value):
-    """What ``__exit__`` gets as its third argument: it can be passed on, not looked at."""
+    """What ``__exit__`` gets as its third argument: it can be passed on, not looked at. It grows as the exception goes up."""
 
     __slots__ = ()
+
+    def python_type(self, tr: Tracer) -> type:
+        return TracebackType
 
     def truth(self, tr: Tracer) -> bool:
         return True
 
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        if isinstance(other, Traceback):
+            raise GraphBreak("unsupported-value", "which tracebacks are one")
+        return False
+
 
 def chain(error: BaseException, handled: BaseException | None) -> None:
     """Raised while ``handled`` is being handled: Python notes that as its context, and leaves no cycle."""
-    if error is handled:
+    if handled is None or error is handled:
         return
-    seen = handled
+    seen: BaseException | None = handled
     while seen is not None:
         if seen.__context__ is error:
             seen.__context__ = None
