@@ -640,7 +640,7 @@ def attribute_deletion(x):
         return s.x, str(error)
 
 
-@breaks(args=lambda: (Simple(r(4)),))
+@case(args=lambda: (Simple(r(4)),))
 def attribute_dictionary(s):
     return vars(s) is s.__dict__, sorted(s.__dict__), s.x + 1
 

@@ -347,7 +347,7 @@ def exception_after_mutation(x, d):
     raise KeyError("after")
 
 
-@breaks
+@case
 def tensor_error_caught(x):
     try:
         y = x + x.new_zeros(7)

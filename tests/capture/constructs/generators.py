@@ -284,7 +284,7 @@ def generator_truth_and_identity(x):
     return bool(g), iter(g) is g, x
 
 
-@breaks
+@case
 def generator_returned(x):
     def g():
         yield x

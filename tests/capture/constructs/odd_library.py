@@ -231,7 +231,7 @@ class TO:
         return self.v < o.v
 
 
-@breaks
+@case
 def totalordering(x):
     return x, TO(1) <= TO(2), TO(2) >= TO(3), max([TO(1), TO(3)], key=lambda t: t.v).v, sorted([TO(3), TO(1)])[0].v
 

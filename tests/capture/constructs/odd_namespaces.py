@@ -133,7 +133,7 @@ def the_dict_of_an_object_outside(x):
     return d["a"], OUTSIDE.b, d is vars(OUTSIDE), x + d["b"]
 
 
-@breaks
+@case
 def locals_dict(x):
     a = 1
     d = locals()

@@ -333,13 +333,13 @@ def identity_number(x):
     return {id(x): 1}[id(x)], x + 1
 
 
-@breaks
+@case
 def globals_and_locals(x):
     y = 1
     return x, "lru_cache_calls" in globals(), y
 
 
-@breaks
+@case
 def locals_read(x):
     y = 1
     return x, sorted(locals())
