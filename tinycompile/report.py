@@ -41,7 +41,7 @@ def _for_h100(graph: Graph, products: bool) -> Source:
 @dataclass(frozen=True)
 class KernelInfo:
     """One kernel, for people. What needs Triton's compiler (``ptx``, ``sass``, ``registers``, ``spills``) is made when first
-    read.
+    read, and kept.
 
     On a CPU ``source`` is the C++ that ran; ``triton`` and the rest are what an H100 (sm_90) would run. ``offered``: it is
     timed beside a library call, and runs only where it was found faster; ``why`` says whether.
@@ -64,7 +64,7 @@ class KernelInfo:
         """The Triton source."""
         return self._triton.text if self._triton else ""
 
-    @functools.cached_property
+    @property
     def _offline(self) -> Any:
         if self._triton is None:
             raise RuntimeError(f"{self.name} has no Triton source")
@@ -78,7 +78,7 @@ class KernelInfo:
     @property
     def sass(self) -> str:
         """Disassembled machine code."""
-        return self._offline.sass()
+        return self._offline.sass
 
     @property
     def registers(self) -> int:
@@ -103,7 +103,7 @@ class KernelInfo:
     @property
     def listing(self) -> str:
         """``sass``, with the lines of ``triton`` that it comes from."""
-        return self._offline.listing()
+        return self._offline.listing
 
     @property
     def twin(self) -> object:

@@ -72,6 +72,12 @@ def test_the_reports_page_is_well_formed_and_has_every_stage(report_page: Path) 
         assert f"<summary>{name}" in text, name
 
 
+def test_passes_that_change_nothing_are_one_line(report_page: Path) -> None:
+    text = report_page.read_text()
+    idle = re.findall(r"<p>passes that left the graph as it was: (.*?)</p>", text)
+    assert idle and "cse" in idle[0].split(", ") and "_cse.py" not in text
+
+
 def test_its_numbers_are_those_of_f_kernels(profiled, profile_page: Path) -> None:
     p, kernels = profiled
     text = unescape(profile_page.read_text())
@@ -143,6 +149,7 @@ def test_the_page_of_a_gpt_is_under_5_mb(tmp_path: Path) -> None:
     compiled, ids = tinycompile.compile(model), torch.randint(64, (1, 16))
     with torch.no_grad():
         compiled(ids)
+        report = compiled.explain(ids)
         with tinycompile.profile() as p:
             compiled(ids)
     path = tmp_path / "gpt.html"
@@ -154,5 +161,8 @@ def test_the_page_of_a_gpt_is_under_5_mb(tmp_path: Path) -> None:
     assert [(s.name, s.moved) for s in ran] == [(k.name, k.bytes_moved) for k in kernels]
     assert {f"kernel-{k.name}" for k in kernels} <= set(checked.ids)
     assert json.loads(p.chrome_trace())["traceEvents"]
+    explained = tmp_path / "explained.html"
+    assert len(report.html(explained)) < 5e6
+    assert {f"kernel-{k.name}" for k in kernels} <= set(Checked(explained.read_text()).ids)
     if browser() is not None:
-        assert 'data-ready="yes"' in loaded(path)
+        assert all('data-ready="yes"' in loaded(page) for page in (path, explained))

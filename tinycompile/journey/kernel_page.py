@@ -9,6 +9,7 @@ from tinycompile.base.errors import BackendError
 from tinycompile.journey.card import H100, WARP, Card
 from tinycompile.journey.listing import Listing, plain_rows, ptx_rows, sass_rows, source_rows
 from tinycompile.journey.page import KernelShown
+from tinycompile.runtime.triton_build import parallel
 from tinycompile.terminal import size
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def shown(kernels: Sequence[KernelInfo], card: Card | None = None) -> list[Kerne
     groups: dict[object, list[KernelInfo]] = {}
     for k in kernels:
         groups.setdefault(k.twin, []).append(k)
-    return [_shown(group, card or H100) for group in groups.values()]
+    return parallel(lambda group: _shown(group, card or H100), list(groups.values()))
 
 
 def _shown(group: Sequence[KernelInfo], card: Card) -> KernelShown:

@@ -71,14 +71,33 @@ def _breaks(report: Report) -> str:
 
 
 def _stages(report: Report) -> str:
-    parts = [folded(f"{name}: {_told(name)}", text, name == "1_graph.py") for name, text in report.artifacts.items()]
+    """Each stage's text; passes that changed nothing are one line."""
+    texts = report.artifacts
+    given = {"": texts.get("2_forward.py") or texts.get("1_graph.py"), "_backward": texts.get("2_backward.py")}
+    idle: dict[str, list[str]] = {half: [] for half in given}
+    parts = []
+    for name, text in texts.items():
+        if name.startswith("3_"):
+            half = "_backward" if PurePath(name).stem.endswith("_backward") else ""
+            if text == given[half]:
+                idle[half].append(_pass_name(name))
+                continue
+            given[half] = text
+        parts.append(folded(f"{name}: {_told(name)}", text, name == "1_graph.py"))
+    for half, names in idle.items():
+        of = "backward graph" if half else "graph"
+        parts += [f"<p>passes that left the {of} as it was: {escape(', '.join(names))}</p>"] if names else []
     return "\n".join(parts)
+
+
+def _pass_name(artifact: str) -> str:
+    return PurePath(artifact).stem[5:].removesuffix("_backward")
 
 
 def _told(name: str) -> str:
     told = next((told for stem, told in _STAGES if name.startswith(stem)), "")
     if name.startswith("3_"):
-        told = f"after {PurePath(name).stem[5:].removesuffix('_backward')}"
+        told = f"after {_pass_name(name)}"
     return f"{told}, of the backward" if name.rpartition(".")[0].endswith("_backward") and name != "2_backward.py" else told
 
 

@@ -51,10 +51,12 @@ class Offline:
     shared: int
     num_warps: int
 
+    @functools.cached_property
     def sass(self) -> str:
         """The machine code as text."""
         return _tool("nvdisasm", self.cubin, "-c", "-plr")
 
+    @functools.cached_property
     def listing(self) -> str:
         """The machine code with the source lines that it comes from."""
         return _tool("nvdisasm", self.cubin, "-c", "-gi")
@@ -83,7 +85,7 @@ def compile_candidates(wanted: Sequence[tuple[KernelSource, Sequence[Config]]], 
     with _keeping:
         found = {key: _compiled[key] for key in keys if key in _compiled}
     missing = {key: one for key, one in zip(keys, flat, strict=True) if key not in found}
-    made = _parallel(lambda one: _compile(one[0], one[1], arch), list(missing.values()))
+    made = parallel(lambda one: _compile(one[0], one[1], arch), list(missing.values()))
     fresh = dict(zip(missing, made, strict=True))
     found.update(fresh)
     with _keeping:
@@ -94,8 +96,10 @@ def compile_candidates(wanted: Sequence[tuple[KernelSource, Sequence[Config]]], 
         return [[make_launcher(s, c, found[twin_key(s), c, arch]) for c in configs] for s, configs in wanted]
 
 
+@functools.lru_cache(maxsize=256)
 def compile_offline(source: KernelSource, arch: int, config: Config | None = None) -> Offline:
-    """Compile for ``arch`` (80, 90, ...) with no driver. Raises BackendError."""
+    """Compile for ``arch`` (80, 90, ...) with no driver. The last 256 are kept, for pages and people ask again. Raises
+    BackendError."""
     kernel = _compile(source, config or source.configs[0], arch)
     cubin = kernel.asm["cubin"]
     usage = _tool("cuobjdump", cubin, "-res-usage")
@@ -103,7 +107,8 @@ def compile_offline(source: KernelSource, arch: int, config: Config | None = Non
     return Offline(kernel.asm["ptx"], cubin, registers, max(stack, local), kernel.metadata.shared, kernel.metadata.num_warps)
 
 
-def _parallel(fn: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+def parallel(fn: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """``fn`` of each, on threads: for what waits for compilers and other processes."""
     if len(items) <= 1:
         return [fn(i) for i in items]
     with concurrent.futures.ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:

@@ -34,5 +34,5 @@ def test_wide_accesses_and_no_spills(workload: Workload) -> None:
         built = compile_offline(kernel, 90)
         assert built.spills == 0, kernel.text
         if isinstance(kernel.bytes_moved, int) and kernel.bytes_moved >= BIG:
-            wide = set(re.findall(r"\b(LDG|STG)\.E(?:\.\w+)*\.128", built.sass()))
+            wide = set(re.findall(r"\b(LDG|STG)\.E(?:\.\w+)*\.128", built.sass))
             assert "LDG" in wide, kernel.text
