@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,10 @@ from tinycompile.journey.page import Section, document, escape, folded, kernels,
 from tinycompile.terminal import duration, size
 
 if TYPE_CHECKING:
+    from tinycompile.ir.plan import Decision
     from tinycompile.report import Report
+
+_UNFOLDED = 40  # decisions of a kind that are shown at once
 
 # What each artifact is, by the beginning of its name.
 _STAGES = (
@@ -102,13 +105,23 @@ def _told(name: str) -> str:
 
 
 def _fusion(report: Report) -> str:
+    """What was refused, and what was fused; many decisions of a kind are folded."""
+    kinds = (("refused", "not fused", False), ("fused", "fused", True))
+    return "".join(_decisions([d for d in report.decisions if d.fused == fused], style, told) for style, told, fused in kinds)
+
+
+def _decisions(decisions: Sequence[Decision], style: str, told: str) -> str:
+    if not decisions:
+        return ""
     rows = "".join(
-        f'<tr><td class="{"fused" if d.fused else "refused"}">{"fused" if d.fused else "not fused"}</td>'
-        f"<td>{escape(d.first)}</td><td>{escape(d.second)}</td><td>{escape(d.why)}</td><td>{escape(d.rule)}</td></tr>"
-        for d in report.decisions
+        f'<tr><td class="{style}">{told}</td><td>{escape(d.first)}</td><td>{escape(d.second)}</td>'
+        f"<td>{escape(d.why)}</td><td>{escape(d.rule)}</td></tr>"
+        for d in decisions
     )
     head = "".join(f"<th>{name}</th>" for name in ("", "first", "second", "why", "rule"))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
+    is_open = " open" if len(decisions) <= _UNFOLDED else ""
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<details{is_open}><summary>{told}: {len(decisions)}</summary>{table}</details>"
 
 
 def _guards(report: Report) -> str:
