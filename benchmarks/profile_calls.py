@@ -38,7 +38,8 @@ def rows(settings: Settings, seconds: float) -> list[Row]:
 
 def _calls(device: str) -> dict[str, Calls]:
     a, b = torch.ones(4, device=device), torch.ones(4, device=device)
-    x, y, compiled = from_torch(a), from_torch(b), compile(add_one)
+    x: Any = from_torch(a)
+    y, compiled = from_torch(b), compile(add_one)
     return {
         "x + y": {EAGER: lambda: a + b, OURS: lambda: x + y},
         "compiled x + 1": {EAGER: lambda: add_one(a), OURS: lambda: compiled(a)},

@@ -131,7 +131,7 @@ def __getattr__(name: str) -> Any:
     """``tinycompile.softmax``: every function of torch's that has an op record. It is torch's own, which takes our tensors."""
     found = None if name.startswith("_") else _table.function(name)
     if found is None:
-        raise AttributeError(f"module 'tinycompile' has no attribute {name!r}")
+        raise AttributeError(f"module 'tinycompile' has no attribute {name!r}", name=name, obj=tinycompile)
     return found
 
 

@@ -26,6 +26,7 @@ from tinycompile.eager import example_gradients
 from tinycompile.eager.batched import active
 from tinycompile.eager.transforms import Transform, compile_whole, transform_of
 from tinycompile.entries import CacheEntry, OwnedEntry
+from tinycompile.failures import tell_of_misfit
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
 from tinycompile.optimizer_step import compiled_step
@@ -74,6 +75,7 @@ class CompiledFunction(FirstPiece):
             result = entry.run(*args, **kwargs)
         except Exception as error:
             if not self.can_be_redone(entry, error):
+                tell_of_misfit(error, self.options.backend, entry.captured.graph)
                 raise
             failure = error
         else:
@@ -333,13 +335,26 @@ def _compile(fn: Any, options: Options) -> Any:
         return CompiledFunction(_transformed(made), options)
     if isinstance(fn, types.FunctionType):
         return CompiledFunction(fn, options)
+    if isinstance(fn, (staticmethod, classmethod)):
+        return type(fn)(_compile(fn.__func__, options))
     if isinstance(fn, functools.partial):
         return functools.partial(_compile(fn.func, options), *fn.args, **fn.keywords)
-    if isinstance(fn, types.BuiltinFunctionType):
+    if callable(fn) and not isinstance(fn, type):
+        if isinstance(call := type(fn).__call__, types.FunctionType):
+            return types.MethodType(CompiledFunction(call, options), fn)
         return CompiledFunction(_in_python(fn), options)
-    if callable(fn) and not isinstance(fn, type) and isinstance(call := type(fn).__call__, types.FunctionType):
-        return types.MethodType(CompiledFunction(call, options), fn)
-    raise TypeError(f"tinycompile takes a Python function, a method, an nn.Module or an object that can be called, not {fn!r}")
+    raise TypeError(
+        f"tinycompile takes a Python function, a method, an nn.Module or an object that can be called, not {fn!r}{_advice(fn)}"
+    )
+
+
+def _advice(fn: Any) -> str:
+    """What was probably meant by something that can't be compiled."""
+    if isinstance(fn, type):
+        return f": make a {fn.__name__} and compile that, or decorate its methods"
+    if isinstance(fn, property):
+        return ": decorate the function first, and put @property above"
+    return f": a backend is given by name, backend={fn!r}" if isinstance(fn, str) else ""
 
 
 def _transformed(made: Transform) -> Callable[..., Any]:
@@ -371,11 +386,11 @@ def _whole(chain: Sequence[Transform], fn: Any) -> CompiledFunction | None:
 compile_whole.append(_whole)
 
 
-def _in_python(fn: types.BuiltinFunctionType) -> Callable[..., Any]:
-    """A Python function that calls one written in C."""
+def _in_python(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A Python function that calls one written in C (``torch.relu``, ``numpy.sin``, ``operator.itemgetter(0)``)."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    call.__name__, call.__doc__ = fn.__name__, fn.__doc__
+    call.__name__, call.__doc__ = getattr(fn, "__name__", type(fn).__name__), fn.__doc__
     return call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -68,8 +69,13 @@ def lookup_backend(backend: Backend, *, mode: str = "default") -> CompileFn:
     if callable(backend):
         return functools.partial(_call_user_backend, backend)
     if backend not in _REGISTERED:
-        raise BackendError(f"unknown backend {backend!r}; there are {', '.join(list_backends())}")
+        raise BackendError(f"unknown backend {backend!r}; there are {', '.join(list_backends())}{_nearest(backend)}")
     return _REGISTERED[backend]
+
+
+def _nearest(name: object) -> str:
+    close = difflib.get_close_matches(str(name), list_backends(), 1)
+    return f". Did you mean {close[0]!r}?" if close else ""
 
 
 def takes_halves(backend: Backend) -> bool:
@@ -113,7 +119,10 @@ def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune
         if config.on_error == "raise":
             raise
         log("kernels", f"{graph.name}: {error}")
-        warn_once("a kernel could not be built: its graph runs op by op. TINYCOMPILE_LOG=kernels shows the compiler's words.")
+        words = " ".join(str(error).splitlines()[:2])
+        warn_once(
+            f"a kernel could not be built ({words}): its graph runs op by op. TINYCOMPILE_LOG=kernels shows all that was said."
+        )
     return _eager(graph, inputs, artifacts)
 
 
@@ -181,9 +190,13 @@ def _aot_eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> Com
 
 def _call_user_backend(fn: Callable[..., Any], graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:
     artifacts["1_graph.py"] = print_graph(graph)
-    call = fn(GraphModule(graph), list(inputs))
+    name = getattr(fn, "__name__", repr(fn))
+    try:
+        call = fn(GraphModule(graph), list(inputs))
+    except Exception as error:
+        raise BackendError(f"backend {name!r} raised {type(error).__name__} for {graph.name}: {error}") from error
     if not callable(call):
-        raise BackendError(f"backend {fn!r} returned {call!r}, which is not callable")
+        raise BackendError(f"backend {name!r} returned {call!r} for {graph.name}, which can't be called")
     return CompiledGraph(graph, None, graph_device(graph), call, None, artifacts)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import traceback
 
-from tinycompile.base.errors import KernelError
+from tinycompile.backends import Backend
+from tinycompile.base.errors import BackendError, KernelError
 from tinycompile.compiler import CompiledGraph
 from tinycompile.ir.effects import may_refuse, written
+from tinycompile.ir.graph import Graph
 from tinycompile.runtime.build import uncounted, wrapper_file
 
 
@@ -24,3 +26,18 @@ def is_without_effect(error: Exception, compiled: CompiledGraph) -> bool:
     failed = [lines[f.lineno - 1] for f in frames if f.filename == wrapper_file(source) and f.lineno is not None]
     called = (target for line in failed for name, _, target in source.externs if re.search(rf"\b{name}\(", line))
     return any(map(may_refuse, called))
+
+
+_UNPACKING = re.compile(r"(too many|not enough) values to unpack|cannot unpack non-iterable")
+
+
+def tell_of_misfit(error: Exception, backend: Backend, graph: Graph | None) -> None:
+    """Raises BackendError where the code of the program's own backend did not return what the graph does."""
+    if backend is None or graph is None or not _UNPACKING.match(str(error)):
+        return
+    if traceback.extract_tb(error.__traceback__)[-1].filename.startswith("<tinycompile"):
+        name, count = getattr(backend, "__name__", backend), len(graph.output.args[0])
+        outputs = "1 output" if count == 1 else f"{count} outputs"
+        raise BackendError(
+            f"what backend {name!r} returned for {graph.name} must give a tuple of the graph's {outputs}: {error}"
+        ) from error

@@ -361,10 +361,11 @@ def test_a_backend_of_the_user() -> None:
 
 
 def test_internal_errors_give_eagers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(graph_module, example_inputs):
+    def broken(graph, example_inputs, artifacts):
         raise AssertionError("a fault of ours")
 
-    f = tinycompile.compile(lambda x: x + 1, backend=broken)
+    monkeypatch.setitem(tinycompile.backends._REGISTERED, "eager", broken)
+    f = tinycompile.compile(lambda x: x + 1, backend="eager")
     x = torch.randn(3)
     with tinycompile.config.patch(on_error="eager"):
         with pytest.warns(tinycompile.FallbackWarning, match="a fault of ours"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -73,8 +73,9 @@ class Config:
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _CHECKS:
             raise AttributeError(f"config has no entry {name!r}; it has {', '.join(_CHECKS)}")
-        if not _CHECKS[name](value):
-            raise ValueError(f"config.{name} can't be {value!r}")
+        check, what = _CHECKS[name]
+        if not check(value):
+            raise ValueError(f"config.{name} can't be {value!r}: it is {what}")
         object.__setattr__(self, name, frozenset(value) if name == "log" else value)
 
     @contextlib.contextmanager
@@ -101,17 +102,22 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-_CHECKS = {
-    "on_error": lambda v: v in ("eager", "raise"),
-    "cache_dir": lambda v: isinstance(v, str),
-    "disk_cache": _is_bool,
-    "dump_dir": lambda v: v is None or isinstance(v, str),
-    "log": lambda v: not isinstance(v, str) and frozenset(v) <= CHANNELS,
-    "recompile_limit": lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 1,
-    "verify_ir": _is_bool,
-    "dynamic": lambda v: v is None or isinstance(v, bool),
-    "max_autotune": _is_bool,
-    "fallback_random": _is_bool,
+def _are_channels(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str) and frozenset(value) <= CHANNELS
+
+
+_FLAG = _is_bool, "True or False"
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "on_error": (lambda v: v in ("eager", "raise"), "'eager' or 'raise'"),
+    "cache_dir": (lambda v: isinstance(v, str), "a path, as text"),
+    "disk_cache": _FLAG,
+    "dump_dir": (lambda v: v is None or isinstance(v, str), "a path, as text, or None"),
+    "log": (_are_channels, f"a set of names out of {', '.join(sorted(CHANNELS))}"),
+    "recompile_limit": (lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 1, "a whole number from 1 on"),
+    "verify_ir": _FLAG,
+    "dynamic": (lambda v: v is None or isinstance(v, bool), "None, True or False"),
+    "max_autotune": _FLAG,
+    "fallback_random": _FLAG,
 }
 
 config = Config()

@@ -141,7 +141,12 @@ _ALL = (
         "compiled code has other frames than the program, so all of the function runs in plain Python",
         "Ask for it outside the compiled function.",
     ),
-    BreakKind("generator", "A generator or a coroutine", "its frame outlives the call", _UNSUPPORTED),
+    BreakKind(
+        "generator",
+        "The frame of a generator or a coroutine outlives the call",
+        "a graph begins and ends in one call",
+        "Compile the functions that it calls, or return a list.",
+    ),
     BreakKind(
         "iterator",
         "A loop over an iterator that exists outside the graph",

@@ -122,6 +122,13 @@ def _made(folder: Path, units: Sequence[str], target: Target) -> Path:
     path = compiler()
     if path is None:
         raise BackendError("no C++ compiler: install g++ or clang++, or set CXX")
+    try:
+        return _built(path, folder, units, target)
+    except OSError as error:
+        raise BackendError(f"no library can be made in {folder}: {error}. TMPDIR names another folder") from error
+
+
+def _built(path: str, folder: Path, units: Sequence[str], target: Target) -> Path:
     stems = [folder / hashlib.sha256(f"{target}\0{unit}".encode()).hexdigest()[:16] for unit in units]
     for stem, unit in zip(stems, units, strict=True):
         stem.with_suffix(".cpp").write_text(unit, encoding="utf-8")
