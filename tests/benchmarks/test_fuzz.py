@@ -73,6 +73,19 @@ def test_the_sign_of_a_zero_is_free_only_where_both_signs_meet() -> None:
     zero, other = torch.zeros(3), -torch.zeros(3)
     assert _excused(source, other, zero, other)
     assert not _excused(source, other, zero, zero)
+    assert _excused(source, other, torch.zeros(3, dtype=torch.bool), other)  # False becomes +0
+    assert not _excused(source, zero, torch.ones(3, dtype=torch.bool), other)
+    halves = "def program(x, y):\n    return torch.fmin(x, y) / (1 + x.abs())\n"
+    assert _excused(halves, other.bfloat16(), other.bfloat16(), zero.bfloat16())
+
+
+def test_zero_may_be_the_answer_everywhere_at_once() -> None:
+    """A mean of equal elements may be an ulp off, or not."""
+    source = "def program(x):\n    return (x - x.mean(-1, keepdim=True)).any(-1)\n"
+    x = torch.full((2, 8), 0.1).sigmoid()
+    for found in (False, True):
+        assert _excused(source, torch.tensor([found, found]), x)
+    assert not _excused(source, torch.tensor([False, False]), torch.randn(2, 8))
 
 
 def test_what_is_discrete_stays_within_what_was_seen() -> None:

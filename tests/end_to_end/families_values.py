@@ -158,6 +158,28 @@ def zeros_keep_their_sign() -> Iterator[Program]:
             yield f"{fn.__name__} {dtype}", lambda x, y, f=fn: f(x, y), (zeros.to(dtype), other.to(dtype))
 
 
+def sums_start_from_zero() -> Iterator[Program]:
+    """A sum of -0 alone is 0, also of one; and so is what a normalisation makes of the mean, if it adds 0 for want of a bias."""
+    sums: dict[str, Callable[[Tensor], Any]] = {
+        "sums": lambda x: (x.sum(0), x.sum(-1), x.sum(), x.mean(0), x.mean(-1), x.nansum(0), x.sum((0, 1), keepdim=True)),
+        "moments": lambda x: (*torch.var_mean(x, 0, correction=0), *torch.var_mean(x, -1, correction=0)),
+        "pools": lambda x: (F.avg_pool1d(x[None], 1), F.adaptive_avg_pool1d(x[None], 2), F.avg_pool2d(x[None], 1)),
+        "products": lambda x: (torch.dot(x[0, :1], x[0, :1] + 1), x[:1].trace()),
+        "layer": lambda x: F.layer_norm(x, x.shape[-1:]),
+        "scaled layer": lambda x: F.layer_norm(x, x.shape[-1:], -torch.ones_like(x[0])),
+        "group": lambda x: F.group_norm(x[None], 1, -torch.ones_like(x[:, 0])),
+        "batch": lambda x: F.batch_norm(x[None], None, None, training=True),
+        "batch in use": lambda x: F.batch_norm(x[None], torch.zeros_like(x[:, 0]), torch.ones_like(x[:, 0])),
+    }
+    for dtype in (torch.float32, torch.bfloat16):
+        for rows, columns in ((1, 4), (4, 1), (3, 4), (8, 8)):
+            for name, fn in sums.items():
+                yield f"{name} {rows} {columns} {dtype}", lambda x, f=fn: f(x), (-torch.zeros(rows, columns, dtype=dtype),)
+        x = torch.tensor([[1.0, 2.0, 3.0, 2.0], [0.0, -1.0, 1.0, -0.0]], dtype=dtype)
+        for name, fn in sums.items():
+            yield f"{name} of numbers {dtype}", lambda x, f=fn: f(x), (x,)
+
+
 def subnormal_numbers_are_numbers() -> Iterator[Program]:
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         tiny = torch.finfo(dtype).tiny

@@ -34,6 +34,7 @@ FAMILIES: tuple[Family, ...] = (
     families_values.long_sums_keep_their_digits,
     families_values.scans_beside_reductions,
     families_values.zeros_keep_their_sign,
+    families_values.sums_start_from_zero,
     families_values.subnormal_numbers_are_numbers,
     families_values.powers,
     families_values.integer_division_of_negatives,

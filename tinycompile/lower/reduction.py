@@ -127,7 +127,9 @@ def _of_one(b: NestBuilder, kind: str, x: Value) -> tuple[Value, ...]:
         return (b.const(0, torch.int64),)
     if kind == "welford":
         off = x - x  # NaN for what has no finite mean
-        return x, off * off
+        return x + 0.0, off * off
+    if kind == "sum" and x.dtype.is_floating_point:
+        return (x + 0.0,)  # a sum starts from 0: that of one -0 is 0
     if kind == "online_softmax":
         return x, b.where(x.eq(-math.inf), 0.0, b("exp", x - x))
     return (x,)

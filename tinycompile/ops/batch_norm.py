@@ -54,6 +54,8 @@ def _decomposed(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5)
     y = ops.mul(ops.sub(wide, per_channel(mean, rank)), per_channel(scale, rank))
     if bias is not None:
         y = ops.add(y, per_channel(widen(bias), rank))
+    elif x.device.type == "cpu":  # as ATen's kernel there, whose results are never -0 then
+        y = ops.add(y, 0.0)
     return cast(y, x.dtype), mean, var
 
 

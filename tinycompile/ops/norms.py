@@ -25,6 +25,13 @@ def _scaled(y: Any, weight: Any, bias: Any) -> Any:
     return y if bias is None else ops.add(y, widen(bias))
 
 
+def _shifted(y: Any, bias: Any) -> Any:
+    """With the bias, or 0 where ATen's CPU kernel adds that, so that no result is -0."""
+    if bias is None:
+        return ops.add(y, 0.0) if y.device.type == "cpu" else y
+    return ops.add(y, widen(bias))
+
+
 # -------------------------------------------------------------------------------------------------------- layer, RMS
 
 
@@ -68,7 +75,7 @@ def _layer_norm(x: Any, normalized_shape: Sequence[Dim], weight: Any = None, bia
     wide = widen(x)
     var, mean = ops.var_mean(wide, _last_dims(len(normalized_shape)), correction=0, keepdim=True)
     y = ops.mul(ops.sub(wide, mean), ops.rsqrt(ops.add(var, eps)))
-    return row_major(cast(_scaled(y, weight, bias), x.dtype))
+    return row_major(cast(_shifted(_scaled(y, weight, None), bias), x.dtype))
 
 
 def _rms_norm_meta(x: TensorMeta, normalized_shape: Sequence[Dim], weight: Any = None, eps: float | None = None) -> TensorMeta:
@@ -170,7 +177,8 @@ def _group_norm(x: Any, num_groups: int, weight: Any = None, bias: Any = None, e
     grouped = ops.reshape(widen(x), (shape[0], num_groups, shape[1] // num_groups, *shape[2:]))
     var, mean = ops.var_mean(grouped, tuple(range(2, len(shape) + 1)), correction=0, keepdim=True)
     y = ops.reshape(ops.mul(ops.sub(grouped, mean), ops.rsqrt(ops.add(var, eps))), shape)
-    return cast(_scaled(y, _per_channel(weight, len(shape)), _per_channel(bias, len(shape))), x.dtype)
+    scale, shift = _per_channel(weight, len(shape)), _per_channel(bias, len(shape))
+    return cast(_scaled(y, None, shift) if weight is None else _shifted(_scaled(y, scale, None), shift), x.dtype)
 
 
 def _batch_norm_meta(
@@ -193,8 +201,7 @@ def _batch_norm(x: Any, running_mean: Any, running_var: Any, weight: Any = None,
     if weight is not None:
         scale = ops.mul(scale, widen(weight))
     shift = ops.neg(ops.mul(mean, scale))
-    if bias is not None:
-        shift = ops.add(shift, widen(bias))
+    shift = ops.add(shift, 0.0 if bias is None else widen(bias))  # never -0 without a bias
     y = ops.add(ops.mul(widen(x), _per_channel(scale, rank)), _per_channel(shift, rank))
     return cast(y, x.dtype)
 

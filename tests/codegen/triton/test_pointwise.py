@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from tests.codegen.triton.harness import check, emitted, interpret
+from tests.codegen.triton.harness import check, emitted, interpret, offline_ok
 from tests.codegen.triton.nests import F32, Build, Case
 from tinycompile.base import expr as ex
 from tinycompile.base.errors import BackendError, KernelError
@@ -162,6 +162,16 @@ def test_gather_along_the_last_axis() -> None:
     i, j = b.axis("i0"), b.axis("i1")
     b.store("out", b.load("x", i, sym(b.load("index", i, j), 0, 100)), i, j)
     check(b.case())
+
+
+def test_atomic_add_of_one_value() -> None:
+    b = Build("atomic_one", i0=1)
+    b.input("x", rand(1))
+    b.input("index", torch.tensor([2]))
+    b.output("out", (7,), F32)
+    b.store("out", b.load("x", 0), sym(b.load("index", 0), 0, 7), mode="atomic_add")
+    check(b.case())
+    offline_ok(emitted(b.case()), 90)
 
 
 def test_atomic_add_scatters() -> None:

@@ -215,7 +215,7 @@ class Body:
         value_span |= self.reached(form)
         parts = [self.pointer(s.buffer, form.offset, span, value_span), value]
         mask = " & ".join([*self.dim_mask(span | value_span), *self.checks(form)])
-        if s.mode == "atomic_add":
+        if s.mode == "atomic_add" and any(self.covers(d, span | value_span) for d in self.schedule.dims):
             parts[1] = f"tl.broadcast_to({value}, {self.shape(span | value_span)})"
         if mask:
             parts.append(f"mask={mask}")

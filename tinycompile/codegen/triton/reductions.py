@@ -96,7 +96,8 @@ def whole(
         index = f"tl.broadcast_to({at.index}, {at.shape})"
         return [f"{names[0]} = reduce_{kind}({tile}, {index}, {at.tail})"]
     if kind == "sum":
-        return [f"{names[0]} = tl.sum({tile}, {at.axis}{keep}){_back(results[0])}"]
+        start = " + 0.0" if is_float(dtype) and not at.mask else ""  # a sum starts from 0: that of -0 alone is 0
+        return [f"{names[0]} = tl.sum({tile}, {at.axis}{keep}){_back(results[0])}{start}"]
     return [f"{names[0]} = reduce_{kind}({tile}, {at.tail})"]
 
 
