@@ -128,7 +128,10 @@ def _run(
     outputs: Sequence[Any], seeds: Any, retain_graph: bool | None, create_graph: bool, targets: Sequence[Any] | None
 ) -> list[Any]:
     """One pass of our engine, then of torch's for what came out at torch tensors."""
-    given = [None] * len(outputs) if seeds is None else _listed(seeds)
+    given = [None] * len(outputs) if seeds is None else [seeds] if isinstance(seeds, (Tensor, torch.Tensor)) else list(seeds)
+    for seed in given:
+        if seed is not None and not isinstance(seed, (Tensor, torch.Tensor)):
+            raise TypeError(f"gradients can be either Tensors or None, but got {type(seed).__name__}")
     if len(given) != len(outputs):
         raise RuntimeError(f"got {len(outputs)} tensors and {len(given)} gradients")
     roots, grads = [], []

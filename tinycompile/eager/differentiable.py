@@ -44,6 +44,8 @@ class DifferentiableMethods:
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Make it a leaf of our tape, or take a leaf off it. Raises RuntimeError for integers and for computed tensors."""
+        if type(requires_grad) is not bool:
+            requires_grad = torch.empty(0).requires_grad_(requires_grad).requires_grad
         if self.on_torchs_tape:
             return self._extern(torch.Tensor.requires_grad_, (self, requires_grad), {})
         return self.tape.require(self, requires_grad)

@@ -5,11 +5,16 @@ Masks and index tensors are torch's to handle, and under vmap the op ``index``'s
 
 from __future__ import annotations
 
+import numbers
+import operator
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from tinycompile.base.expr import Expr
 from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import Key
 
 
 def is_basic(index: Any) -> bool:
@@ -18,6 +23,26 @@ def is_basic(index: Any) -> bool:
     return sum(part is ... for part in parts) <= 1 and all(
         part is None or part is ... or isinstance(part, (slice, Expr)) or type(part) is int for part in parts
     )
+
+
+def plain_index(index: Any) -> Any:
+    """The index with :func:`plain_number` for its parts."""
+    return tuple(map(plain_number, index)) if type(index) is tuple else plain_number(index)
+
+
+def plain_number(value: Any) -> Any:
+    """Python's integer for one of numpy's, and for a tensor of 0 dims that holds one; anything else as it is."""
+    if type(value) is int or type(value) is bool:
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    dtype = getattr(value, "dtype", None)
+    holds_one = dtype in _INTEGERS and not len(value.shape) and not getattr(value, "keys", 0) & _WITHOUT_DATA
+    return int(value) if holds_one else value
+
+
+_INTEGERS = frozenset((torch.int8, torch.int16, torch.int32, torch.int64))
+_WITHOUT_DATA = Key.META.bit | Key.BATCHED.bit | Key.TRACING.bit
 
 
 def basic_view(tensor: Any, index: Any) -> Any:
@@ -92,12 +117,23 @@ def _skipped(parts: Sequence[Any], rank: int) -> int:
 
 
 def _sliced(tensor: Any, dim: int, part: slice) -> Any:
-    step = 1 if part.step is None else part.step
+    start, stop, step = map(_bound, (part.start, part.stop, part.step))
+    step = 1 if step is None else step
     if isinstance(step, int) and step <= 0:
         raise ValueError("slice step cannot be zero" if step == 0 else "step must be greater than zero")
-    if part.start is None and part.stop is None and isinstance(step, int) and step == 1:
+    if start is None and stop is None and isinstance(step, int) and step == 1:
         return tensor
-    return dispatcher.call("slice", tensor, dim, part.start, part.stop, step)
+    return dispatcher.call("slice", tensor, dim, start, stop, step)
+
+
+def _bound(value: Any) -> Any:
+    """Whatever Python takes as an index: numpy's integers, tensors of one integer."""
+    if value is None or isinstance(value, (int, Expr)):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError("slice indices must be integers or None or have an __index__ method") from None
 
 
 def _check_bounds(index: Any, place: int, size: Any) -> None:

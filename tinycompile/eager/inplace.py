@@ -198,7 +198,7 @@ class CopySlices(Node):
         """The gradient outside the view, and that of the view."""
         part = grads[0]
         for op_name, rest in self.chain:
-            part = getattr(ops, op_name)(part, *rest)
+            part = dispatcher.call_bound(op_name, (part, *rest))
         outside = None
         if self.edges[0] is not None:
             inside = self._spread(ops.full(tuple(part.shape), True, dtype=torch.bool, device=part.device))

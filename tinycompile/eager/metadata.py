@@ -144,7 +144,9 @@ class MetadataMethods:
         return address + offset * self.dtype.itemsize if address else 0
 
 
-def _dim(dim: int, rank: int) -> int:
+def _dim(dim: Any, rank: int) -> int:
+    if type(dim) is not int:  # torch says whether it counts as one: sizes that are the dims' own numbers
+        dim = torch.empty(tuple(range(rank)), device="meta").size(dim)
     if not rank:
         raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
     return shapes.normalize_dim(dim, rank)

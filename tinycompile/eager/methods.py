@@ -120,7 +120,10 @@ def _operator(name: str) -> Callable[..., Any]:
                 return NotImplemented
             bound = table.bind_method(name, args, {})
             learn(ends, key, bound, fn, args)
-            return args[0]._run(bound, fn, args, {})
+            try:
+                return args[0]._run(bound, fn, args, {})
+            except TypeError:  # as torch: Python asks the other side, and words the error
+                return NotImplemented
         return made
 
     operator.__name__ = name

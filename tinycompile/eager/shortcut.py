@@ -129,9 +129,12 @@ def by_value(choices: Choices, fn: Callable[..., Any], args: Sequence[Any], kwar
     every = (*args, *kwargs.values()) if kwargs else args
     for arg in every:
         kind = type(arg)
-        if kind in _BY_VALUE or kind is tuple:
+        if kind in _BY_VALUE:
             values.append(arg)
-        elif kind is list:
+        elif kind is tuple or kind is list:
+            for v in arg:
+                if type(v) is not int:  # 1.0 equals 1
+                    return None
             values.append(tuple(arg))
         elif kind is not float:
             mask |= arg.keys
@@ -139,10 +142,7 @@ def by_value(choices: Choices, fn: Callable[..., Any], args: Sequence[Any], kwar
                 meta = arg._meta or arg.meta
                 metas.append(meta)
                 values.append(id(meta))
-    try:
-        found = choices.get(tuple(values))
-    except TypeError:  # something in a list has no hash
-        return None
+    found = choices.get(tuple(values))
     if found is None or LOCAL.changed or any_autocast():
         return None
     known: Known = found[1]

@@ -6,7 +6,7 @@ It is no subclass of ``torch.Tensor``. A view is made by stride arithmetic alone
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -20,11 +20,13 @@ from tinycompile.dispatch.keys import BACKENDS, Key, backend_key
 from tinycompile.eager import copies
 from tinycompile.eager.copies import CopyMethods
 from tinycompile.eager.differentiable import DifferentiableMethods
-from tinycompile.eager.indexing import basic_view, is_basic
+from tinycompile.eager.indexing import basic_view, is_basic, plain_index, plain_number
 from tinycompile.eager.metadata import MetadataMethods
 from tinycompile.eager.methods import TensorMethods
-from tinycompile.eager.shortcut import learn_index, short_index
+from tinycompile.eager.shortcut import VIEWS, learn_index, short_index
 from tinycompile.eager.storage import Storage
+from tinycompile.eager.values import ValueMethods
+from tinycompile.ops import table
 from tinycompile.ops.record import BoundCall
 
 _AUTOGRAD = Key.AUTOGRAD.bit
@@ -42,7 +44,7 @@ def device_and_keys(device: torch.device) -> tuple[Device, int]:
     return known
 
 
-class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, TensorMethods):
+class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, TensorMethods):
     """A strided view of a :class:`Storage`. Make one with a factory, :func:`from_torch` or an op."""
 
     __slots__ = ("__weakref__", "_autograd", "_base", "_handle", "_meta", "_storage", "_view", "_views", "device", "keys")
@@ -161,6 +163,8 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, TensorMethods)
         for other in dispatcher.tensors_in((args, tuple(kwargs.values()))):
             if isinstance(other, Tensor) and type(other)._extern.__func__ is not cls._extern.__func__:  # type: ignore[attr-defined]
                 return type(other)._extern(fn, args, kwargs)
+        if getattr(fn, "__name__", "") in VIEWS | _RESHAPES and (view := _view_by_numbers(fn, args, kwargs)) is not None:
+            return view
         if cls.tape is not None and cls.tape.follows(args, kwargs):
             return cls.tape.call(fn, args, kwargs)
         if cls.elsewhere is not None and cls.elsewhere.concerns(args, kwargs):
@@ -186,7 +190,9 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, TensorMethods)
         if type(self) is Tensor and (short := short_index(self, index)) is not None:
             return short
         if not is_basic(index):
-            return self._extern(torch.Tensor.__getitem__, (self, index), {})
+            index = plain_index(index)
+            if not is_basic(index):
+                return self._extern(torch.Tensor.__getitem__, (self, index), {})
         made = basic_view(self, index)
         if type(made) is Tensor is type(self):
             learn_index(self, index, made)
@@ -198,66 +204,6 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, TensorMethods)
             self.tape.write_item(self, index, value)
             return
         self._extern(torch.Tensor.__setitem__, (self, index, value), {})
-
-    # --- other libraries
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """numpy's protocol: the same memory, unless a dtype or a copy is asked for."""
-        array = self.raw().detach().numpy()
-        return array.astype(dtype, copy=bool(copy)) if dtype is not None else array.copy() if copy else array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        """DLPack's protocol: a capsule on the same memory."""
-        return self.torch().__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        """DLPack's device pair."""
-        return self.torch().__dlpack_device__()
-
-    # --- values
-
-    def readable(self) -> Any:
-        """A torch tensor with the same values: the handle, or a copy where there is none."""
-        return self.elsewhere.host(self) if self.lacks_handle else self.raw()
-
-    def item(self) -> Any:
-        """The one element as a Python number."""
-        return self.readable().item()
-
-    def tolist(self) -> Any:
-        """Nested lists of Python numbers."""
-        return self.readable().tolist()
-
-    def __bool__(self) -> bool:
-        return bool(self.readable())
-
-    def __int__(self) -> int:
-        return int(self.readable())
-
-    def __float__(self) -> float:
-        return float(self.readable())
-
-    def __complex__(self) -> complex:
-        return complex(self.readable())
-
-    def __index__(self) -> int:
-        return self.readable().__index__()
-
-    def __len__(self) -> int:
-        if not self.ndim:
-            raise TypeError("len() of a 0-d tensor")
-        return self.meta.shape[0]  # type: ignore[return-value]
-
-    def __iter__(self) -> Iterator[Any]:
-        if not self.ndim:
-            raise TypeError("iteration over a 0-d tensor")
-        return (self[i] for i in range(len(self)))
-
-    def __contains__(self, element: Any) -> bool:
-        return bool((self == element).any())
-
-    def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if not self.ndim and not self.is_meta else object.__format__(self, spec)
 
 
 def extent(meta: TensorMeta) -> Any:
@@ -383,6 +329,21 @@ def wrap(value: Any, inputs: Sequence[Any] = ()) -> Any:
         items = [wrap(v, inputs) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
+
+
+_RESHAPES = frozenset(("reshape", "flatten"))  # views where the strides allow it
+
+
+def _view_by_numbers(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A view that was asked for with numpy's integers, or with tensors of one integer: by Python's, so that it knows its base.
+    None for any other call."""
+    given = [tuple(map(plain_number, a)) if type(a) in (tuple, list) else plain_number(a) for a in args[1:]]
+    named = {k: plain_number(v) for k, v in kwargs.items()}
+    bound = table.bind(fn, (args[0], *given), named)
+    if bound is None or bound.op.name not in VIEWS or bound.args[0] is not args[0]:
+        return None
+    run_on_handles(fn, args, kwargs)  # what torch refuses it refuses here
+    return dispatcher.call_bound(bound.op.name, bound.args)
 
 
 def run_on_handles(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -285,7 +285,7 @@ declare(
     doc="roll along one dim.",
 )
 declare(
-    "roll(Tensor self, SymInt[] shifts, int[] dims=[]) -> Tensor",
+    "roll(Tensor self, SymInt[1] shifts, int[] dims=[]) -> Tensor",
     _roll_meta,
     Decompose(_roll),
     torch.roll,

@@ -214,6 +214,8 @@ def _moments(name: str) -> Callable[[Args, Kwargs], Bound]:
             args = args[:2]
         unbiased = kwargs.pop("unbiased", None)
         if unbiased is not None:
+            if type(unbiased) is not bool:
+                return None
             kwargs["correction"] = int(unbiased)
         return bind(args, kwargs)
 

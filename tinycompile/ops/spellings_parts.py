@@ -104,8 +104,12 @@ def _tensor_split(args: Args, kwargs: Kwargs) -> Bound:
     return _split_at(given["self"], pieces, given.get("dim", 0), False)
 
 
+def _are_pieces(value: Any) -> bool:
+    return type(value) is int or (isinstance(value, (tuple, list)) and all(type(v) is int for v in value))
+
+
 def _split_at(x: Any, pieces: Any, dim: int, equal: bool) -> Bound:
-    if pieces is None or is_tensor(pieces) or not len(x.shape) or not -len(x.shape) <= dim < len(x.shape):
+    if not _are_pieces(pieces) or type(dim) is not int or not -len(x.shape) <= dim < len(x.shape):
         return None
     size = shapes.pinned(x.shape[dim])
     if equal and isinstance(pieces, int) and (pieces <= 0 or size % pieces):

@@ -74,11 +74,27 @@ def _to(args: Args, kwargs: Kwargs) -> Bound:
         dtype = rest.pop(0)
     if other is not None:
         dtype, device = other.dtype, other.device
+    if rest and device is dtype is other is None:
+        return None
     hurried = rest.pop(0) if rest else hurried
     copy = rest.pop(0) if rest else kwargs.pop("copy", False)
     memory_format = kwargs.pop("memory_format", None)
-    found = None if rest or kwargs else converted(x, dtype, device, bool(copy), memory_format)
+    if rest or kwargs or not _are_options(hurried, copy, memory_format) or not _is_dtype_or_none(dtype):
+        return None
+    found = converted(x, dtype, device, copy, memory_format)
     return None if found is not None and hurried and found.op.name == "to_device" else found
+
+
+def _are_options(hurried: Any, copy: Any, memory_format: Any) -> bool:
+    return (
+        type(hurried) is bool
+        and type(copy) is bool
+        and (memory_format is None or isinstance(memory_format, torch.memory_format))
+    )
+
+
+def _is_dtype_or_none(dtype: Any) -> bool:
+    return dtype is None or isinstance(dtype, torch.dtype)
 
 
 def _cast(dtype: torch.dtype) -> Callable[[Args, Kwargs], Bound]:
@@ -94,14 +110,24 @@ def _type(args: Args, kwargs: Kwargs) -> Bound:
 
 
 def _type_as(args: Args, kwargs: Kwargs) -> Bound:
-    other = args[1] if len(args) > 1 else kwargs["other"]
-    return converted(args[0], other.dtype, other.device)
+    other = _other(args, kwargs)
+    return None if other is None else converted(args[0], other.dtype, other.device)
+
+
+def _other(args: Args, kwargs: Kwargs) -> Any:
+    """The second tensor of ``x.view_as(other)``; None: a wrong call, torch's own to judge."""
+    given = (*args[1:], *(v for k, v in kwargs.items() if k == "other"))
+    return given[0] if len(given) == len(args) - 1 + len(kwargs) == 1 and is_tensor(given[0]) else None
+
+
+def _is_device_or_none(device: Any) -> bool:
+    return device is None or isinstance(device, (str, torch.device, Device)) or type(device) is int
 
 
 def _moved_to(kind: str) -> Callable[[Args, Kwargs], Bound]:
     def binder(args: Args, kwargs: Kwargs) -> Bound:
         device = kwargs.pop("device", args[1] if len(args) > 1 else None)
-        if kwargs or len(args) > 2:
+        if kwargs or len(args) > 2 or (kind == "cpu" and len(args) > 1) or not _is_device_or_none(device):
             return None
         return converted(args[0], device=kind if device is None else device)
 
@@ -109,7 +135,9 @@ def _moved_to(kind: str) -> Callable[[Args, Kwargs], Bound]:
 
 
 def _contiguous(args: Args, kwargs: Kwargs) -> Bound:
-    x, memory_format = args[0], kwargs.get("memory_format", torch.contiguous_format)
+    x, memory_format = args[0], kwargs.pop("memory_format", torch.contiguous_format)
+    if len(args) > 1 or kwargs or not isinstance(memory_format, torch.memory_format):
+        return None
     if memory_format != torch.preserve_format and strides_match(x, memory_format):
         return identity(x)
     return call_of("contiguous", x, memory_format=memory_format)
@@ -148,7 +176,7 @@ def _sizes(args: Args, kwargs: Kwargs, name: str) -> Any:
 def _reshape(args: Args, kwargs: Kwargs) -> Bound:
     x = args[0] if args else kwargs.get("input")
     sizes = _sizes(args, kwargs, "shape")
-    return reshaped(x, sizes) if all(isinstance(s, (int, Expr)) for s in sizes) else None
+    return reshaped(x, sizes) if all(type(s) is int or isinstance(s, Expr) for s in sizes) else None
 
 
 def _view(args: Args, kwargs: Kwargs) -> Bound:
@@ -171,7 +199,9 @@ def _flatten(args: Args, kwargs: Kwargs) -> Bound:
 
 def _as_shape_of(record: str) -> Callable[[Args, Kwargs], Bound]:
     def binder(args: Args, kwargs: Kwargs) -> Bound:
-        other = args[1] if len(args) > 1 else kwargs["other"]
+        other = _other(args, kwargs)
+        if other is None:
+            return None
         shape = tuple(other.shape)
         return reshaped(args[0], shape) if record == "reshape" else call_of(record, args[0], shape)
 
@@ -277,6 +307,8 @@ def _new(record: str, value: Any = None) -> Callable[[Args, Kwargs], Bound]:
         fill = value
         if value is None and record == "full":
             fill = kwargs.pop("fill_value", rest[-1] if len(rest) > 1 else None)
+            if rest and not isinstance(rest[0], (tuple, list)):
+                return None
             rest = rest[:1]
         size = kwargs.pop("size", rest[0] if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest)
         if _is_under_vmap(x):

@@ -11,12 +11,14 @@ import builtins
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tinycompile.base.expr import Expr
 from tinycompile.base.meta import TensorMeta
-from tinycompile.dispatch.schema import Schema
+from tinycompile.dispatch.schema import Argument, Schema
 from tinycompile.ops.meta_rules import SUPPORTED
 from tinycompile.ops.outline import Outlined
 from tinycompile.ops.record import OPS, BoundCall, Op
@@ -114,9 +116,9 @@ def resolve(dotted: str) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """A tensor of any kind: what has a dtype and a shape."""
+    """A tensor of any kind: what has torch's dtype and a shape (an array of numpy's has its own dtype)."""
     return isinstance(value, (torch.Tensor, TensorMeta)) or (
-        hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "device")
+        isinstance(getattr(value, "dtype", None), torch.dtype) and hasattr(value, "shape") and hasattr(value, "device")
     )
 
 
@@ -149,15 +151,14 @@ class OpObject:
 class SchemaBinder:
     """Binds a call by the record's schema: renames keywords, makes tuples of lists, sets aside ``out`` and ``inplace``."""
 
-    __slots__ = ("fixes", "inplace", "needs_tensor", "numbers", "op", "outlined", "varargs")
+    __slots__ = ("fixes", "inplace", "needs_tensor", "numbers", "op", "outlined", "takes", "varargs")
 
     def __init__(self, op: Op, inplace: bool = False, varargs: bool = False) -> None:
         self.op, self.inplace = op, inplace
         self.varargs = _first_list(op.schema) if varargs else None
-        self.fixes = tuple(
-            (i, _FIXES[kind]) for i, a in enumerate(op.schema.args) if (kind := _kind(a.base, a.is_list)) in _FIXES
-        )
+        self.fixes = tuple((i, _FIXES[kind]) for i, a in enumerate(op.schema.args) if (kind := _kind(a)) in _FIXES)
         self.numbers = tuple(i for i, a in enumerate(op.schema.args) if a.base in _NUMBERS and not a.is_list)
+        self.takes = tuple(_taken(a) for a in op.schema.args)
         self.needs_tensor = op.schema.args[0].base == "Tensor"
         self.outlined = op.meta if isinstance(op.meta, Outlined) else None
 
@@ -179,6 +180,9 @@ class SchemaBinder:
             for i, fix in self.fixes:
                 fixed[i] = fix(fixed[i])
             values = tuple(fixed)
+        for value, taken in zip(values, self.takes, strict=True):
+            if type(value) not in taken.types and not taken.has(value):  # of another kind: torch's own to judge
+                return None
         for i in self.numbers:
             if type(values[i]) not in _SIMPLE and is_tensor(values[i]):  # a number that is only known at run time
                 return None
@@ -202,6 +206,48 @@ class SchemaBinder:
         return renamed
 
 
+_Types = frozenset[type]
+_NONE: _Types = frozenset()
+
+# Types of values with which records are called, by the schema's type; tensors and symbolic numbers besides.
+_TAKEN: dict[str, _Types] = {
+    "Tensor": frozenset((int, float, bool, complex)),
+    "Scalar": frozenset((int, float, bool, complex)),
+    "int": frozenset((int,)),
+    "SymInt": frozenset((int,)),
+    "float": frozenset((int, float)),
+    "bool": frozenset((bool,)),
+    "str": frozenset((str,)),
+    "ScalarType": frozenset((torch.dtype,)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What an argument takes. ``types``: of values that are right as they are. ``inner``: of the elements of a list, None for
+    what is no list. ``tensors``: whether tensors are meant; for a number of the schema one is never right."""
+
+    types: _Types
+    inner: _Types | None
+    tensors: bool
+    anything: bool
+
+    def has(self, value: Any) -> bool:
+        if self.anything or isinstance(value, Expr) or (self.tensors and is_tensor(value)):
+            return True
+        if type(value) is not tuple or self.inner is None:
+            return False
+        return all(type(v) in self.inner or isinstance(v, Expr) or (self.tensors and is_tensor(v)) for v in value)
+
+
+def _taken(arg: Argument) -> _Taken:
+    types, tensors = _TAKEN.get(arg.base, _NONE), arg.base == "Tensor"
+    other = {type(None)} if arg.optional or arg.default is None else set()
+    if arg.is_list:
+        return _Taken(frozenset(other), types | {type(None)} if tensors else types, tensors, not types)
+    return _Taken(types | other, None, tensors, not types)
+
+
 _NUMBERS = frozenset(("Scalar", "float", "int", "SymInt", "bool"))
 
 
@@ -219,14 +265,20 @@ def _first_list(schema: Schema) -> int | None:
     return next((i for i, a in enumerate(schema.args) if a.is_list and a.base in ("int", "SymInt")), None)
 
 
-def _kind(base: str, is_list: bool) -> str:
-    if is_list:
-        return "tensors" if base == "Tensor" else "numbers"
-    return base
+def _kind(arg: Argument) -> str:
+    if arg.is_list:
+        return "tensors" if arg.base == "Tensor" else "sizes" if "SymInt[]" in arg.type else "numbers"
+    return arg.base
 
 
 def _numbers(value: Any) -> Any:
+    """One number stands for a list of them."""
     return value if value is None else tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _sizes(value: Any) -> Any:
+    """A list of any length is always a list, as in torch."""
+    return tuple(value) if isinstance(value, (tuple, list)) else value
 
 
 def _tensors(value: Any) -> Any:
@@ -237,7 +289,9 @@ def _dtype(value: Any) -> Any:
     return _PYTHON_DTYPES.get(value, value) if isinstance(value, type) else value
 
 
-_FIXES: dict[str, Callable[[Any], Any]] = {"numbers": _numbers, "tensors": _tensors, "ScalarType": _dtype}
+_FIXES: dict[str, Callable[[Any], Any]] = {
+    "numbers": _numbers, "sizes": _sizes, "tensors": _tensors, "ScalarType": _dtype
+}  # fmt: skip
 
 
 def call_of(name: str, *args: Any, **kwargs: Any) -> BoundCall | None:
@@ -253,7 +307,7 @@ def _by_schema(name: str) -> SchemaBinder:
 # --------------------------------------------------------------------------------------------------------- building it
 
 # Records whose list of sizes or dims may be given as separate arguments, by method and by function.
-VARARGS = frozenset(("view", "reshape", "permute", "expand", "repeat", "flip", "empty"))
+VARARGS = frozenset(("view", "reshape", "permute", "expand", "repeat", "tile", "flip", "empty"))
 _ATTRIBUTES: dict[str, Binder] = {}
 
 

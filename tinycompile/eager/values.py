@@ -1,0 +1,81 @@
+"""What is in a tensor: its elements as Python's numbers, and its memory for other libraries. All as torch's tensors do."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tinycompile.eager import copies
+
+
+class ValueMethods:
+    """A part of ``Tensor``."""
+
+    __slots__ = ()
+
+    def __array__(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
+        """numpy's protocol: the same memory, unless a dtype or a copy is asked for."""
+        array = self.raw().detach().numpy()
+        return array.astype(dtype, copy=bool(copy)) if dtype is not None else array.copy() if copy else array
+
+    __array_priority__ = 1000  # numpy's scalars and arrays leave operators to us, as to torch
+
+    def __array_wrap__(self: Any, array: Any, *rest: Any) -> Any:
+        """What numpy makes of a result that it computed from this tensor: a tensor again, as torch."""
+        return copies.make[0](torch.empty(0).__array_wrap__(array))
+
+    def __dlpack__(self: Any, **options: Any) -> Any:
+        """DLPack's protocol: a capsule on the same memory."""
+        return self.torch().__dlpack__(**options)
+
+    def __dlpack_device__(self: Any) -> Any:
+        """DLPack's device pair."""
+        return self.torch().__dlpack_device__()
+
+    def readable(self: Any) -> Any:
+        """A torch tensor with the same values: the handle, or a copy where there is none."""
+        return self.elsewhere.host(self) if self.lacks_handle else self.raw()
+
+    def item(self: Any) -> Any:
+        """The one element as a Python number."""
+        return self.readable().item()
+
+    def tolist(self: Any) -> Any:
+        """Nested lists of Python numbers."""
+        return self.readable().tolist()
+
+    def __bool__(self: Any) -> bool:
+        return bool(self.readable())
+
+    def __int__(self: Any) -> int:
+        return int(self.readable())
+
+    def __float__(self: Any) -> float:
+        return float(self.readable())
+
+    def __complex__(self: Any) -> complex:
+        return complex(self.readable())
+
+    def __index__(self: Any) -> int:
+        return self.readable().__index__()
+
+    def __len__(self: Any) -> int:
+        if not self.ndim:
+            raise TypeError("len() of a 0-d tensor")
+        return self.meta.shape[0]
+
+    def __iter__(self: Any) -> Iterator[Any]:
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self: Any, element: Any) -> bool:
+        if not isinstance(element, (ValueMethods, torch.Tensor, numbers.Number)):
+            raise RuntimeError(f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}.")
+        return bool((element == self).any())
+
+    def __format__(self: Any, spec: str) -> str:
+        return format(self.item(), spec) if not self.ndim and not self.is_meta else object.__format__(self, spec)
