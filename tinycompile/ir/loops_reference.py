@@ -201,6 +201,7 @@ def _welford(x: Array) -> tuple[Array, Array]:
     """Two passes; rows with infinities go by the recurrence itself, which makes NaN of what follows one."""
     wide = _wide(x)
     mean = wide.mean(axis=-1)
+    mean = mean + (wide - mean[..., None]).mean(axis=-1)  # equal elements are their own mean
     m2 = np.square(wide - mean[..., None]).sum(axis=-1)
     odd = ~np.isfinite(wide).all(axis=-1)
     if odd.any():

@@ -1,9 +1,7 @@
 """Normalise a nest for the CPU: flat offsets, simple reductions, and as few and as long axes as the accesses allow.
 
 In a flat nest a Load's or Store's ``index`` is ``(offset, *checked)``: one offset in elements from the tensor's first element,
-then the symbols that name indirect indices to check against their range. Compound reductions are gone: ``welford``,
-``online_softmax``, ``argmax`` and ``argmin`` become two passes of sums, maxima and minima, which vectorise; over a row that is
-hot in cache that is faster than one pass of divisions or branches, and sums of squared deviations are more exact.
+then the symbols that name indirect indices to check against their range. Compound reductions are gone (``compound.py``).
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from tinycompile.base import expr as ex
 from tinycompile.base.atoms import Call
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim, Expr
+from tinycompile.codegen.cpp.compound import simplified
 from tinycompile.ir.loops import Axis, Buffer, Const, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
 
 
@@ -37,8 +36,7 @@ class FlatNest:
 
 def flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> FlatNest:
     """Normalise ``nest``. Raises BackendError where it reads back what it wrote at another index."""
-    body = tuple(_widened(tuple(_forward_stores(nest.body))))
-    body = tuple(s for old in body for s in _simple_reductions(old, nest))
+    body = simplified(tuple(_forward_stores(nest.body)), nest.axes, dtypes_of(nest.body))
     body = tuple(_flat_access(s, buffers) for s in _share_equal(body))
     flat = FlatNest(nest.name, _in_order(nest), body)
     for step in (_drop_unit_axes, _split_divided_axes, _merge_axes):
@@ -131,96 +129,6 @@ def _forward_stores(body: tuple[Statement, ...]) -> Iterator[Statement]:
         if isinstance(s, Store):
             stored[s.buffer] = s
         yield s
-
-
-def _simple_reductions(s: Statement, nest: Nest) -> Iterator[Statement]:
-    if not isinstance(s, Reduce) or s.kind not in _COMPOUND:
-        yield s
-    else:
-        yield from _COMPOUND[s.kind](s, nest)
-
-
-def _two_pass_arg(s: Reduce, nest: Nest) -> Iterator[Statement]:
-    """The extreme value first, then the least position that holds it. A NaN wins: it is the extreme, and equals nothing."""
-    at, x = s.names[0], s.args[0]
-    dtype = dtypes_of(nest.body)[x]
-    position, best, hit, none, place = (f"{at}_{w}" for w in ("position", "best", "hit", "none", "place"))
-    yield Reduce((best,), (dtype,), "max" if s.kind == "argmax" else "min", (x,), s.axes, s.origin)
-    yield Scalar(hit, torch.bool, "eq", (x, best), s.origin)
-    if dtype.is_floating_point:
-        lost, found = f"{at}_nan", f"{at}_found"
-        yield Scalar(lost, torch.bool, "isnan", (x,), s.origin)
-        yield Scalar(found, torch.bool, "or", (hit, lost), s.origin)
-        hit = found
-    linear: Dim = 0
-    for axis in (a for name in s.axes for a in nest.axes if a.name == name):
-        linear = linear * axis.extent + ex.sym(axis.name, 0, axis.extent)
-    yield Index(position, torch.int64, linear, s.origin)
-    yield Const(none, torch.int64, 2**63 - 1, s.origin)
-    yield Scalar(place, torch.int64, "where", (hit, position, none), s.origin)
-    yield Reduce((at,), (torch.int64,), "min", (place,), s.axes, s.origin)
-
-
-def _two_pass_moments(s: Reduce, nest: Nest) -> Iterator[Statement]:
-    """In float64, as torch's own: a mean is finite though the sum is beyond float32, and so is a deviation."""
-    mean, m2 = s.names
-    wide, x, dtype = torch.float64, s.args[0], s.dtypes[0]
-    count = ex.product(a.extent for a in nest.axes if a.name in s.axes)
-    value, total, number, delta, square = (f"{mean}_{w}" for w in ("value", "sum", "count", "delta", "square"))
-    yield Scalar(value, wide, "cast", (x,), s.origin)
-    yield Reduce((total,), (wide,), "sum", (value,), s.axes, s.origin)
-    yield Const(number, wide, count, s.origin)
-    yield Scalar(_wide(mean), wide, "div", (total, number), s.origin)
-    yield Scalar(mean, dtype, "cast", (_wide(mean),), s.origin)
-    yield Scalar(delta, wide, "sub", (value, _wide(mean)), s.origin)
-    yield Scalar(square, wide, "mul", (delta, delta), s.origin)
-    yield Reduce((_wide(m2),), (wide,), "sum", (square,), s.axes, s.origin)
-    yield Scalar(m2, dtype, "cast", (_wide(m2),), s.origin)
-
-
-def _wide(name: str) -> str:
-    return f"{name}_wide"
-
-
-def _widened(body: tuple[Statement, ...]) -> Iterator[Statement]:
-    """What is made of a sum of squares (a variance, its root) is made of the float64 one, and rounded after."""
-    wide = {s.names[1] for s in body if isinstance(s, Reduce) and s.kind == "welford"}
-    for s in body:
-        if not isinstance(s, Scalar) or s.op not in _KEEPS_WIDE or s.dtype != torch.float32 or s.args[0] not in wide:
-            yield s
-            continue
-        args = [_wide(s.args[0])]
-        for other in s.args[1:]:
-            args.append(f"{s.name}_{other}")
-            yield Scalar(args[-1], torch.float64, "cast", (other,), s.origin)
-        yield Scalar(_wide(s.name), torch.float64, s.op, tuple(args), s.origin)
-        yield Scalar(s.name, s.dtype, "cast", (_wide(s.name),), s.origin)
-        wide.add(s.name)
-
-
-_KEEPS_WIDE = frozenset(("div", "mul", "sqrt"))
-
-
-def _two_pass_softmax(s: Reduce, nest: Nest) -> Iterator[Statement]:
-    top, total = s.names
-    dtype, x = s.dtypes[0], s.args[0]
-    shifted, power, raw, lowest, zero, empty = (f"{total}_{w}" for w in ("shifted", "exp", "raw", "lowest", "zero", "empty"))
-    yield Reduce((top,), (dtype,), "max", (x,), s.axes, s.origin)
-    yield Scalar(shifted, dtype, "sub", (x, top), s.origin)
-    yield Scalar(power, dtype, "exp", (shifted,), s.origin)
-    yield Reduce((raw,), (dtype,), "sum", (power,), s.axes, s.origin)
-    yield Const(lowest, dtype, float("-inf"), s.origin)
-    yield Const(zero, dtype, 0.0, s.origin)
-    yield Scalar(empty, torch.bool, "eq", (top, lowest), s.origin)  # a row of -inf: -inf - -inf is NaN, but its sum is 0
-    yield Scalar(total, dtype, "where", (empty, zero, raw), s.origin)
-
-
-_COMPOUND: dict[str, Callable[[Reduce, Nest], Iterator[Statement]]] = {
-    "argmax": _two_pass_arg,
-    "argmin": _two_pass_arg,
-    "welford": _two_pass_moments,
-    "online_softmax": _two_pass_softmax,
-}
 
 
 def _share_equal(body: tuple[Statement, ...]) -> Iterator[Statement]:
