@@ -74,12 +74,13 @@ def _scalar(result: Any) -> Any:
 
 
 def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """(``fn(*primals)``, a function from cotangents of its result to a tuple of gradients, one a primal). With ``has_aux``,
-    ``fn`` returns (result, aux), and aux comes third. Raises RuntimeError where a result has no gradients."""
+    """(``fn(*primals)``, a function from a cotangent of its result, or one of each part, to a tuple of gradients, one a primal).
+    With ``has_aux``, ``fn`` returns (result, aux), and aux comes third. Raises RuntimeError where a result has no gradients."""
     linear = _Linearized(fn, primals, tuple(range(len(primals))), has_aux)
 
     def pull_back(*cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
-        given = cotangents[0] if len(cotangents) == 1 else cotangents
+        one_each = len(cotangents) != 1 or _shape_of(cotangents) == _shape_of(linear.result)
+        given = cotangents if one_each else cotangents[0]
         if _shape_of(given) != _shape_of(linear.result):
             raise RuntimeError(
                 "Expected pytree structure of cotangents to be the same as pytree structure of outputs to the function. "

@@ -235,9 +235,14 @@ class _Taken:
     def has(self, value: Any) -> bool:
         if self.anything or isinstance(value, Expr) or (self.tensors and is_tensor(value)):
             return True
-        if type(value) is not tuple or self.inner is None:
-            return False
-        return all(type(v) in self.inner or isinstance(v, Expr) or (self.tensors and is_tensor(v)) for v in value)
+        if self.inner is None or type(value) is not tuple:
+            return _is_number(value, self.types)
+        return all(type(v) in self.inner or _is_number(v, self.inner) or (self.tensors and is_tensor(v)) for v in value)
+
+
+def _is_number(value: Any, types: _Types) -> bool:
+    """A symbolic number, or one of a class that derives from a number's (an IntEnum)."""
+    return isinstance(value, Expr) or (type(value) is not bool and any(t in types for t in type(value).__mro__[1:]))
 
 
 def _taken(arg: Argument) -> _Taken:
