@@ -12,10 +12,10 @@ import torch
 from tinycompile.capture import signature
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import is_aligned
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Asked, Computed
 from tinycompile.capture.values.array import ArrayValue, owner
 from tinycompile.capture.values.base import Value
-from tinycompile.capture.values.constant import natively
 from tinycompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:

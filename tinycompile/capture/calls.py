@@ -51,6 +51,10 @@ def bind_arguments(tr: Tracer, fn: FunctionValue, args: Sequence[Value], kwargs:
     elif extra:
         raise _too_many(fn, names, kw_only, len(args), kwargs)
     rest: Kwargs = {}
+    only = [repr(n) for n in kwargs if n in names[: code.co_posonlyargcount]]
+    if only and not code.co_flags & inspect.CO_VARKEYWORDS:
+        shown = ", ".join(only).replace("', '", ", ")
+        raise TypeError(f"{fn.name}() got some positional-only arguments passed as keyword arguments: {shown}")
     by_name = {*names[code.co_posonlyargcount :], *kw_only}
     for name, value in kwargs.items():
         if name not in by_name:

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from tinycompile.base.config import config
-from tinycompile.base.errors import InternalError
 from tinycompile.capture.breaks import Break, GraphBreak, NotRebuildable
 from tinycompile.capture.captured import Captured, CaptureOptions
 from tinycompile.capture.execute import Frame, run_outermost
 from tinycompile.capture.guard_code import CompiledGuards, compile_guards, define
 from tinycompile.capture.modes import guard_modes
-from tinycompile.capture.opcodes.exceptions import is_deliberate
 from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.pins import guard_kind
+from tinycompile.capture.provenance import is_the_programs
+from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.reconstruct import Rebuilder
 from tinycompile.capture.resume import TRIVIAL, NotResumableError, Place, Slot, is_resumable, is_trivial, outcomes
 from tinycompile.capture.rules.namespaces import may_show_again
@@ -113,7 +113,7 @@ class _Attempt:
             except RecursionError as error:
                 self._broke(error, "recursion", "Python's recursion limit was reached")
             except Exception as error:
-                if self.ending or _is_ours(error):
+                if self.ending or not is_the_programs(error):
                     if config.on_error == "raise":
                         raise
                     self._broke(error, "internal-error", f"{type(error).__name__}: {error}")
@@ -214,19 +214,6 @@ class _Attempt:
     def finish(self) -> Captured:
         """The product."""
         return _finish(self)
-
-
-def _is_ours(error: Exception) -> bool:
-    """Whether an error shows a fault of capture rather than of the function that is captured."""
-    if isinstance(error, AssertionError) and is_deliberate(error):
-        return False
-    if isinstance(error, (InternalError, AssertionError, UnboundLocalError)) and not str(error).startswith(
-        "cannot access local"
-    ):
-        return True
-    culprit = getattr(error, "obj", None)
-    module = type(culprit).__module__ if not isinstance(culprit, type) else culprit.__module__
-    return isinstance(error, (AttributeError, NameError)) and culprit is not None and module.startswith("tinycompile.")
 
 
 def _finish(attempt: _Attempt) -> Captured:

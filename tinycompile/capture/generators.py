@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.execute import Frame, run
 from tinycompile.capture.opcodes.exceptions import instance_of, raise_error, stopped, unwind
+from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.exception import ExceptionValue
@@ -60,6 +61,8 @@ class GeneratorValue(IteratorValue):
             value = run(self.tr, frame)
         except StopIteration as stop:
             self.frame = None
+            if not is_the_programs(stop):
+                raise
             raise_error(self.tr, stopped(self.tr, stop))
         except (Exception, GeneratorExit):
             self.frame = None
@@ -110,7 +113,7 @@ class GeneratorValue(IteratorValue):
         try:
             value = delegate.throw(error)
         except Exception as caught:
-            if not isinstance(caught, (GraphBreak, StopIteration)):
+            if is_the_programs(caught) and not isinstance(caught, (GraphBreak, StopIteration)):
                 return self._raise_in(frame, caught)
             raise
         if value is not None:
@@ -135,7 +138,9 @@ class GeneratorValue(IteratorValue):
         error = self.tr.exception(GeneratorExit())
         try:
             value = self.throw(error)
-        except (GeneratorExit, StopIteration):
+        except (GeneratorExit, StopIteration) as ended:
+            if not is_the_programs(ended):
+                raise
             return
         if value is not None:
             raise RuntimeError("generator ignored GeneratorExit")

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _FULL = slice(None)
 
 
+_NO_INDICES = (str, bytes, float, complex)
+
+
 def get(tr: Tracer, t: TensorValue, key: Value) -> Value:
     """``t[key]``."""
     parts = _parts(tr, t, key)
@@ -72,7 +75,7 @@ def _part(tr: Tracer, t: TensorValue, key: Value) -> Any:
         return torch_calls.extern(tr, "torch.tensor", torch.tensor, [numbers], there, []).argument(tr)
     if isinstance(key, Const) and type(key.value) is bool:
         raise GraphBreak("unsupported-argument", "True or False as an index")
-    if isinstance(key, (Const, SymInt, TensorValue)):
+    if isinstance(key, (SymInt, TensorValue)) or (isinstance(key, Const) and not isinstance(key.value, _NO_INDICES)):
         return key.argument(tr)
     raise GraphBreak("unsupported-argument", f"{key.describe()} as an index")
 

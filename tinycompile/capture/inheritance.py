@@ -25,7 +25,7 @@ def super_arguments(tr: Tracer) -> list[Value]:
     cell = frame.slots.get("__class__")
     first = frame.slots.get(frame.code.co_varnames[0])
     if not isinstance(cell, Cell) or first is None:
-        raise RuntimeError("super(): no arguments")
+        raise GraphBreak("user-exception", "super() outside a method")
     receiver = first.get(tr, "self") if isinstance(first, Cell) else tr.force(first)
     return [cell.get(tr, "__class__"), receiver]
 

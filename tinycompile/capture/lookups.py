@@ -10,6 +10,7 @@ import torch
 
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Value
@@ -88,7 +89,7 @@ class Lookups:
 
     def text_of(self, obj: Any, name: str) -> Value:
         """``__name__`` and such of a function or class that is known."""
-        found = getattr(obj, name)
+        found = natively(getattr, obj, name)
         if not is_trusted(obj.__module__):
             held = self.guards.hold(obj, identifier(obj.__name__))
             text = self.guards.equals(f"{held.text}.{name}", found) if isinstance(found, (str, type(None))) else None
@@ -133,7 +134,7 @@ class Lookups:
             return assigned
         trusted = is_trusted(module.__name__)
         try:
-            obj = getattr(module, name)  # AttributeError is the user's
+            obj = natively(getattr, module, name)
         finally:
             if not trusted and name not in module.__dict__:  # (asked late: a ``__getattr__`` may put it there)
                 self.guards.absent(self.globals_of(module.__dict__), name, f"module {module.__name__} has no {name!r}")

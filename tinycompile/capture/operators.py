@@ -11,10 +11,11 @@ import torch
 
 from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.values import array, scalar, symbolic
 from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.classes import class_lookup
-from tinycompile.capture.values.constant import NUMPY_SCALARS, Const, boolean, natively
+from tinycompile.capture.values.constant import NUMPY_SCALARS, Const, boolean
 from tinycompile.capture.values.container import contents_of
 from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.mapping import DictValue, DictView

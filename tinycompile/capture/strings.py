@@ -7,9 +7,10 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.classes import ClassValue, class_lookup
-from tinycompile.capture.values.constant import Const, natively
+from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue

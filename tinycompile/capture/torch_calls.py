@@ -6,7 +6,8 @@ In-place ops become functional: see ``writes.py``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tinycompile.base.errors import DataDependentError
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
@@ -88,10 +90,24 @@ def call_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs
     given = [a.argument(tr) for a in args]
     named = {k: v.argument(tr) for k, v in kwargs.items()}
     operands = [*args, *kwargs.values()]
-    bound = table.bind(fn, given, named)
-    if bound is not None:
-        return run_bound(tr, bound, operands)
+    with _asking_torch(fn, given, named):
+        bound = table.bind(fn, given, named)
+        if bound is not None:
+            return run_bound(tr, bound, operands)
     return _extern(tr, fn, given, named, operands)
+
+
+@contextmanager
+def _asking_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Of an error that no record foresaw, torch says whether the call is wrong; else it is a fault of ours."""
+    try:
+        yield
+    except GraphBreak:
+        raise
+    except Exception as error:
+        if not is_the_programs(error) and refuses(fn, args, kwargs, error):
+            raise GraphBreak("user-exception", f"{type(error).__name__}: {error}") from error
+        raise
 
 
 def call_method(tr: Tracer, t: TensorValue, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
@@ -102,10 +118,11 @@ def call_method(tr: Tracer, t: TensorValue, name: str, args: Sequence[Value], kw
     given = [t.fake, *(a.argument(tr) for a in args)]
     named = {k: v.argument(tr) for k, v in kwargs.items()}
     operands = [t, *args, *kwargs.values()]
-    bound = table.bind_method(name, given, named)
-    if bound is not None:
-        return run_bound(tr, bound, operands)
     fn = getattr(torch.Tensor, name, None)
+    with _asking_torch(fn or torch.Tensor, given, named):
+        bound = table.bind_method(name, given, named)
+        if bound is not None:
+            return run_bound(tr, bound, operands)
     if fn is None:
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
     return _extern(tr, fn, given, named, operands)

@@ -14,6 +14,7 @@ import torch
 
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture import calls, indexing, operators, scalars, torch_calls, wrap, writes
+from tinycompile.capture.arguments import check_arguments
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
@@ -225,7 +226,9 @@ class Tracer(Inputs, Lookups):
             value = value if method is None else method.call(self, [], {})
         plain = value.constant(self)
         if not hasattr(plain, "__index__"):
-            raise TypeError(f"{where} indices must be integers or slices, not {type(plain).__name__}")
+            if where in ("list", "tuple"):
+                raise TypeError(f"{where} indices must be integers or slices, not {type(plain).__name__}")
+            raise GraphBreak("user-exception", f"{where}: {type(plain).__name__} where an index is needed")
         return int(plain)
 
     def iter(self, value: Value) -> IteratorValue:
@@ -250,6 +253,7 @@ class Tracer(Inputs, Lookups):
         if fn.fn is not None:
             handler = registry.RULES.get(fn.fn) or registry.RULES.get(getattr(fn.fn, "__wrapped__", None))
             if handler is not None:
+                check_arguments(fn.fn, args, kwargs)
                 return handler(self, args, kwargs)
             if self._is_torch_op(fn.fn):
                 return torch_calls.call_torch(self, fn.fn, args, kwargs)

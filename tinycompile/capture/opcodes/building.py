@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture import strings
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.mapping import DictValue, pairs_of_mapping
 from tinycompile.capture.values.opaque import Opaque
@@ -72,6 +73,12 @@ def convert_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(Const(strings.text(tr, frame.stack.pop(), ins.arg)))
 
 
+def check_iterable(value: Value, stars: str) -> None:
+    """Leave stars before what is no container to Python, in its words."""
+    if isinstance(value, Const) and not (stars == "*" and hasattr(type(value.value), "__iter__")):
+        raise GraphBreak("user-exception", f"{value.describe()} after {stars}")
+
+
 # --- growing, in comprehensions and displays with stars ---
 
 
@@ -92,6 +99,7 @@ def list_append(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def list_extend(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``[*a]``."""
     value = frame.stack.pop()
+    check_iterable(value, "*")
     _grown(tr, frame, ins).extend(tr, [value])
 
 
@@ -116,6 +124,7 @@ def map_add(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def dict_update(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``{**a}``."""
     other = frame.stack.pop()
+    check_iterable(other, "**")
     _grown(tr, frame, ins).update(tr, other)
 
 
@@ -124,10 +133,10 @@ def dict_merge(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     other = frame.stack.pop()
     target = _grown(tr, frame, ins)
     if not other.has_attr(tr, "keys"):
-        raise TypeError(f"argument after ** must be a mapping, not {other.python_type(tr).__name__}")
+        raise GraphBreak("user-exception", f"argument after ** must be a mapping, not {other.python_type(tr).__name__}")
     for key, value in pairs_of_mapping(tr, other):
         if target.contains(tr, key):
-            raise TypeError(f"got multiple values for keyword argument {key.constant(tr)!r}")
+            raise GraphBreak("user-exception", f"got multiple values for keyword argument {key.constant(tr)!r}")
         target.set_item(tr, key, value)
 
 

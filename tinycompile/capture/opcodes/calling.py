@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.opcodes.building import check_iterable
 from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.values.function import FunctionValue
-from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.mapping import pairs_of_mapping
 
 if TYPE_CHECKING:
     from tinycompile.capture.bytecode import Instruction
@@ -40,12 +41,15 @@ def call_kw(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def call_function_ex(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``f(*args, **kwargs)``."""
     named = frame.stack.pop() if ins.arg else None
-    args = list(frame.stack.pop().iterate(tr))
-    fn, args = _callee(frame, args)
+    given = frame.stack.pop()
+    check_iterable(given, "*")
+    fn, args = _callee(frame, list(given.iterate(tr)))
     kwargs: dict[str, Any] = {}
     if named is not None:
-        pairs = named.pairs(tr) if isinstance(named, DictValue) else [(k, named.get_item(tr, k)) for k in named.iterate(tr)]
-        kwargs = {k.constant(tr): v for k, v in pairs}
+        check_iterable(named, "**")
+        kwargs = {k.constant(tr): v for k, v in pairs_of_mapping(tr, named)}
+        if not all(isinstance(k, str) for k in kwargs):
+            raise GraphBreak("user-exception", "keywords must be strings")
     frame.stack.append(fn.call(tr, args, kwargs))
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dis
-import os
 from collections.abc import Sequence
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tinycompile.base.errors import TinycompileError
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import exception_rows
+from tinycompile.capture.provenance import is_the_programs, raises_for_the_program
 from tinycompile.capture.values.classes import ClassValue
-from tinycompile.capture.values.constant import NONE, Const, boolean, natively
+from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.exception import ExceptionValue, Traceback, chain
 from tinycompile.capture.values.sequence import ListValue, TupleValue
 
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 def unwind(tr: Tracer, frame: Frame, error: BaseException) -> bool:
     """Go on at the handler that the frame has for an error. False: it has none, or the error may not be the program's."""
     ins = frame.current
-    if ins.handler is None or isinstance(error, GraphBreak) or not is_deliberate(error):
+    if ins.handler is None or isinstance(error, GraphBreak) or not is_the_programs(error):
         return False
     if not tr.is_known(error):  # a complaint of ours in Python's words: what it came from in here is not the program's
         error.__cause__ = error.__context__ = None
@@ -41,25 +37,7 @@ def unwind(tr: Tracer, frame: Frame, error: BaseException) -> bool:
     return True
 
 
-def is_deliberate(error: BaseException) -> bool:
-    """Whether the program raised it, or a raise statement of ours, which speaks for Python or torch. Any other error could be
-    a fault of ours."""
-    trace: TracebackType | None = error.__traceback__
-    if trace is None:
-        return False
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    if code in (raise_varargs.__code__, raise_error.__code__, reraise.__code__, natively.__code__):
-        return True
-    raised = code.co_filename.startswith(_PACKAGE) and code.co_code[trace.tb_lasti] == _RAISE
-    return raised and not isinstance(error, (AssertionError, NotImplementedError, TinycompileError))
-
-
-_RAISE = dis.opmap["RAISE_VARARGS"]
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
-
-
+@raises_for_the_program
 def raise_varargs(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``raise``, ``raise error``, ``raise error from cause``."""
     if ins.arg == 0:
@@ -73,6 +51,7 @@ def raise_varargs(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     raise_error(tr, error)
 
 
+@raises_for_the_program
 def raise_error(tr: Tracer, error: BaseException) -> NoReturn:
     """Raise an exception of the program's. Python's own context is where we are, not where the program is."""
     handled, before = None if tr.handled is None else tr.handled.error, error.__context__
@@ -98,6 +77,7 @@ def instance_of(tr: Tracer, args: Sequence[Any]) -> ExceptionValue:
     return _instance(tr, args[1] if len(args) > 1 else args[0])
 
 
+@raises_for_the_program
 def reraise(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """The end of a handler that did not handle it."""
     raise frame.stack.pop().error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.classes import ClassValue, defines, is_heap_type
 from tinycompile.capture.values.constant import NONE, boolean
@@ -80,7 +81,9 @@ def _attributes(tr: Tracer, subject: Value, cls: Any, positional: int, names: tu
     for name in names:
         try:
             found.append(subject.get_attr(tr, name))
-        except AttributeError:
+        except AttributeError as error:
+            if not is_the_programs(error):
+                raise
             return None
     return found
 

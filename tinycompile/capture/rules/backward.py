@@ -97,6 +97,6 @@ def _tangents(tr: Tracer, outputs: Sequence[TensorValue], value: Value) -> list[
                 )
             if a.dtype != b.dtype or a.device != b.device:
                 raise GraphBreak("backward", f"a gradient {b} for {a}")
-        elif not shapes.same(out.meta.numel, 1):
+        elif out.requires_grad and not shapes.same(out.meta.numel, 1):
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
     return found

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.base import shapes
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.rules.iterators import until
 from tinycompile.capture.rules.registry import RULES, Args, Rule, rule
 from tinycompile.capture.values import scalar
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import NONE, Const, boolean, natively
+from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.container import contents_of
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.module import ModuleValue
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @rule(range)
 def _range(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return Const(range(*(tr.index(a, "range") for a in args)))
+    return Const(natively(range, *(tr.index(a, "range") for a in args)))
 
 
 @rule(iter)
@@ -64,13 +65,24 @@ def _enumerate(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
 
 def _zip(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
     strict = kwargs.get("strict", Const(False)).truth(tr)
-    together = zip(*(a.iterate(tr) for a in args), strict=strict)
+    return _together([a.iterate(tr) for a in args], strict)
 
-    def values() -> Iterator[Value]:
-        while (found := natively(next, together, None)) is not None:
-            yield TupleValue(found)
 
-    return values()
+def _together(sources: list[Iterator[Value]], strict: bool) -> Iterator[Value]:
+    while sources:
+        found: list[Value] = []
+        for at, source in enumerate(sources):
+            value = next(source, None)
+            if value is None and strict and at:
+                raise ValueError(f"zip() argument {at + 1} is shorter than argument{' ' if at == 1 else 's 1-'}{at}")
+            if value is None:
+                for more, other in enumerate(sources[1:] if strict else (), 1):
+                    if next(other, None) is not None:
+                        words = f"argument{' ' if more == 1 else 's 1-'}{more}"
+                        raise ValueError(f"zip() argument {more + 1} is longer than {words}")
+                return
+            found.append(value)
+        yield TupleValue(found)
 
 
 def _zip_longest(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
@@ -104,11 +116,13 @@ def _reversed(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
             raise GraphBreak("unsupported-value", f"reversed({args[0].describe()})")
     if isinstance(args[0], Const) and isinstance(args[0].value, range):
         return map(Const, reversed(args[0].value))
+    if not hasattr(args[0].python_type(tr), "__reversed__") and not hasattr(args[0].python_type(tr), "__getitem__"):
+        raise GraphBreak("user-exception", f"reversed({args[0].describe()})")
     return reversed(list(args[0].iterate(tr)))
 
 
 def _islice(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
-    return itertools.islice(args[0].iterate(tr), *(a.constant(tr) for a in args[1:]))
+    return natively(itertools.islice, args[0].iterate(tr), *(a.constant(tr) for a in args[1:]))
 
 
 def _accumulate(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
@@ -124,8 +138,8 @@ def _product(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
 
 
 def _repeat(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
-    times = kwargs.get("times", args[1] if len(args) > 1 else None)
-    return itertools.repeat(args[0]) if times is None else itertools.repeat(args[0], tr.index(times, "repeat"))
+    given = [*args, *(kwargs[name] for name in ("object", "times") if name in kwargs)]
+    return itertools.repeat(given[0]) if len(given) == 1 else itertools.repeat(given[0], tr.index(given[1], "repeat"))
 
 
 for _make, _fns in (
@@ -143,12 +157,14 @@ for _make, _fns in (
     (lambda tr, args, kwargs: (v for a in args for v in a.iterate(tr)), [itertools.chain]),
     (lambda tr, args, kwargs: (v for a in args[0].iterate(tr) for v in a.iterate(tr)), [itertools.chain.from_iterable]),
     (
-        lambda tr, args, kwargs: map(TupleValue, itertools.combinations(list(args[0].iterate(tr)), args[1].constant(tr))),
+        lambda tr, args, kwargs: map(
+            TupleValue, natively(itertools.combinations, list(args[0].iterate(tr)), args[1].constant(tr))
+        ),
         [itertools.combinations],
     ),
     (
         lambda tr, args, kwargs: map(
-            TupleValue, itertools.permutations(list(args[0].iterate(tr)), *(a.constant(tr) for a in args[1:]))
+            TupleValue, natively(itertools.permutations, list(args[0].iterate(tr)), *(a.constant(tr) for a in args[1:]))
         ),
         [itertools.permutations],
     ),
@@ -164,6 +180,8 @@ for _make, _fns in (
 @rule(sum)
 def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     total: Value = kwargs.get("start", args[1] if len(args) > 1 else Const(0))
+    if isinstance(total, Const) and isinstance(total.value, (str, bytes, bytearray)):
+        raise GraphBreak("user-exception", "sum() of text")
     for v in args[0].iterate(tr):
         total = tr.binary("+", total, v)
     return total
@@ -252,7 +270,7 @@ def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], ObjectValue) and (method := args[0].special(tr, "__abs__")) is not None:
         return method.call(tr, [], {})
     number = scalar.called(tr, abs, args[0])
-    return Const(abs(args[0].constant(tr))) if number is None else number
+    return Const(natively(abs, args[0].constant(tr))) if number is None else number
 
 
 @rule(divmod)
@@ -264,7 +282,7 @@ def _divmod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _pow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 2:
         return tr.binary("**", *args)
-    return Const(pow(*(a.constant(tr) for a in args)))
+    return Const(natively(pow, *(a.constant(tr) for a in args)))
 
 
 def _rounded(fn: Any) -> None:
@@ -272,7 +290,7 @@ def _rounded(fn: Any) -> None:
         if isinstance(args[0], SymInt):
             return args[0]
         number = scalar.called(tr, fn, *args)
-        return tr.from_python(fn(*(a.constant(tr) for a in args))) if number is None else number
+        return tr.from_python(natively(fn, *(a.constant(tr) for a in args))) if number is None else number
 
     RULES[fn] = handler
 

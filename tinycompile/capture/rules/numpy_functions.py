@@ -11,11 +11,12 @@ import torch
 
 from tinycompile.capture import array_tensors, torch_calls
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.rules.registry import RULES, Args, rule
 from tinycompile.capture.values import array as arrays
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import NONE, Const, natively
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.sequence import SequenceValue
 
 if TYPE_CHECKING:

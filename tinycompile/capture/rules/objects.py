@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.rules import numpy_functions
 from tinycompile.capture.rules.registry import RULES, Args, rule
 from tinycompile.capture.sources import Called
@@ -21,7 +22,7 @@ from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.callable import Getter, ParameterValue, SignatureValue
 from tinycompile.capture.values.classes import ClassValue
-from tinycompile.capture.values.constant import NONE, Const, natively
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BoundFunction, FunctionValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import ObjectValue

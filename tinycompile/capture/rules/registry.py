@@ -14,7 +14,9 @@ import numpy as np
 import torch
 
 from tinycompile.capture import torch_calls
+from tinycompile.capture.arguments import check_arguments
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.values import array, scalar
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.classes import (
@@ -25,7 +27,7 @@ from tinycompile.capture.values.classes import (
     is_plain_class,
     is_pythons_metaclass,
 )
-from tinycompile.capture.values.constant import NONE, Const, natively
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.container import BASES, NewContainer, base_of, empty_contents, fill
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BuiltinValue
@@ -61,6 +63,7 @@ def call(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     except TypeError:
         handler = None
     if handler is not None:
+        check_arguments(fn, args, kwargs)
         return handler(tr, args, kwargs)
     if fn in _PURE and not kwargs and args:
         number = scalar.called(tr, fn, *args)
@@ -117,9 +120,10 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     """``cls(...)``."""
     handler = RULES.get(cls)
     if handler is not None:
+        check_arguments(cls, args, kwargs)
         return handler(tr, args, kwargs)
     if cls in _CONSTANT_CLASSES or (cls.__module__ == "torch" and cls in (torch.device, torch.finfo, torch.iinfo)):
-        return Const(cls(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+        return Const(natively(cls, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
     if isinstance(cls, enum.EnumType) and len(args) == 1 and not kwargs:
         return Const(natively(cls, args[0].constant(tr)))
     if cls is object and not args and not kwargs:
@@ -158,7 +162,7 @@ def _exception(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     if init is not None:
         init.call(tr, args, kwargs)
     elif kwargs and all(v.is_constant for v in (*args, *kwargs.values())):
-        error.__init__(*plain, **{k: v.constant(tr) for k, v in kwargs.items()})  # as Python checks them
+        natively(error.__init__, *plain, **{k: v.constant(tr) for k, v in kwargs.items()})  # as Python checks them
     elif kwargs:
         raise GraphBreak("user-exception", f"{cls.__name__} was made with keywords")
     return made
@@ -267,13 +271,8 @@ _CONSTANT_CLASSES: frozenset[type] = frozenset({torch.device, torch.finfo, torch
 
 
 def _named_tuple(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) > len(cls._fields):
-        raise TypeError(
-            f"{cls.__name__}.__new__() takes {len(cls._fields) + 1} positional arguments but {len(args) + 1} were given"
-        )
+    check_arguments(cls.__new__, args, kwargs, bound=True)
     given = {**dict(zip(cls._fields, args, strict=False)), **kwargs}
     for name, default in cls._field_defaults.items():
         given.setdefault(name, tr.wrap(default, tr.guards.hold(default, name)))
-    if set(given) != set(cls._fields):
-        raise TypeError(f"{cls.__name__}.__new__() got the wrong arguments")
     return TupleValue([given[name] for name in cls._fields], cls=cls)

@@ -12,6 +12,7 @@ from torch import overrides
 
 from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.rules.registry import RULES, Args, rule
 from tinycompile.capture.values.autocast import AutocastMode, settings_of
 from tinycompile.capture.values.base import Kwargs, Value
@@ -112,12 +113,12 @@ def _default_dtype(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(torch.broadcast_shapes)
 def _broadcast_shapes(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return size_value(torch.broadcast_shapes(*(a.constant(tr) for a in args)))
+    return size_value(natively(torch.broadcast_shapes, *(a.constant(tr) for a in args)))
 
 
 def _on_constants(fn: Any) -> None:
     RULES[fn] = lambda tr, args, kwargs: tr.from_python(
-        fn(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
+        natively(fn, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
     )
 
 
@@ -159,7 +160,7 @@ def _set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _autocast(cls: type, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """A region's object: torch's own checks its arguments, here and now."""
-    made = cls(*(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
+    made = natively(cls, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
     return AutocastMode(settings_of(made))
 
 

@@ -15,12 +15,13 @@ import torch
 from tinycompile.capture import inheritance, strings
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.pins import pin
+from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values import array, scalar
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 from tinycompile.capture.values.classes import ClassValue, PyModuleValue, class_lookup, of_metaclass
-from tinycompile.capture.values.constant import NONE, Const, boolean, natively
+from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.context import NullContext
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, FunctionValue, PartialValue
 from tinycompile.capture.values.generic import Hint
@@ -133,8 +134,8 @@ def _type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _getattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     try:
         return args[0].get_attr(tr, args[1].constant(tr))
-    except AttributeError:
-        if len(args) < 3:
+    except AttributeError as error:
+        if len(args) < 3 or not is_the_programs(error):
             raise
         return args[2]
 
@@ -266,7 +267,10 @@ def _tuple(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(torch.Size)
 def _size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return TupleValue(args[0].iterate(tr) if args else (), cls=torch.Size)
+    made = TupleValue(args[0].iterate(tr) if args else (), cls=torch.Size)
+    if made.is_constant:
+        natively(torch.Size, [v.constant(tr) for v in made.values(tr)])  # Python's own complaint
+    return made
 
 
 @rule(set)
@@ -294,12 +298,15 @@ def _ordered_dict(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _defaultdict(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     made = _mapping(tr, collections.defaultdict, args[1:], kwargs)
     made.default_factory = args[0] if args and args[0] is not NONE else None
+    if made.default_factory is not None and not _callable(tr, args[:1], {}).truth(tr):
+        raise GraphBreak("user-exception", "defaultdict() of something that can't be called")
     return made
 
 
 @rule(collections.deque)
 def _deque(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     most = kwargs.get("maxlen", args[1] if len(args) > 1 else NONE).constant(tr)
+    natively(collections.deque, (), most)  # Python's own complaint
     return DequeValue(list(kwargs.get("iterable", args[0] if args else TupleValue([])).iterate(tr)), most)
 
 
@@ -338,6 +345,8 @@ def _slice(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(functools.partial)
 def _partial(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if not _callable(tr, args[:1], {}).truth(tr):
+        raise GraphBreak("user-exception", "partial() of something that can't be called")
     return PartialValue(args[0], args[1:], kwargs)
 
 

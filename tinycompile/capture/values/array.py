@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source, is_argument
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 from tinycompile.capture.values.classes import ClassValue
-from tinycompile.capture.values.constant import NONE, Const, natively
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BuiltinValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tinycompile.capture.arguments import check_arguments
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.sources import Source
 
 if TYPE_CHECKING:
@@ -77,7 +79,9 @@ class Value:
         """``hasattr(x, name)``."""
         try:
             self.get_attr(tr, name)
-        except AttributeError:
+        except AttributeError as error:
+            if not is_the_programs(error):
+                raise
             return False
         return True
 
@@ -141,6 +145,9 @@ class MethodOf(Value):
         return f"method {self.name!r} of {self.receiver.describe()}"
 
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        cls = getattr(self.receiver, "cls", object)
+        if isinstance(cls, type) and cls.__module__ in ("builtins", "collections") and hasattr(cls, self.name):
+            check_arguments(getattr(cls, self.name), args, kwargs, bound=True)
         return self.receiver.call_method(tr, self.name, args, kwargs)
 
     def truth(self, tr: Tracer) -> bool:
@@ -149,4 +156,9 @@ class MethodOf(Value):
 
 def no_attribute(value: Value, cls: type, name: str) -> AttributeError:
     """Python's own complaint."""
+    if cls.__module__ in ("collections", "torch"):  # whose names are shown with or without the module's
+        try:
+            getattr(cls(), name)
+        except AttributeError as error:
+            return AttributeError(str(error), name=name)
     return AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name)

@@ -8,10 +8,11 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import Const, natively
+from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.generic import subscripted
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
@@ -22,11 +23,6 @@ NUMPY_CONSTANTS = (*NUMPY_SCALARS, np.dtype, np.finfo, np.iinfo)
 LITERALS: tuple[type, ...] = (int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented))
 TORCH_CONSTANTS: tuple[type, ...] = (torch.dtype, torch.device, torch.memory_format, torch.layout, torch.finfo, torch.iinfo)
 _ARGUMENTS = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
-
-
-def natively(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of Python's own on the program's constants. An exception from here is the program's, no fault of ours."""
-    return fn(*args, **kwargs)
 
 
 def is_constant_object(obj: Any) -> bool:

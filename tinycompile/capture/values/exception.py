@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.constant import NONE, Const, boolean, is_constant_object, natively
+from tinycompile.capture.values.constant import NONE, Const, boolean, is_constant_object
 from tinycompile.capture.values.object import NewObject
 from tinycompile.capture.values.sequence import ListValue, TupleValue
 
@@ -81,7 +82,7 @@ class ExceptionValue(NewObject):
             return Traceback() if self.was_raised else NONE
         if name == "__dict__":
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
-        return tr.from_python(getattr(self.error, name))
+        return tr.from_python(natively(getattr, self.error, name))
 
     def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
         if owner.__module__ == "builtins":
@@ -119,7 +120,7 @@ class ExceptionValue(NewObject):
         if name == "with_traceback" and not self.was_raised and args[0] is NONE:
             return self
         if name in ("__str__", "__repr__"):
-            return Const(getattr(self.constant(tr), name)())
+            return Const(natively(getattr(self.constant(tr), name)))
         raise GraphBreak("unsupported-value", f"method {name!r} of {self.describe()}")
 
     def special(self, tr: Tracer, name: str) -> Value | None:

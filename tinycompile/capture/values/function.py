@@ -11,10 +11,11 @@ import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Item, Source
 from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, no_attribute
-from tinycompile.capture.values.constant import Const, natively
+from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
@@ -301,7 +302,7 @@ class BuiltinValue(Value):
             if name in own:
                 return tr.dict_entry(own, name, f"{own.get('__name__', 'function')}.{name}")
             tr.lacks(self.fn, name)
-        found = getattr(self.fn, name)
+        found = natively(getattr, self.fn, name)
         if isinstance(found, torch._ops.OpOverload):  # torch.ops.aten.add.Tensor
             return BuiltinValue(found)
         return Const(found) if isinstance(found, (str, type(None))) else super().get_attr(tr, name)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import natively
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer

@@ -124,6 +124,8 @@ class DictValue(Value):
                 self.set_item(tr, key, value)
         else:
             for at, pair in enumerate(other.iterate(tr)):
+                if isinstance(pair, Const) and not hasattr(type(pair.value), "__iter__"):
+                    raise GraphBreak("user-exception", f"{pair.describe()} where a pair is needed")
                 parts = list(pair.iterate(tr))
                 if len(parts) != 2:
                     raise ValueError(f"dictionary update sequence element #{at} has length {len(parts)}; 2 is required")

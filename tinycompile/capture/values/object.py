@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import _lru_cache_wrapper, cached_property, partialmethod
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
@@ -71,8 +72,8 @@ class ObjectValue(Value):
             raise GraphBreak("unsupported-value", f"{owner.__qualname__} has its own way of reading attributes")
         try:
             return BoundFunction(tr.class_member(owner, "__getattribute__", hook), self).call(tr, [Const(name)], {})
-        except AttributeError:
-            if class_lookup(type(self.obj), "__getattr__") is None:
+        except AttributeError as error:
+            if class_lookup(type(self.obj), "__getattr__") is None or not is_the_programs(error):
                 raise
             return self.missing(tr, name)
 
@@ -83,7 +84,7 @@ class ObjectValue(Value):
             return tr.from_python(cls)
         found = class_lookup(cls, name)
         if found is not None and _is_data_descriptor(found[1]) and (name not in self.shadow or is_hidden(cls, name)):
-            return self._data_descriptor(tr, name, *found)
+            return self._asked(tr, name, hook, self._data_descriptor, *found)
         if name in self.shadow:
             if self.shadow[name] is not DELETED:
                 return self.shadow[name]
@@ -92,12 +93,22 @@ class ObjectValue(Value):
             return self._own(tr, name)
         if found is not None:
             self._not_shadowed(tr, name)
-            return self._class_member(tr, name, *found)
+            return self._asked(tr, name, hook, self._class_member, *found)
         if hook or class_lookup(cls, "__getattr__") is None:
             return self.missing(tr, name)
         self._not_shadowed(tr, name)
         tr.inherited(cls, object, name)
         raise no_attribute(self, cls, name)
+
+    def _asked(self, tr: Tracer, name: str, hook: bool, ask: Callable[..., Value], owner: type, raw: Any) -> Value:
+        """What something in the class gives; where that raises AttributeError, ``__getattr__`` is called."""
+        try:
+            return ask(tr, name, owner, raw)
+        except AttributeError as error:
+            method = self.special(tr, "__getattr__") if hook and is_the_programs(error) else None
+            if method is None:
+                raise
+            return method.call(tr, [Const(name)], {})
 
     def _attributes(self, tr: Tracer) -> dict[str, Any]:
         """Its own, as they came. Writes are followed by object, so none may be reached in another way: by the dict itself, or
@@ -143,12 +154,19 @@ class ObjectValue(Value):
             del getter
             return tr.from_callable(raw.fget).call(tr, [self], {})
         if isinstance(raw, MemberDescriptorType):
-            return tr.wrap(getattr(self.obj, name), Attr(self.where, name))
+            return self._slot(tr, name, raw)
         if isinstance(raw, GetSetDescriptorType) and name == "__dict__":
             return tr.attributes_of(self)
         if is_of_the_program(raw):
             return self._described(tr, name, owner, raw, "__get__", tr.from_python(type(self.obj)))
         raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
+
+    def _slot(self, tr: Tracer, name: str, raw: MemberDescriptorType) -> Value:
+        unset = is_unset(raw, self.obj)
+        if unset:
+            ask, member = tr.guards.hold(is_unset, "is_unset").name, tr.guards.hold(raw, "slot").name
+            tr.guards.check(f"{ask}({member}, {self.where.text})", f"{self.where.label}.{name} is not set")
+        return tr.wrap(natively(raw.__get__, self.obj, type(self.obj)), Attr(self.where, name))
 
     def _described(self, tr: Tracer, name: str, owner: type, raw: Any, how: str, *more: Value) -> Value:
         """``__get__``, ``__set__`` or ``__delete__`` of a descriptor of the program's."""
@@ -228,7 +246,7 @@ class ObjectValue(Value):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was set")
         if not isinstance(raw, MemberDescriptorType) and not has_dict(self.obj):
             try:
-                object.__setattr__(self.obj, name, None)  # fails: asked for its words, which differ by version
+                natively(object.__setattr__, self.obj, name, None)  # fails: asked for its words, which differ by version
             except AttributeError as error:
                 raise AttributeError(str(error), name=name) from None
         self._attributes(tr)
@@ -310,7 +328,9 @@ class ObjectValue(Value):
         while True:
             try:
                 value = step.call(tr, [], {})
-            except StopIteration:
+            except StopIteration as error:
+                if not is_the_programs(error):
+                    raise
                 return
             yield value
 
@@ -321,7 +341,9 @@ class ObjectValue(Value):
         for at in itertools.count():
             try:
                 value = self.get_item(tr, Const(at))
-            except (IndexError, StopIteration):
+            except (IndexError, StopIteration) as error:
+                if not is_the_programs(error):
+                    raise
                 return
             yield value
 
@@ -344,7 +366,7 @@ class ObjectValue(Value):
     def _required(self, tr: Tracer, name: str) -> Value:
         method = self.special(tr, name)
         if method is None:
-            raise TypeError(f"{type(self.obj).__name__!r} object has no {name}")
+            raise TypeError(_WITHOUT[name].format(type(self.obj).__name__))
         return method
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
@@ -353,6 +375,15 @@ class ObjectValue(Value):
         same = self.obj is other.obj
         tr.guards.check(f"({self.where.text} is {other.where.text}) is {same}", "which objects are one")
         return same
+
+
+_WITHOUT = {  # Python's words for an object without a special method
+    "__next__": "'{}' object is not an iterator",
+    "__len__": "object of type '{}' has no len()",
+    "__getitem__": "'{}' object is not subscriptable",
+    "__setitem__": "'{}' object does not support item assignment",
+    "__delitem__": "'{}' object doesn't support item deletion",
+}
 
 
 class NewObject(ObjectValue):
@@ -383,6 +414,15 @@ class NewObject(ObjectValue):
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return False
+
+
+def is_unset(slot: MemberDescriptorType, obj: Any) -> bool:
+    """Whether a slot holds nothing."""
+    try:
+        slot.__get__(obj)
+    except AttributeError:
+        return True
+    return False
 
 
 def _is_data_descriptor(raw: Any) -> bool:

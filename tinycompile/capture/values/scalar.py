@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.base.expr import symbols
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.constant import Const
@@ -63,7 +64,7 @@ class ScalarValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name == "real":
             return self
-        getattr(self.value, name)
+        natively(getattr, self.value, name)
         return MethodOf(Const(self.constant(tr)), name)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
@@ -79,17 +81,14 @@ class SequenceValue(Value):
         if isinstance(key, SliceValue):
             return self.slice(tr, key.constant(tr))
         index = tr.index(key, self.cls.__name__)
-        try:
-            self.items[index]
-        except IndexError:
-            name = "list" if self.cls is list else "tuple"
-            raise IndexError(f"{name} index out of range") from None
+        if not -len(self.items) <= index < len(self.items):
+            raise IndexError(f"{'tuple' if self.family is tuple else self.cls.__name__} index out of range")
         return self.item(tr, index)
 
     def slice(self, tr: Tracer, at: slice) -> Value:
         """A part, as a new sequence."""
         cls = self.cls if self.cls in (list, torch.Size) else tuple
-        made = (ListValue if cls is list else TupleValue)(self.values(tr)[at])
+        made = (ListValue if cls is list else TupleValue)(natively(operator.getitem, self.values(tr), at))
         made.cls = cls
         return made
 
@@ -236,12 +235,12 @@ class ListValue(SequenceValue):
 
     def _insert(self, tr: Tracer, args: Sequence[Value]) -> Value:
         self.changed(tr)
-        self.items.insert(tr.index(args[0], "list"), args[1])
+        self.items.insert(tr.index(args[0], "insert"), args[1])
         return NONE
 
     def _pop(self, tr: Tracer, args: Sequence[Value]) -> Value:
         self.changed(tr)
-        at = tr.index(args[0], "list") if args else -1
+        at = tr.index(args[0], "pop") if args else -1
         if not self.items:
             raise IndexError("pop from empty list")
         value = self.item(tr, at)
@@ -334,11 +333,14 @@ class SliceValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return self.parts[("start", "stop", "step").index(name)]
-        getattr(slice(None), name)
+        natively(getattr, slice(None), name)
         return MethodOf(self, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
-        return tr.from_python(getattr(self.constant(tr), name)(*(a.constant(tr) for a in args)))
+        given = [a.constant(tr) for a in args]
+        return tr.from_python(
+            natively(getattr(self.constant(tr), name), *given, **{k: v.constant(tr) for k, v in kwargs.items()})
+        )
 
 
 def size_value(shape: Sequence[Any]) -> TupleValue:

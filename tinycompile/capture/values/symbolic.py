@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.base import expr as ex
 from tinycompile.base import shapes
 from tinycompile.base.expr import Dim, Expr
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.constant import Const
@@ -49,7 +50,7 @@ class SymInt(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in ("real", "numerator"):
             return self
-        getattr(0, name)
+        natively(getattr, 0, name)
         return MethodOf(Const(self.constant(tr)), name)
 
 

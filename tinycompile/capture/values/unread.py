@@ -78,7 +78,7 @@ class Unread:
                 self.call_method(tr, name.replace("extend", "append"), [value], {})  # what makes the values may have looked
         else:
             if name == "insert":
-                tr.index(args[0], "list")
+                tr.index(args[0], "insert")
             self._defer(tr, name, tuple(args))
         return NONE
 

@@ -1,0 +1,47 @@
+"""Whose an error is that comes up under capture: the program's, or a fault of capture's own.
+
+The program's errors come up in three ways, and no other. A ``raise`` statement of this package speaks for Python or torch. Some
+functions raise what the program itself raises (``raises_for_the_program``). And what Python or torch is called for on the
+program's behalf (``natively``) raises what the program would get. Whatever else comes up in this package's code is a fault of
+ours, be it a TypeError or an AttributeError: no handler of the program's may see it, nor may we take it for an answer."""
+
+from __future__ import annotations
+
+import dis
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any, TypeVar
+
+from tinycompile.base.errors import TinycompileError
+
+F = TypeVar("F", bound=Callable[..., Any])
+_INNERMOST: set[CodeType] = set()
+_RAISE = dis.opmap["RAISE_VARARGS"]
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
+
+def raises_for_the_program(fn: F) -> F:
+    """Mark a function that raises exceptions of the program's, of whatever class."""
+    _INNERMOST.add(fn.__code__)
+    return fn
+
+
+def natively(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of Python's or torch's own on the program's behalf. An exception from here is the program's."""
+    return fn(*args, **kwargs)
+
+
+def is_the_programs(error: BaseException) -> bool:
+    """Whether the program raised an error, or Python or torch would raise it in the program."""
+    trace: TracebackType | None = error.__traceback__
+    if trace is None:
+        return False
+    while trace.tb_next is not None and trace.tb_frame.f_code is not natively.__code__:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    if code is natively.__code__ or code in _INNERMOST:
+        return True
+    raised = code.co_filename.startswith(_PACKAGE) and code.co_code[trace.tb_lasti] == _RAISE
+    return raised and not isinstance(error, (AssertionError, NotImplementedError, TinycompileError))
