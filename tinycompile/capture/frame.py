@@ -17,7 +17,6 @@ from tinycompile.capture.modes import guard_modes
 from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.pins import guard_kind
 from tinycompile.capture.provenance import is_the_programs
-from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.reconstruct import Rebuilder
 from tinycompile.capture.resume import TRIVIAL, NotResumableError, Place, Slot, is_resumable, is_trivial, outcomes
 from tinycompile.capture.rules.namespaces import may_show_again
