@@ -119,6 +119,74 @@ def test_an_index_out_of_range_raises_torchs_error(op: str, bad: int) -> None:
     assert str(got.value) == str(want.value)
 
 
+def setitem(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    x[i] = s
+    return x
+
+
+PLACED: dict[str, Callable[..., torch.Tensor]] = {
+    **{name: lambda x, i, s, n=name: getattr(x, n)(0, i, s) for name in ("scatter_", "scatter_add_", "index_add_", "index_copy_")},
+    "scatter_reduce_": lambda x, i, s: x.scatter_reduce_(0, i, s, "sum"),
+    "scatter_reduce_ of extremes": lambda x, i, s: x.scatter_reduce_(0, i, s, "amax"),
+    "index_reduce_": lambda x, i, s: x.index_reduce_(0, i, s, "amax"),
+    "index_put_": lambda x, i, s: x.index_put_((i,), s),
+    "index_put_ of sums": lambda x, i, s: x.index_put_((i,), s, accumulate=True),
+    "put_": lambda x, i, s: x.put_(i, s),
+    "setitem": setitem,
+    "out": lambda x, i, s: torch.index_add(x, 0, i, s, out=s),
+}  # fmt: skip
+
+
+UNREAD: dict[str, Callable[..., Any]] = {
+    **{name: PLACED[name] for name in PLACED if name not in ("out", "setitem")},
+    "index_add_ times": lambda x, i, s: x.index_add_(0, i, s, alpha=3),
+    "scatter_reduce_ without itself": lambda x, i, s: x.scatter_reduce_(0, i, s, "sum", include_self=False),
+    "scatter_ of a number": lambda x, i, s: x.scatter_(0, i, 2.0),
+    "scatter_ of products": lambda x, i, s: x.scatter_(0, i, 2.0, reduce="multiply"),
+    "put_ of sums": lambda x, i, s: x.put_(i, s, accumulate=True),
+    "index_fill_": lambda x, i, s: x.index_fill_(0, i, 3.0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("backend", ["aot_eager", "cpp"])
+def test_an_input_that_nobody_reads_is_written(backend: str) -> None:
+    """There torch's own kernel writes the few places; its arguments are those of the call."""
+
+    def every(*xs: torch.Tensor) -> None:
+        for fn, x in zip(UNREAD.values(), xs, strict=True):
+            fn(x, torch.tensor([3, 1]), torch.tensor([0.5, 4.0]))
+
+    want, got = ([torch.arange(5.0) for _ in UNREAD] for _ in range(2))
+    every(*want)
+    compiled(every, backend)(*got)
+    for name, x, y in zip(UNREAD, want, got, strict=True):
+        assert torch.equal(x, y), name
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("name", PLACED)
+def test_what_is_written_at_places_is_not_read(name: str) -> None:
+    """Neither the values nor the places, be it at the same elements, through a view, or in what the program made."""
+    fn, i = PLACED[name], torch.arange(3)
+    programs: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda x: fn(x, i, x) + 1,
+        lambda x: fn(x, i, x.view(3)) + 1,
+        lambda x: fn(y := x * 2, i, y) + 1,
+        lambda x: fn(y := x.long() * 0 + i, y, i * 2) + 1,
+        lambda x: fn(x, i, x * 1) + 1,
+    ]
+    for program in programs:
+        results: list[Any] = []
+        for f in (program, tinycompile.compile(program)):
+            try:
+                results.append(f(torch.tensor([0.5, 1.0, 2.0])))
+            except RuntimeError as error:
+                results.append(str(error))
+        want, got = results
+        assert torch.equal(got, want) if isinstance(want, torch.Tensor) else got == want
+
+
 @pytest.mark.parametrize("args", [
     (torch.zeros(5), 0, torch.zeros(2, dtype=torch.int64), torch.ones(2).double()),
     (torch.zeros(5, 2), 0, torch.zeros(2, dtype=torch.int64), torch.ones(2)),

@@ -180,6 +180,7 @@ def _put_at(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value, oper
     while made.meta.rank > rank and made.meta.shape[0] == 1:
         made = _apply(tr, made, (0,))
     args = [view.fake, indices, made.fake]
+    torch_calls.check_places(tr, "index_put", view, (indices, made.fake), [view, made, *operands])
     if all(i is None or i.dtype in (torch.int32, torch.int64) for i in indices):
         tr.write(view, lambda: torch_calls.run_op(tr, "index_put", (*args, False), [view, *operands]), operands[1:])
         return

@@ -146,7 +146,18 @@ def run_bound(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
         return run_op(tr, bound.op.name, bound.args, operands)
     target = _owner(tr, bound.args[0], operands)
     assert isinstance(target, TensorValue)
+    check_places(tr, bound.op.name, target, bound.args[1:], operands)
     return tr.write(target, lambda: run_op(tr, bound.op.name, bound.args, operands), operands)
+
+
+_PLACING = {"scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_reduce", "index_put", "put"}
+
+
+def check_places(tr: Tracer, name: str, target: TensorValue, read: tuple[Any, ...], operands: Sequence[Value]) -> None:
+    """What is written may hold neither the values nor the places: torch says what is wrong with ``x.index_add_(0, i, x)``."""
+    given = {id(t.fake): t for t in tensors_in(tr, operands)} if name in _PLACING else {}
+    if any(tr.is_same_place(target, given[id(fake)]) for fake in dispatcher.tensors_in(read) if id(fake) in given):
+        raise GraphBreak("input-mutation", f"{target.describe()} is written in place with what is read there")
 
 
 def _run_into(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
@@ -155,6 +166,7 @@ def _run_into(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
     given = list(tensors_in(tr, operands))
     if not isinstance(target, TensorValue) or (tr.grad_enabled and any(t.requires_grad for t in given)):
         raise GraphBreak("input-mutation", f"out= of {bound.op.name}")
+    check_places(tr, bound.op.name, target, bound.args[1:], operands)
     shape = target.meta.shape
 
     def compute() -> Value:
@@ -235,6 +247,7 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     path = path_of(fn)
     functional = _without_write(fn)
     if functional is not None and args and isinstance(operands[0], TensorValue):
+        check_places(tr, functional.__name__, operands[0], (*args[1:], *kwargs.values()), operands)
         compute = functools.partial(_functional, tr, functional, args, kwargs, operands)
         return tr.write(operands[0], compute, operands)
     _check_extern(path, fn, args, kwargs)

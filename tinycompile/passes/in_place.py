@@ -43,6 +43,8 @@ _INDEX_PUTS = {
     "index_put": "torch.ops.aten.index_put_",
     **{name: f"torch.Tensor.{name}_" for name in ("index_copy", "index_add", "scatter", "scatter_add", "scatter_reduce")},
 }  # updates by index tensors, by name: the call that writes
+_BY_KEYWORD: Mapping[str, tuple[int, Any]] = {"index_add": (4, 1), "scatter_reduce": (5, True)}
+# of these: the argument that the call takes by keyword only, and its default; with another value nothing is rewritten
 _REPLACES = frozenset({"index_put", "index_copy"})  # of these: what only replaces (``index_put`` where it does not add)
 
 
@@ -138,7 +140,8 @@ class _Finder:
         if update.kind not in ("call", "extern") or update.kwargs or not update.args or not isinstance(update.args[0], Ref):
             return None
         if name in _INDEX_PUTS:
-            if name == "index_add" and update.args[4:] not in ((), (1,)):
+            last, default = _BY_KEYWORD.get(name, (len(update.args), None))
+            if update.args[last:] not in ((), (default,)):
                 return None
             return _Write(update, adds=name not in _REPLACES or (name == "index_put" and update.args[3:] != (False,)))
         if late and update.kind == "call" and isinstance(OPS[name].lowering, View):
@@ -273,8 +276,7 @@ def _written(node: Node, target: Ref, meta: TensorMeta, write: _Write, names: Un
     """The nodes that write the part."""
     if write.source is None:
         name = node.target.rpartition(".")[2]
-        last = 4 if name in ("index_put", "index_add") else len(node.args)
-        args = (target, *node.args[1:last])
+        args = (target, *node.args[1 : _BY_KEYWORD.get(name, (len(node.args), None))[0]])
         yield replace(node, name=names.take(node.name), kind="extern", target=_INDEX_PUTS[name], args=args)
         return
     for op, args in write.views:
