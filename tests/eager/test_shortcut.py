@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -162,3 +163,67 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(50):
         assert x[i].offset == i and x.narrow(0, i, 3).offset == i
     assert len(shortcut._INDEXED) <= 8
+
+
+# --- writes in place -------------------------------------------------------------------------------------------------------------
+
+IN_PLACE: dict[str, Any] = {
+    "add_": lambda x, y: x.add_(y),
+    "mul_ by a number": lambda x, y: x.mul_(2.5),
+    "+=": operator.iadd,
+    "torch.relu_": lambda x, y: torch.relu_(x),
+    "copy_": lambda x, y: x.copy_(y),
+    "zero_": lambda x, y: x.zero_(),
+    "clamp_": lambda x, y: x.clamp_(-1, 1),
+    "F.relu, third argument": lambda x, y: F.relu(x, True),
+    "pow_": lambda x, y: x.pow_(2),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_writes_in_place_by_the_short_way(name: str) -> None:
+    """The same object, value and version as torch's, the first time and later."""
+    write = IN_PLACE[name]
+    t, other = torch.randn(3, 2), torch.randn(2)
+    x, y = from_torch(t.clone()), from_torch(other)
+    for _ in range(3):
+        write(t, other)
+        assert write(x, y) is x
+        torch.testing.assert_close(x.torch(), t)
+        assert x._version == t._version
+
+
+def test_writes_in_place_that_torch_refuses() -> None:
+    x, y = from_torch(torch.zeros(2, dtype=torch.int64)), from_torch(torch.ones(2))
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            x.add_(y)
+        assert x.tolist() == [0, 0] and x._version == 0
+
+
+def test_writes_in_place_under_the_tape_take_the_whole_way() -> None:
+    def add(x: Any, y: Any) -> Any:
+        return x.add_(y)
+
+    for _ in range(2):  # learnt without a tape
+        add(from_torch(torch.zeros(2)), from_torch(torch.ones(2)))
+    leaf = from_torch(torch.ones(2)).requires_grad_()
+    z = leaf * 2
+    add(z, leaf)
+    z.sum().backward()
+    assert leaf.grad is not None and leaf.grad.tolist() == [3.0, 3.0]
+    with pytest.raises(RuntimeError, match="leaf Variable"):
+        add(leaf, z)
+    with torch.no_grad():
+        add(leaf, z)
+    assert leaf.is_leaf and leaf.tolist() == [4.0, 4.0]
+    plain = from_torch(torch.zeros(2))
+    assert add(plain, leaf).requires_grad  # it gets a history
+
+
+def test_equal_numbers_of_other_types_are_other_calls() -> None:
+    x = from_torch(torch.arange(6.0))
+    assert x.view((1, 6)).shape == (1, 6)
+    for wrong in (1.0, True):
+        with pytest.raises(TypeError):
+            x.view((wrong, 6))

@@ -88,7 +88,10 @@ class Choices(dict[Any, Any]):
         self.by_meta = by_meta
 
 
-Ends = dict[tuple[Any, ...], "Known | Choices | None"]
+WRITES = "writes"
+"""What is known of calls that write their first argument in place."""
+
+Ends = dict[tuple[Any, ...], "Known | Choices | str | None"]
 
 on_tape: list[Callable[..., Any]] = []
 """``on_tape[0](known, fn, args, raws)``: the call and its node; ``on_tape[1](view, base, followed)``: a view, followed by the
@@ -101,7 +104,7 @@ def short_call(ends: Ends, key: tuple[Any, ...], fn: Callable[..., Any], args: S
     if known is None:
         return None
     if not isinstance(known, Known):
-        return by_value(known, fn, args, {})
+        return _written(fn, args) if isinstance(known, str) else by_value(known, fn, args, {})
     mask = 0
     raws = []
     for arg in args:
@@ -121,11 +124,33 @@ def short_call(ends: Ends, key: tuple[Any, ...], fn: Callable[..., Any], args: S
         return None
 
 
+def _written(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """``x.add_(y)`` where no tape follows: torch's function writes. None where the whole way must be taken."""
+    mask = 0
+    raws = []
+    for arg in args:
+        if type(arg) not in _SIMPLE:
+            mask |= arg.keys
+            arg = arg._handle
+            if arg is None:
+                return None
+        raws.append(arg)
+    if mask not in _WRITABLE or LOCAL.changed or any_autocast():
+        return None
+    try:
+        return args[0] if fn(*raws) is raws[0] else None
+    except RuntimeError:  # nothing is written: torch checks first
+        return None
+
+
+_WRITABLE = frozenset((Key.CPU.bit, Key.CUDA.bit))
+
+
 def by_value(choices: Choices, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The same, where the values of numbers have a say."""
-    mask = 0
+    mask, viewed = 0, False
     values: list[Any] = []
-    metas: list[Any] = []
+    raws: list[Any] = []
     every = (*args, *kwargs.values()) if kwargs else args
     for arg in every:
         kind = type(arg)
@@ -139,9 +164,10 @@ def by_value(choices: Choices, fn: Callable[..., Any], args: Sequence[Any], kwar
         elif kind is not float:
             mask |= arg.keys
             if choices.by_meta:
-                meta = arg._meta or arg.meta
-                metas.append(meta)
-                values.append(id(meta))
+                values.append(id(arg._meta or arg.meta))
+            arg = arg._handle
+            viewed |= arg is None
+        raws.append(arg)
     found = choices.get(tuple(values))
     if found is None or LOCAL.changed or any_autocast():
         return None
@@ -155,23 +181,16 @@ def by_value(choices: Choices, fn: Callable[..., Any], args: Sequence[Any], kwar
         return None
     if known.view is not None:
         return on_tape[1](known.view, args[0], tracked)
-    return _through_torch(known, fn, args, kwargs, bool(tracked) and torch.is_grad_enabled())
-
-
-def _through_torch(known: Known, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], tracked: bool) -> Any:
-    raws = [_raw(a) for a in args]
-    named = {k: _raw(v) for k, v in kwargs.items()}
+    if viewed:  # views make their handles when they are asked
+        raws = [_raw(a) for a in every]
+    call = functools.partial(fn, *raws[: len(args)], **dict(zip(kwargs, raws[len(args) :], strict=True)))
     try:
-        if not tracked:
-            return sibling(fn(*raws, **named), args, (*raws, *named.values()))
-        meant = known.arguments((*args, *kwargs.values()))
-        return on_tape[0](known, functools.partial(_call, fn, raws, named), meant, [_raw(a) for a in meant])
+        if not tracked or not torch.is_grad_enabled():
+            return sibling(call(), args, raws)
+        meant = known.arguments(every)
+        return on_tape[0](known, lambda *_: call(), meant, [_raw(a) for a in meant])
     except RuntimeError:
         return None
-
-
-def _call(fn: Callable[..., Any], raws: Sequence[Any], named: Mapping[str, Any], *_: Any) -> Any:
-    return fn(*raws, **named)
 
 
 def _raw(value: Any) -> Any:
@@ -204,14 +223,14 @@ def learn(
 ) -> None:
     """After the whole way was found for a call: note what such calls mean, if it can be told from their arguments."""
     known = ends.get(key, _NEW)
-    if known is None or type(known) is Known:
+    if known is None or type(known) is Known or known is WRITES:
         return
     every = (*args, *kwargs.values())
     if known is _NEW:
         kind = type(args[0])
         plain = hasattr(args[0], "_handle") and all(type(a) is kind or type(a) in _LEARNT for a in every)
         if bound is None or bound.inplace or bound.out is not None or not plain or not _has_one_result(bound.op):
-            ends[key] = None
+            ends[key] = WRITES if bound is not None and plain and _writes_alone(bound, args, kwargs) else None
             return
         by_name = table.names_one_op(fn) and not _is_view(bound.op) and not isinstance(bound.op.meta, Outlined)
         if by_name and not kwargs and all(type(a) is kind or type(a) in _SIMPLE for a in args) and _in_order(args, bound.args):
@@ -221,6 +240,12 @@ def learn(
     assert isinstance(known, Choices)
     if bound is not None and not bound.inplace and bound.out is None and _has_one_result(bound.op):
         _learn_values(known, bound, every)
+
+
+def _writes_alone(bound: BoundCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the call is torch's in-place function of its tensors and numbers, and nothing else."""
+    simple = all(type(a) in _SIMPLE or hasattr(a, "_handle") for a in args)
+    return bound.inplace and bound.out is None and simple and not kwargs and bound.args[0] is args[0]
 
 
 def _learn_values(choices: Choices, bound: BoundCall, every: Sequence[Any]) -> None:

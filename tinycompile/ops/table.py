@@ -117,9 +117,16 @@ def resolve(dotted: str) -> Any:
 
 def is_tensor(value: Any) -> bool:
     """A tensor of any kind: what has torch's dtype and a shape (an array of numpy's has its own dtype)."""
-    return isinstance(value, (torch.Tensor, TensorMeta)) or (
-        isinstance(getattr(value, "dtype", None), torch.dtype) and hasattr(value, "shape") and hasattr(value, "device")
-    )
+    found = _ARE_TENSORS.get(type(value))
+    if found is None:
+        found = isinstance(value, (torch.Tensor, TensorMeta)) or (
+            isinstance(getattr(value, "dtype", None), torch.dtype) and hasattr(value, "shape") and hasattr(value, "device")
+        )
+        _ARE_TENSORS[type(value)] = found
+    return found
+
+
+_ARE_TENSORS: dict[type, bool] = {}  # what was found out about each class
 
 
 _STRIDED = torch.strided
