@@ -74,7 +74,7 @@ def _scalar(result: Any) -> Any:
 
 
 def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """(``fn(*primals)``, a function from a cotangent of its result, or one of each part, to a tuple of gradients of the primals).
+    """(``fn(*primals)``, a function from a cotangent of its result, or one of each part, to gradients of the primals).
     With ``has_aux``, ``fn`` returns (result, aux), and aux comes third. Raises RuntimeError where a result has no gradients."""
     linear = _Linearized(fn, primals, tuple(range(len(primals))), has_aux)
 
