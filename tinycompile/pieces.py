@@ -262,10 +262,10 @@ class Piece:
         if generates_code(self.options.backend) and not config.fallback_random:
             graph = draw_in_kernels(graph if any(captured.inputs_require_grad) else recognise_attention(graph))
         given = captured.example_inputs, captured.inputs_require_grad
-        later = captured.overwritten
-        compiled = self._compile_graph(graph, *given, entry.artifacts, self.options.backend, later)
+        later = captured.overwritten, captured.taken_over
+        compiled = self._compile_graph(graph, *given, entry.artifacts, self.options.backend, *later)
         if self.options.verify is not None and compiled.source is not None:
-            eager = functools.partial(self._compile_graph, graph, (), given[1], Artifacts(), "eager", later)
+            eager = functools.partial(self._compile_graph, graph, (), given[1], Artifacts(), "eager", *later)
             checked = Checked(compiled, graph, self.options.verify, lambda: eager().call)
             compiled = replace(compiled, call=checked)
         attached = torch.is_grad_enabled() and not asks_for_gradients(whole)
@@ -283,6 +283,7 @@ class Piece:
         artifacts: Artifacts,
         backend: Backend,
         overwritten: frozenset[int],
+        taken_over: Sequence[frozenset[str]],
     ) -> CompiledGraph:
         compile_one = lookup_backend(backend, mode=self.options.mode)
         if asks_for_gradients(graph):
@@ -299,6 +300,7 @@ class Piece:
             budget=self.options.activation_memory_budget,
             joint=takes_halves(backend),
             overwritten=overwritten,
+            taken_over=taken_over,
         )
 
     def _internal_error(self, entry: CacheEntry, error: Exception) -> None:

@@ -11,24 +11,27 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 import torch
 
 from tinycompile.aot.attach import attach
+from tinycompile.aot.copies import with_copies
 from tinycompile.aot.joint import Joint, UntreatableError, differentiate
 from tinycompile.aot.partition import Split, partition
+from tinycompile.aot.pullback import Derived, Pullback, part_of, places_of, whole_of, zeros_will_do
 from tinycompile.aot.recompute import recompute
 from tinycompile.aot.replay import attach_replay, pull_back
-from tinycompile.aot.saved import kept_outputs
+from tinycompile.aot.saved import kept_by_torch
 from tinycompile.aot.second import draws_differentiably, gradient_graph
 from tinycompile.aot.whole import written_out
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.logs import log
 from tinycompile.compiler import CompiledGraph
+from tinycompile.eager import autocast
 from tinycompile.ir.effects import is_random, without_writes, written
 from tinycompile.ir.graph import Graph, Ref
 from tinycompile.ir.graph_text import print_graph
@@ -53,12 +56,14 @@ def compile_training(
     budget: float = 1.0,
     joint: bool = True,
     overwritten: frozenset[int] = frozenset(),
+    taken_over: Sequence[frozenset[str]] = (),
 ) -> CompiledGraph:
     """Compile a graph and its backward, and attach both to torch's autograd as one node.
 
     ``wanted``: which placeholders require grad. ``budget``: see :func:`~tinycompile.aot.partition.partition`. ``joint``
     False: for backends that take the captured graph itself; the backward then replays it, as it does for a graph that the
-    joint stage can't treat. ``overwritten``: inputs that the caller writes to when the graph has run.
+    joint stage can't treat. ``overwritten``: inputs that the caller writes to when the graph has run, and ``taken_over``: the
+    graph's values that lie in one's memory at the end.
     """
     flags = outputs_require_grad(graph, wanted)
     if not any(flags):
@@ -69,7 +74,7 @@ def compile_training(
         return replace(compiled, call=torch.no_grad()(compiled.call))
     if joint:
         try:
-            return _compile_halves(graph, inputs, wanted, flags, compile_one, artifacts, budget, overwritten)
+            return _compile_halves(graph, inputs, wanted, flags, compile_one, artifacts, budget, overwritten, taken_over)
         except UntreatableError as reason:
             log("graph", f"{graph.name}: the backward replays the graph, for {reason}")
     compiled = compile_one(graph, inputs, artifacts)
@@ -116,19 +121,21 @@ def _compile_halves(
     artifacts: Artifacts,
     budget: float,
     overwritten: frozenset[int],
+    taken_over: Sequence[frozenset[str]],
 ) -> CompiledGraph:
     start = time.perf_counter()
     known = _recognise(graph, budget)
-    joint = differentiate(known, wanted, flags)
-    if not joint.gradients:
+    recorded = differentiate(known, wanted, flags)
+    if not recorded.gradients:
         raise UntreatableError("no gradient reaches an input")
     if config.verify_ir:
-        verify_graph(joint.graph)
-    derived, drawn, reread = gradient_graph(joint)  # before the passes, which drop detach
-    joint = replace(joint, graph=optimize(joint.graph, joint=True))
-    plain = known is graph
+        verify_graph(recorded.graph)
+    _, drawn, reread = gradient_graph(recorded)  # before the passes, which drop detach
+    rewritten = overwritten | _written_by(graph)
+    kept = [k for k in kept_by_torch(graph, wanted, taken_over) if k.place[0] == "output" or k.place[1] not in rewritten]
+    joint = with_copies(replace(recorded, graph=optimize(recorded.graph, joint=True)), overwritten, kept)
     every = frozenset(range(joint.primals))
-    split = partition(joint, budget, drawn, every if joint.opaque or not plain else reread, overwritten)
+    split = partition(joint, budget, drawn, every if joint.opaque or known is not graph else reread)
     spent = time.perf_counter() - start
     artifacts["1_graph.py"] = print_graph(graph)
     artifacts.lazy("2_joint.py", lambda: print_graph(joint.graph))
@@ -139,14 +146,12 @@ def _compile_halves(
     _keep(artifacts, early, "")
     _keep(artifacts, late, "_backward")
     aliases = forward.source.aliases if forward.source is not None else views_of_inputs(split.forward, flags)
-    by_hand = functools.partial(_by_hand, graph, wanted, flags, drawn)
-    second = _second(graph, wanted, joint, (lambda: derived) if plain else by_hand, split, len(drawn), compile_one)
     seen = [a for a in aliases if a[0] < split.outputs]
-    code = backward.source
-    given_up, taken_over = (bool(code.donated), code.overwritten) if code is not None else (False, ())
-    watched = kept_outputs(graph, wanted)
-    again = functools.partial(_replay, split.backward) if forward.target is not None and _may_refuse(forward) else None
-    call = attach(split, forward.call, backward.call, second, flags, seen, given_up, taken_over, watched, again)
+    refusing = forward.target is not None and _may_refuse(forward)
+    pull = Pullback(backward.call, *whole_of(split), _by_ops(split.backward), refusing, *_given_up(backward))
+    program = _Program(known, graph, tuple(wanted), tuple(flags), tuple(drawn), compile_one)
+    part = _parts(program, split, joint, pull, refusing)
+    call = attach(split, forward.call, pull, part, _second(program, split, joint), flags, seen, kept)
     times = {"aot": spent}
     for half in (forward, backward):
         for stage, seconds in half.times.items():
@@ -168,46 +173,107 @@ def _keep(artifacts: Artifacts, half: Artifacts, suffix: str) -> None:
             artifacts.lazy(f"{path.stem}{suffix}{path.suffix}", functools.partial(half.__getitem__, name))
 
 
-def _by_hand(graph: Graph, wanted: Sequence[bool], flags: Sequence[bool], drawn: Sequence[Ref]) -> Graph:
-    """The gradients of a graph in which attention was recognised, with it by hand: torch differentiates its kernels once."""
-    derived, random, _ = gradient_graph(differentiate(graph, wanted, flags))
-    if tuple(random) != tuple(drawn):
-        _refuse(graph.name, ())
-    return derived
+def _written_by(graph: Graph) -> frozenset[int]:
+    """The inputs that a graph writes to."""
+    names = {r.name for n in graph.nodes for r in written(n)}
+    return frozenset(i for i, p in enumerate(graph.placeholders) if p.name in names)
 
 
-def _second(
-    graph: Graph,
-    wanted: Sequence[bool],
-    joint: Joint,
-    derived: Callable[[], Graph],
-    split: Split,
-    drawn: int,
-    compile_one: CompileFn,
-) -> Callable[[tuple[bool, ...]], Fn]:
-    """The differentiable backward by which tangents require grad, compiled when it is first asked for."""
-    if draws_differentiably(joint) or (joint.opaque and any(is_random(n) for n in graph.nodes)):
-        return functools.partial(_refuse, graph.name)
-    if joint.opaque:
-        return lambda flags: functools.partial(_replayed_gradients, graph, split)
+def _given_up(half: CompiledGraph) -> tuple[bool, Sequence[int]]:
+    return (bool(half.source.donated), half.source.overwritten) if half.source is not None else (False, ())
+
+
+def _by_ops(graph: Graph) -> Fn:
+    return functools.partial(_replay, graph)
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A graph that is differentiated (``known``, with attention recognised in ``graph``), for backwards that are compiled when
+    they are first needed. ``flags``: which outputs depend on an input that requires grad; ``drawn``: its random numbers."""
+
+    known: Graph
+    graph: Graph
+    wanted: tuple[bool, ...]
+    flags: tuple[bool, ...]
+    drawn: tuple[Ref, ...]
+    compile_one: CompileFn
+
+    def of_some(self, split: Split, defined: frozenset[int], by_hand: bool = False) -> Joint:
+        """The joint graph of the outputs whose tangents are ``defined``. ``by_hand``: torch differentiates its kernels once."""
+        outputs = {split.tangents[i] for i in defined}
+        flags = [f and i in outputs for i, f in enumerate(self.flags)]
+        return differentiate(self.graph if by_hand else self.known, self.wanted, flags)
+
+
+def _parts(
+    program: _Program, split: Split, joint: Joint, pull: Pullback, refusing: bool
+) -> Callable[[frozenset[int]], Pullback]:
+    """The backward for some of the tangents, compiled when it is first needed."""
 
     @functools.cache
-    def second(flags: tuple[bool, ...]) -> Fn:
-        needs = [w and i in split.reread for i, w in enumerate(wanted)]
-        again = (*needs, *(False for _ in range(drawn)), *flags)
-        return compile_training(derived(), (), again, compile_one, Artifacts()).call
+    def part(defined: frozenset[int]) -> Pullback:
+        if zeros_will_do(split, frozenset(range(len(split.tangents))) - defined):
+            return pull
+        with autocast.outside():
+            recorded = program.of_some(split, defined)
+            found = part_of(split, joint, replace(recorded, graph=optimize(recorded.graph, joint=True)))
+            if found is None:
+                log("graph", f"{split.backward.name}: undefined gradients are taken for zeros")
+                return pull
+            made = program.compile_one(found.graph, (), Artifacts())
+        more = (_by_ops(found.graph), refusing, *_given_up(made))
+        return Pullback(made.call, found.numbers, found.saved, found.tangents, found.places, *more)
+
+    return part
+
+
+def _second(program: _Program, split: Split, joint: Joint) -> Callable[[frozenset[int], tuple[bool, ...]], Derived]:
+    """The differentiable backward by which tangents are defined and require grad, compiled when it is first needed."""
+    if draws_differentiably(joint) or (joint.opaque and any(is_random(n) for n in program.graph.nodes)):
+        return functools.partial(_refuse, program.graph.name)
+    every = frozenset(range(joint.primals))
+    if joint.opaque:
+        places = tuple(range(len(split.gradients)))
+        return functools.partial(_replayed, program.graph, split, every, places)
+
+    @functools.cache
+    def second(defined: frozenset[int], flags: tuple[bool, ...]) -> Derived:
+        with autocast.outside():
+            recorded = program.of_some(split, defined, by_hand=True)
+            derived, drawn, reread = gradient_graph(recorded)
+            if not set(drawn) <= set(program.drawn):
+                _refuse(program.graph.name, defined, flags)
+            needs = [w and i in split.reread for i, w in enumerate(program.wanted)]
+            again = (*needs, *(False for _ in drawn), *flags)
+            call = compile_training(derived, (), again, program.compile_one, Artifacts()).call
+        random = tuple(program.drawn.index(r) for r in drawn)
+        return Derived(call, _by_ops(derived), random, reread, places_of(split, recorded))
 
     return second
 
 
-def _replayed_gradients(graph: Graph, split: Split, *given: Any) -> tuple[Any, ...]:
-    count = len(given) - len(split.tangents)
-    tangents = list(zip(split.tangents, given[count:], strict=True))
+def _replayed(
+    graph: Graph,
+    split: Split,
+    every: frozenset[int],
+    places: tuple[int | None, ...],
+    defined: frozenset[int],
+    flags: tuple[bool, ...],
+) -> Derived:
+    """The same, by torch's own tape of the graph."""
+    call = functools.partial(_replayed_gradients, graph, split, sorted(defined))
+    return Derived(call, call, (), every, places)
+
+
+def _replayed_gradients(graph: Graph, split: Split, defined: Sequence[int], *given: Any) -> tuple[Any, ...]:
+    count = len(given) - len(defined)
+    tangents = list(zip([split.tangents[i] for i in defined], given[count:], strict=True))
     found = pull_back(functools.partial(_replay, without_writes(graph)), given[:count], tangents, again=True)
     return tuple(found[i] for i in split.gradients)
 
 
-def _refuse(name: str, flags: tuple[bool, ...]) -> Fn:
+def _refuse(name: str, defined: frozenset[int], flags: tuple[bool, ...]) -> Derived:
     raise NotImplementedError(
         f"second derivatives of {name}: it draws random numbers in a call whose gradient is torch's own, and they can't be "
         "drawn again"

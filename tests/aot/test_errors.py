@@ -70,21 +70,31 @@ def failure(run: Callable[..., None], f: Callable[..., Any], w: Any, x: Any) -> 
     return type(caught.value), str(caught.value)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_compiled(case: str) -> None:
-    run, f = CASES[case]
-    given = [(torch.ones(5, requires_grad=True), torch.ones(5)) for _ in range(2)]
-    assert failure(run, tinycompile.compile(f), *given[0]) == failure(run, f, *given[1])
+def torchs(f: Callable[..., Any]) -> tuple[Callable[..., Any], Any, Any]:
+    return f, torch.ones(5, requires_grad=True), torch.ones(5)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_our_tape(case: str) -> None:
-    run, f = CASES[case]
-    expected = failure(run, f, torch.ones(5, requires_grad=True), torch.ones(5))
-    ours = f if case != "wrong shape" else lambda w, x: OurWrongShape.apply(w) * x
+def ours(f: Callable[..., Any]) -> tuple[Callable[..., Any], Any, Any]:
     w, x = (tinycompile.from_torch(torch.ones(5)) for _ in range(2))
-    w.requires_grad_()
-    assert failure(run, ours, w, x) == expected
+    return (f if f is not CASES["wrong shape"][1] else lambda w, x: OurWrongShape.apply(w) * x), w.requires_grad_(), x
+
+
+def compiled(f: Callable[..., Any], w: Any, x: Any) -> tuple[Callable[..., Any], Any, Any]:
+    return tinycompile.compile(f), w, x
+
+
+WAYS: dict[str, Callable[[Callable[..., Any]], tuple[Callable[..., Any], Any, Any]]] = {
+    "our tape": ours,
+    "compiled, torch's tensors": lambda f: compiled(*torchs(f)),
+    "compiled, our tensors": lambda f: compiled(*ours(f)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
+def test_as_eager_torch(case: str, way: str) -> None:
+    run, f = CASES[case]
+    assert failure(run, *WAYS[way](f)) == failure(run, *torchs(f))
 
 
 # --- within the function: the backward is a part of its graph, or of what is left to torch --------------------------------

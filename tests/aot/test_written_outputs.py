@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,7 +145,7 @@ def test_a_kernel_that_refuses_its_input_in_a_backward_is_run_op_by_op(monkeypat
         raise KernelError("kernel grad_x_kernel: an index is out of range")
 
     def attached(split: Any, forward: Any, backward: Any, *rest: Any) -> Any:
-        return attach(split, forward, refusing, *rest)
+        return attach(split, forward, replace(backward, call=refusing), *rest)
 
     monkeypatch.setattr("tinycompile.training.attach", attached)
     x = torch.arange(3.0).requires_grad_()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -187,3 +188,52 @@ def test_kernels_of_torchs_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert private.has_kernel("mm", "AutocastCPU") and not private.has_kernel("relu", "AutocastCPU")
     monkeypatch.setattr(private, "_has_kernel", None)
     assert private.has_kernel("mm", "AutocastCPU") is None
+
+
+def test_batches_that_no_kernel_can_read() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    class Looks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            seen.append((private.is_wrapped(g), private.is_wrapped_public(g)))
+            return g * 2
+
+    x = torch.ones(3, requires_grad=True)
+    torch.autograd.grad(Looks.apply(x), x, torch.eye(3), is_grads_batched=True)
+    torch.autograd.grad(Looks.apply(x), x, torch.ones(3))
+    assert seen == [(True, True), (False, False)]
+
+
+def test_some_of_what_a_context_saved() -> None:
+    class Saves(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x, y)
+            ctx.then = [x._version, y._version]
+            return x * y
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> Any:
+            (x,) = private.some_saved(ctx, (0,), ctx.then)
+            return g * x, None
+
+    for hooks in (contextlib.nullcontext(), torch.autograd.graph.saved_tensors_hooks(lambda t: t * 3, lambda t: t)):
+        x, y = torch.full((2,), 2.0, requires_grad=True), torch.ones(2)
+        with hooks:
+            made = Saves.apply(x, y)
+        y.add_(1)
+        (g,) = torch.autograd.grad(made.sum(), x)
+        assert g.tolist() == ([2.0, 2.0] if isinstance(hooks, contextlib.nullcontext) else [6.0, 6.0])
+        with pytest.raises(RuntimeError, match="a second time"):
+            torch.autograd.grad(made.sum(), x)
+    x, y = torch.ones(2, requires_grad=True), torch.ones(2)
+    made = Saves.apply(x, y)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        made.sum().backward()

@@ -8,17 +8,19 @@ forward again and is itself differentiable. (Saved activations taken as constant
 from __future__ import annotations
 
 import functools
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from tinycompile.aot.partition import Split
-from tinycompile.aot.saved import KeptOutput, edited_message
+from tinycompile.aot.pullback import Derived, Pullback
+from tinycompile.aot.saved import Kept
 from tinycompile.base import torch_private
 from tinycompile.base.errors import InternalError, KernelError
 from tinycompile.base.expr import Expr
+from tinycompile.base.watch import Watch
+from tinycompile.eager.torch_words import edited, function_name
 from tinycompile.ir.graph import Ref
 
 Fn = Callable[..., tuple[Any, ...]]
@@ -27,36 +29,40 @@ Fn = Callable[..., tuple[Any, ...]]
 def attach(
     split: Split,
     forward: Fn,
-    backward: Fn,
-    second: Callable[[tuple[bool, ...]], Fn],
+    backward: Pullback,
+    part: Callable[[frozenset[int]], Pullback],
+    second: Callable[[frozenset[int], tuple[bool, ...]], Derived],
     differentiable: Sequence[bool],
     aliases: Sequence[tuple[int, int]],
-    given_up: bool = False,
-    overwritten: Sequence[int] = (),
-    watched: Sequence[KeptOutput] = (),
-    again: Fn | None = None,
+    watched: Sequence[Kept] = (),
 ) -> Fn:
     """A function like the forward's first ``outputs`` results, whose outputs carry gradients.
 
-    ``second(flags)`` gives the differentiable backward, a function of (inputs, random results, tangents), where ``flags``
-    tells which tangents require grad. ``differentiable``: which outputs depend on an input that requires grad, as eager
-    would say. ``aliases``: ``(output, input)`` pairs where the output is a view of the input: those are made by torch
-    itself. ``given_up``: the backward takes one list, which it empties, so that saved tensors are freed as it goes;
-    ``overwritten``: positions of those in whose memory it writes. ``watched``: outputs that eager would have saved. ``again``
-    computes the same gradients op by op, for a kernel that refuses its input; a backward that frees what it has read is not run
-    twice (the forward has seen the same indices, and keeping all for a second run would double the peak).
+    ``part(defined)`` gives the backward for some of the tangents, where the others are undefined. ``second(defined, flags)``
+    gives the differentiable one, where ``flags`` tells which of these tangents require grad. ``differentiable``: which outputs
+    depend on an input that requires grad, as eager would say. ``aliases``: ``(output, input)`` pairs where the output is a view
+    of the input: those are made by torch itself. ``watched``: inputs and outputs that eager would have saved.
     """
     views = dict(aliases)
     wiring = _Wiring(split, differentiable, views)
     count, positions = split.outputs, wiring.positions
     saved_inputs, saved_results = _places(split.saved)
-    kept = {i for kind, i in split.saved if kind == "input"}
-    checked = [i for i in sorted(split.reread - kept) if split.forward.placeholders[i].meta is not None]
+    reread = [i for i in sorted(split.reread) if split.forward.placeholders[i].meta is not None]
     rereads_all = len(split.reread) == len(split.forward.placeholders)
-    routes = [(1 + i, at, split.reached[at]) for at, i in enumerate(split.gradients)]
+    routes = [(1 + i, split.reached[at]) for at, i in enumerate(split.gradients)]
+    every = frozenset(range(len(split.tangents)))
+    several = len(every) > 1
     nothing = [None] * (1 + len(split.forward.placeholders))
     where = {i: at for at, i in enumerate(positions)}
-    watched = [w for w in watched if w.output in where and w.behind <= where.keys()]
+    torch_checks = {("input", i) for i in saved_inputs}
+    watched = [w for w in watched if w.place not in torch_checks and w.behind <= where.keys()]
+    watched = [w for w in watched if w.place[0] == "input" or w.place[1] in where]
+    of_output = {where[i]: at for at, w in enumerate(watched) if (i := w.place[1]) in where and w.place[0] == "output"}
+
+    def check_watched(ctx: Any, given: Sequence[Any]) -> None:
+        needed = [at for at, w in enumerate(watched) if any(given[where[o]] is not None for o in w.behind)]
+        if needed:
+            _refuse_edited(ctx.watch.edited(needed))
 
     class CompiledFunction(torch.autograd.Function):
         """One node of torch's graph for the whole compiled function. ``made`` takes the outputs that it does not return."""
@@ -65,9 +71,12 @@ def attach(
         def forward(ctx: Any, made: list[Any] | None, *inputs: Any) -> tuple[Any, ...]:
             results = forward(*inputs)
             ctx.set_materialize_grads(False)
-            ctx.save_for_backward(*[inputs[i] for i in saved_inputs], *[results[i] for i in saved_results])
+            saved = [*[inputs[i] for i in saved_inputs], *[results[i] for i in saved_results]]
+            ctx.save_for_backward(*saved)
+            if several:
+                ctx.saved_versions = [t._version for t in saved]
             ctx.inputs = inputs if rereads_all else wiring.reread(inputs)
-            ctx.versions = [inputs[i]._version for i in checked]  # save_for_backward checks the others
+            ctx.versions = [inputs[i]._version for i in reread]
             if wiring.keeps_results:
                 ctx.numbers = [(inputs if kind == "input" else results)[i] for kind, i in split.sizes]
                 ctx.random = [results[i] for i in split.random]
@@ -78,44 +87,43 @@ def attach(
             if wiring.constants:
                 ctx.mark_non_differentiable(*[returned[where[i]] for i in wiring.constants])
             if watched:
-                ctx.watched = [(weakref.ref(t := returned[where[w.output]]), t._version) for w in watched]
+                seen = [inputs[i] if kind == "input" else returned[where[i]] for kind, i in (w.place for w in watched)]
+                ctx.watch = Watch(seen, of_output)
             if made is not None:
                 made.extend(results[:count])
             return tuple(returned)
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
-            saved = ctx.saved_tensors
             layouts = wiring.layouts or ctx.layouts
-            if watched:
-                _check_watched([w for w in watched if any(given[where[o]] is not None for o in w.behind)], watched, ctx.watched)
             grads = [None if at is None else given[at] for at in wiring.tangent_positions]
-            tangents = [
-                g if g is not None and g.stride() == layout[1] and not g.data_ptr() & 15 else _laid_out(g, layout)
-                for g, layout in zip(grads, layouts, strict=True)
-            ]
-            undefined = {i for i, g in enumerate(grads) if g is None} if any(g is None for g in grads) else None
+            defined = every if not any(g is None for g in grads) else frozenset(i for i, g in enumerate(grads) if g is not None)
+            numbers, random = (ctx.numbers, ctx.random) if wiring.keeps_results else ((), ())
             if torch.is_grad_enabled():
-                _check_versions([ctx.inputs[i] for i in checked], ctx.versions)
-                random = ctx.random if wiring.keeps_results else ()
-                found = second(tuple([t.requires_grad for t in tangents]))(*ctx.inputs, *random, *tangents)
+                torch_private.some_saved(ctx, (), ())  # freed?
+                check_watched(ctx, given)
+                wrapped = any(map(_is_wrapped, grads))
+                tangents = [_taken(grads[i], layouts[i], wrapped) for i in sorted(defined)]
+                derived = second(defined, tuple([t.requires_grad for t in tangents]))
+                known = zip(reread, ctx.versions, strict=True)
+                _refuse_edited((x, v) for i, v in known if i in derived.reads and (x := ctx.inputs[i])._version != v)
+                call = derived.by_ops if wrapped else derived.call
+                found = call(*ctx.inputs, *[random[i] for i in derived.random], *tangents)
+                places, with_zeros = derived.places, False
             else:
-                taken = [*ctx.numbers, *saved, *tangents] if wiring.keeps_results else [*saved, *tangents]
+                pull = backward if defined is every else part(defined)
+                whole = len(pull.saved) == len(split.saved)
+                saved = ctx.saved_tensors if whole else torch_private.some_saved(ctx, pull.saved, ctx.saved_versions)
+                check_watched(ctx, given)
+                wrapped = any(map(_is_wrapped, grads))
+                tangents = [_taken(grads[i], layouts[i], wrapped) for i in pull.tangents]
+                taken = [*[numbers[i] for i in pull.numbers], *saved, *tangents]
                 del saved, tangents, grads
-                spare = tuple(taken) if again is not None and not given_up and not overwritten else None
-                try:
-                    if given_up:
-                        _release(ctx, taken, overwritten)
-                        found = backward(taken)
-                    else:
-                        found = backward(*taken)
-                except KernelError:
-                    if spare is None or again is None:
-                        raise
-                    found = again(*spare)
+                with_zeros = pull is backward and defined is not every
+                found, places = pull.by_ops(*taken) if wrapped else _run(ctx, pull, taken), pull.places
             result: list[Any] = nothing.copy()
-            for to, at, reached in routes:
-                if undefined is None or not reached <= undefined:
+            for (to, reached), at in zip(routes, places, strict=True):
+                if at is not None and (not with_zeros or reached & defined):
                     result[to] = found[at]
             return tuple(result)
 
@@ -135,6 +143,20 @@ def attach(
         return tuple(made)
 
     return run
+
+
+def _run(ctx: Any, pull: Pullback, taken: list[Any]) -> tuple[Any, ...]:
+    """A backward on what it takes, which may be freed as it goes."""
+    spare = tuple(taken) if pull.refusing and not pull.given_up and not pull.overwritten else None
+    try:
+        if not pull.given_up:
+            return pull.call(*taken)
+        _release(ctx, taken, pull.overwritten)
+        return pull.call(taken)
+    except KernelError:
+        if spare is None:
+            raise
+        return pull.by_ops(*spare)
 
 
 def _release(ctx: Any, taken: list[Any], overwritten: Sequence[int]) -> None:
@@ -193,6 +215,18 @@ class _Wiring:
         return tensor.shape, meta.strides if fixed else tensor.stride(), tensor.dtype, tensor.device
 
 
+def _is_wrapped(grad: torch.Tensor | None) -> bool:
+    """Whether it stands for a batch of gradients (``is_grads_batched``), which no kernel can read."""
+    return grad is not None and torch_private.is_wrapped(grad)
+
+
+def _taken(grad: torch.Tensor | None, layout: tuple[Any, ...], wrapped: bool) -> torch.Tensor:
+    """A tangent as the backward takes it."""
+    if grad is None or not (wrapped or (grad.stride() == layout[1] and not grad.data_ptr() & 15)):
+        return _laid_out(grad, layout)
+    return grad
+
+
 def _laid_out(grad: torch.Tensor | None, layout: tuple[Any, ...]) -> torch.Tensor:
     """A tangent as the compiled backward reads it: of the planned strides, aligned; zeros where it is undefined."""
     shape, strides, dtype, device = layout
@@ -207,18 +241,8 @@ def _laid_out(grad: torch.Tensor | None, layout: tuple[Any, ...]) -> torch.Tenso
     return torch.empty_strided(shape, strides, dtype=dtype, device=device).copy_(grad)
 
 
-def _check_watched(
-    needed: Sequence[KeptOutput], watched: Sequence[KeptOutput], seen: Sequence[tuple[weakref.ref[torch.Tensor], int]]
-) -> None:
-    """Raise torch's error where an output that eager saved was edited."""
-    for output, (ref, version) in zip(watched, seen, strict=True):
-        t = ref()
-        if t is not None and t._version != version and output in needed:
-            raise RuntimeError(edited_message(t.type(), t.shape, t._version, version))
-
-
-def _check_versions(inputs: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
-    """Raise torch's error for an input that was edited since the forward."""
-    for x, version in zip(inputs, versions, strict=True):
-        if x._version != version:
-            raise RuntimeError(edited_message(x.type(), x.shape, x._version, version))
+def _refuse_edited(found: Iterable[tuple[torch.Tensor, int]]) -> None:
+    """Raise torch's error for a tensor that was edited since the forward."""
+    for t, version in found:
+        made_by = None if t.grad_fn is None else (function_name(t.grad_fn.name()), t.output_nr)
+        raise RuntimeError(edited((t.dtype, t.device.type), t.shape, t._version, version, made_by))

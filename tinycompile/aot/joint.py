@@ -32,7 +32,7 @@ class UntreatableError(Exception):
 class Joint:
     """``graph`` takes the primals, then one tangent for each forward output listed in ``tangents``; it returns the
     forward's ``outputs`` results, then one gradient for each primal listed in ``gradients``. ``opaque``: it has calls that
-    torch differentiates."""
+    torch differentiates. ``passing``: values that can't be saved, for others may write to their memory (``copies.py``)."""
 
     graph: Graph
     primals: int
@@ -40,6 +40,7 @@ class Joint:
     tangents: tuple[int, ...]
     gradients: tuple[int, ...]
     opaque: bool = False
+    passing: frozenset[str] = frozenset()
 
 
 def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -> Joint:

@@ -12,8 +12,8 @@ from tinycompile.aot.saving import Scene, choose
 from tinycompile.base.errors import InternalError, VerifyError
 from tinycompile.base.expr import symbols
 from tinycompile.base.meta import TensorMeta
-from tinycompile.ir.builder import UniqueNames, dims_in, inputs_of, map_refs, refs_in, size_sources
-from tinycompile.ir.effects import is_pure, may_alias, written
+from tinycompile.ir.builder import dims_in, inputs_of, refs_in, size_sources
+from tinycompile.ir.effects import is_pure, may_alias
 from tinycompile.ir.graph import Graph, Node, Ref
 
 
@@ -44,46 +44,18 @@ def partition(
     budget: float = 1.0,
     random: Sequence[Ref] = (),
     reread: frozenset[int] = frozenset(),
-    overwritten: frozenset[int] = frozenset(),
 ) -> Split:
     """Split a joint graph. ``budget`` (0 to 1): how much of the memory that is saved by default may be saved; the less, the
     more is computed again, up to everything but random numbers. ``random`` and ``reread`` as
-    :func:`~tinycompile.aot.second.gradient_graph` gives them. ``overwritten``: primals that the caller writes to when the
-    forward has run; of these, and of those that the forward writes to, the backward gets copies."""
-    scene = _Scene(*_with_copies(joint, overwritten))
+    :func:`~tinycompile.aot.second.gradient_graph` gives them."""
+    scene = _Scene(joint)
     return _split(scene, choose(scene.choice(), budget), random, reread)
-
-
-def _with_copies(joint: Joint, overwritten: frozenset[int]) -> tuple[Joint, frozenset[str]]:
-    """What reads a primal that is written to later, by the forward's last nodes or by the caller, reads a copy, which can be
-    saved. Also the names of these primals, which can't."""
-    graph, names = joint.graph, UniqueNames([n.name for n in joint.graph.nodes])
-    passing = {r.name for n in graph.nodes for r in written(n)} | {graph.placeholders[i].name for i in overwritten}
-    copies: dict[str, Ref] = {}
-    nodes, made = list[Node](), list[Node]()
-    for node in graph.nodes:
-        if node.kind == "placeholder":
-            nodes.append(node)
-            if node.name in passing and isinstance(node.meta, TensorMeta):
-                copies[node.name] = Ref(names.take(f"{node.name}_before"))
-                meta = TensorMeta(node.meta.shape, node.meta.strides, node.meta.dtype, node.meta.device)
-                copy = (copies[node.name].name, "call", "restride", (Ref(node.name), meta.strides), (), meta, node.loc)
-                made.append(Node(*copy))
-            continue
-        nodes += made
-        made = []
-        skipped = len(written(node))  # the tensors that it writes to come first
-        args = (*node.args[:skipped], *map_refs(node.args[skipped:], lambda r: copies.get(r.name, r)))
-        kwargs = tuple((k, map_refs(v, lambda r: copies.get(r.name, r))) for k, v in node.kwargs)
-        nodes.append(replace(node, args=args, kwargs=kwargs) if copies else node)
-    return replace(joint, graph=replace(graph, nodes=tuple(nodes))), frozenset(copies)
 
 
 class _Scene:
     """The joint graph's nodes by what they depend on and who needs them."""
 
-    def __init__(self, joint: Joint, passing: frozenset[str]) -> None:
-        self.passing = passing
+    def __init__(self, joint: Joint) -> None:
         graph = self.graph = joint.graph
         self.joint = joint
         self.nodes = {n.name: n for n in graph.nodes}
@@ -125,7 +97,7 @@ class _Scene:
             early=self.forward_needs - self.late,
             held=results | {p.name for p in self.primals},
             results=results,
-            passing=self.passing,
+            passing=self.joint.passing,
         )
 
 
@@ -237,9 +209,9 @@ def _backward_body(scene: _Scene, saved: set[str]) -> list[Node]:
 
 def _numbers(scene: _Scene, tensors: Sequence[Node], body: Sequence[Node]) -> list[tuple[Node, Any]]:
     """Numeric inputs of the backward, with their values in the forward: symbols that no tensor's dim tells, and saved
-    numbers."""
-    probe = _graph(scene, [*map(_as_input, tensors), *scene.tangents], (), ())
-    known = size_sources(probe)
+    numbers. (Of several tangents some may not come, and what leads to these is not read.)"""
+    told = [*map(_as_input, tensors), *scene.tangents] if len(scene.tangents) < 2 else []
+    known = size_sources(_graph(scene, told, (), ()))
     used: dict[str, Any] = {}
     for node in [*tensors, *scene.tangents, *body]:
         for dim in dims_in((node.args, node.kwargs, node.meta)):

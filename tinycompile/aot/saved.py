@@ -18,6 +18,7 @@ from tinycompile.base import shapes, torch_private
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Expr
 from tinycompile.base.meta import TensorMeta
+from tinycompile.eager.torch_words import edited
 from tinycompile.ir.builder import inputs_of, refs_in
 from tinycompile.ir.effects import EditedValue
 from tinycompile.ir.graph import Graph, Node, Ref
@@ -33,34 +34,40 @@ class Refusal:
     message: str
 
 
-@dataclass(frozen=True)
-class KeptOutput:
-    """An output, by position, that torch keeps for the gradients of others (``behind``), so that a later edit of it is torch's
-    error."""
+Place = tuple[str, int]  # ("input", i) or ("output", i) of a graph
 
-    output: int
+
+@dataclass(frozen=True)
+class Kept:
+    """An input or output that torch keeps for the gradients of outputs (``behind``): a later edit of it is torch's error."""
+
+    place: Place
     behind: frozenset[int]
 
 
-def kept_outputs(graph: Graph, wanted: Sequence[bool]) -> tuple[KeptOutput, ...]:
-    """The outputs that torch would save. ``wanted``: which placeholders require grad."""
+def kept_by_torch(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]] = ()) -> tuple[Kept, ...]:
+    """The inputs and outputs that torch would save. ``wanted``: which placeholders require grad. ``same``: values that lie in
+    one tensor's memory in turn, one of them an output."""
     live = _live(graph, wanted)
     metas, items, roots = {n.name: n.meta for n in graph.nodes}, _items(graph), _roots(graph)
-    outputs: dict[str, list[int]] = {}
+    places: dict[str, list[Place]] = {p.name: [("input", i)] for i, p in enumerate(graph.placeholders)}
     for i, r in enumerate(graph.output.args[0]):
-        if isinstance(r, Ref) and not _is_placeholder(graph, roots[r.name]):
-            outputs.setdefault(roots[r.name], []).append(i)
-    found: dict[int, set[int]] = {}
-    for node in graph.nodes if outputs else ():
+        if isinstance(r, Ref):
+            for name in {r.name}.union(*(group for group in same if r.name in group)):
+                places.setdefault(roots[name], []).append(("output", i))
+    found: dict[Place, set[int]] = {}
+    for node in graph.nodes:
         if node.kind not in ("call", "extern") or not live[node.name]:
             continue
         near = {r.name for r in inputs_of(node)} | set(_results(node, items))
-        if not any(roots[n] in outputs for n in near):
+        if not any(roots[n] in places for n in near):
             continue
+        behind: frozenset[int] | None = None
         for name in _saved(node, metas, items, live):
-            for i in outputs.get(roots[name], ()):
-                found.setdefault(i, set()).update(_outputs_behind(graph, node, live))
-    return tuple(KeptOutput(i, frozenset(behind)) for i, behind in found.items() if behind)
+            for place in places.get(roots[name], ()):
+                behind = _outputs_behind(graph, node, live) if behind is None else behind
+                found.setdefault(place, set()).update(behind)
+    return tuple(Kept(place, frozenset(behind)) for place, behind in found.items() if behind)
 
 
 def _roots(graph: Graph) -> dict[str, str]:
@@ -72,10 +79,6 @@ def _roots(graph: Graph) -> dict[str, str]:
         viewed = of if node.kind == "item" and roots[of] != of else viewed  # one of several views
         roots[node.name] = roots[viewed] if viewed else node.name
     return roots
-
-
-def _is_placeholder(graph: Graph, name: str) -> bool:
-    return any(p.name == name for p in graph.placeholders)
 
 
 def refusals(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue]) -> tuple[Refusal, ...]:
@@ -140,20 +143,9 @@ def _raise(position: int, message: str, grads: Sequence[torch.Tensor | None]) ->
         raise RuntimeError(message)
 
 
-def edited_message(kind: str, shape: Sequence[int], now: int, then: int) -> str:
-    """torch's words."""
-    return (
-        "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{kind} {list(shape)}] is at version {now}; expected version {then} instead. Hint: enable anomaly detection to find "
-        "the operation that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
-    )
-
-
 def _message(meta: TensorMeta, edit: EditedValue, edits: Sequence[EditedValue]) -> str:
-    kind = torch.empty(0, dtype=meta.dtype).type()
-    kind = kind if meta.device.type == "cpu" else kind.replace("torch.", f"torch.{meta.device.type}.")
     now = max(e.version for e in edits) + 1
-    return edited_message(kind, [shapes.hint(s) for s in meta.shape], now, edit.version)
+    return edited((meta.dtype, meta.device.type), [shapes.hint(s) for s in meta.shape], now, edit.version)
 
 
 # --- what depends on what ----------------------------------------------------------------------------------------------

@@ -52,6 +52,26 @@ def is_functorch_wrapped(t: torch.Tensor) -> bool:
     return _functorch_wrapped is not None and _functorch_wrapped(t)
 
 
+_batched_key = _find("DispatchKey.Batched")
+
+
+def is_wrapped(t: torch.Tensor) -> bool:
+    """Whether functorch wrapped it, or the older vmap by which torch's autograd takes batches of gradients. The public way
+    looks for what such tensors lack, a storage of their own."""
+    if _functorch_wrapped is None or _dispatch_keys is None or _batched_key is None:
+        return is_wrapped_public(t)
+    return _functorch_wrapped(t) or _dispatch_keys(t).has(_batched_key)
+
+
+def is_wrapped_public(t: torch.Tensor) -> bool:
+    """As ``is_wrapped``."""
+    try:
+        t.data_ptr()
+    except RuntimeError:
+        return True
+    return False
+
+
 # --- modes -------------------------------------------------------------------------------------------------------------------
 
 _any_autocast = _find("_is_any_autocast_enabled")
@@ -186,6 +206,21 @@ def clear_saved(ctx: Any) -> None:
     clear = getattr(ctx, "maybe_clear_saved_tensors", None)
     if clear is not None:
         clear()
+
+
+def some_saved(ctx: Any, positions: Sequence[int], versions: Sequence[int]) -> list[torch.Tensor]:
+    """Some of what a Function's context saved; ``versions``: of all of it, when it was saved. Only what is asked for must be as
+    it was, where the public way checks all. Raises RuntimeError in torch's words."""
+    kept = getattr(ctx, "_raw_saved_tensors", None)
+    if kept is None or not all(hasattr(kept[i], "unpack_hook") for i in positions):
+        return [ctx.saved_tensors[i] for i in positions]
+    found: list[torch.Tensor] = []
+    for i in positions:
+        held, unpack = kept[i].data, kept[i].unpack_hook
+        if unpack is None and held._version != versions[i]:
+            return [ctx.saved_tensors[i] for i in positions]  # it says so
+        found.append(held if unpack is None else unpack(held))
+    return found
 
 
 # --- many tensors at once ----------------------------------------------------------------------------------------------------

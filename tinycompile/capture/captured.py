@@ -103,8 +103,9 @@ class Captured:
     ``guard`` has the function's own parameters, and is compiled when first asked for. ``bind(graph_fn)`` gives the rebuilt
     function, whose source is ``python``; ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``:
     whether each input's data starts at a multiple of 16 bytes (guarded). ``overwritten``: the inputs that the rebuilt function
-    writes to behind the graph. ``edits``: values of the graph that were in memory which was written to later. ``calls_graph``:
-    whether the rebuilt function needs it. ``redo_on_error``: an error of the graph may be one that the program catches.
+    writes to behind the graph. ``edits``: values of the graph that were in memory which was written to later. ``taken_over``:
+    those that lie at the end in the memory of each tensor that the rebuilt function writes to. ``calls_graph``: whether the
+    rebuilt function needs it. ``redo_on_error``: an error of the graph may be one that the program catches.
     ``shapes_seen``: sizes and strides of tensors, by expression. ``identities``: arguments guarded to be these very objects.
     ``owner``: the module with which the code should die. ``changes_outside``: whether the rebuilt function changes objects or
     modes."""
@@ -118,6 +119,7 @@ class Captured:
     input_aligned: tuple[bool, ...]
     overwritten: frozenset[int]
     edits: tuple[EditedValue, ...]
+    taken_over: tuple[frozenset[str], ...]
     shapes_seen: Mapping[str, tuple[int, ...]]
     constants_seen: Mapping[str, Any]
     code: CodeType
@@ -227,6 +229,7 @@ def uncaptured(code: CodeType, reason: Break) -> Captured:
         input_aligned=(),
         overwritten=frozenset(),
         edits=(),
+        taken_over=(),
         shapes_seen={},
         constants_seen={},
         code=code,

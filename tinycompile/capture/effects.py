@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
+from tinycompile.base.watch import take_over
 from tinycompile.capture.apart import Apart, apart_from_arrays, clash, place
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.gradients import Gradients
@@ -223,7 +224,8 @@ class Effects:
         tr, target = rebuilder.tr, write.target
         tr.builder.location = write.location
         fake = dispatcher.call("clone", target.fake) if _is_input(tr, target.fake.ref) else target.fake
-        return f"{rebuilder.expr(target)}.copy_({rebuilder.expr(TensorValue(fake, target.cls, target.requires_grad))})"
+        data = TensorValue(fake, target.cls, target.requires_grad)
+        return f"{rebuilder.held(take_over, 'take_over')}({rebuilder.expr(target)}, {rebuilder.expr(data)})"
 
     @staticmethod
     def count_results(rebuilder: Rebuilder) -> list[str]:
@@ -234,6 +236,11 @@ class Effects:
         made = [t for t in rebuilder.outputs if t.cls is torch.Tensor and t.memory.version and not t.memory.outside]
         each = {id(t.memory): (t, t.memory.version) for t in made}  # views share their counter
         return count_up(rebuilder, list(each.values()))
+
+    def taken_over(self, names: Mapping[str, str]) -> tuple[frozenset[str], ...]:
+        """What lies at the end in the memory of each tensor that torch copies into; ``names`` as above."""
+        lists = [w.target.memory.contents for w in self._written.values() if w.tracked]
+        return tuple(frozenset(names.get(f.ref.name, "") for f in fakes if type(f) is FakeTensor) for fakes in lists)
 
     @property
     def writes(self) -> bool:

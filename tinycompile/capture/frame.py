@@ -89,6 +89,7 @@ class _Attempt:
         self.result = ""
         self.ending = False  # whether all of the program has been followed: what fails from here on is ours
         self.edits: tuple[EditedValue, ...] = ()
+        self.taken_over: tuple[frozenset[str], ...] = ()
         self.place: Place | None = None
         self.breaks: tuple[Break, ...] = ()
         self.callee_broke = False
@@ -203,7 +204,8 @@ class _Attempt:
         self.result = result
         tr.effects.record_writes(tr)
         self.graph = tr.builder.finish(self.start.name, [t.fake for t in self.rebuilder.outputs], tr.env.hints)
-        self.edits = tr.effects.edits(tr.builder.final_names)
+        names = tr.builder.final_names
+        self.edits, self.taken_over = tr.effects.edits(names), tr.effects.taken_over(names)
 
     def release(self) -> None:
         """Let go of the objects of the call: they die when the program drops them, not when the collector comes by."""
@@ -249,6 +251,7 @@ def _finish(attempt: _Attempt) -> Captured:
         inputs_require_grad=tuple(bool(getattr(i.value, "requires_grad", False)) for i in tr.inputs),
         input_aligned=tuple(i.aligned for i in tr.inputs),
         edits=attempt.edits,
+        taken_over=attempt.taken_over,
         overwritten=tr.effects.copied_into(tr.inputs),
         shapes_seen=tr.shapes_seen,
         constants_seen=tr.constants_seen,

@@ -12,8 +12,7 @@ import torch
 from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.eager.tape import Edge, Node, serial, set_history
 from tinycompile.eager.tensor import Tensor, same_memory, version_of
-from tinycompile.eager.torch_words import function_name
-from tinycompile.ops import meta_rules as rules
+from tinycompile.eager.torch_words import edited, function_name
 from tinycompile.ops.record import Op
 
 FREED = (
@@ -78,20 +77,9 @@ class SavedTensor:
     def _complain(self, node: Node, tensor: Any) -> None:
         source = None if self._source is None else self._source()
         made_by, index = (node, self._index) if self._index is not None else _maker(tensor if source is None else source)
-        origin = "" if made_by is None else f", which is output {index} of {function_name(made_by.name())},"
-        legacy = f"torch.{'cuda.' if tensor.device.type == 'cuda' else ''}{rules.type_name(tensor.dtype)}Tensor"
-        hint = (
-            "Hint: the backtrace further above shows the operation that failed to compute its gradient. The variable in "
-            "question was changed in there or anywhere later. Good luck!"
-            if torch.is_anomaly_enabled()
-            else "Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
-            "torch.autograd.set_detect_anomaly(True, check_nan=False)."
-        )
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace operation: "
-            f"[{legacy} {list(tensor.shape)}]{origin} is at version {version_of(tensor)}; expected version {self._version} "
-            f"instead. {hint}"
-        )
+        named = None if made_by is None else (function_name(made_by.name()), index)
+        of = tensor.dtype, tensor.device.type
+        raise RuntimeError(edited(of, tensor.shape, version_of(tensor), self._version, named))
 
 
 def _maker(tensor: Any) -> tuple[Node | None, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NoReturn
 
@@ -19,6 +19,25 @@ def unused(index: int) -> str:
     return _unused().replace("index 1", f"index {index}")
 
 
+def edited(
+    of: tuple[torch.dtype, str], shape: Sequence[int], now: int, then: int, made_by: tuple[str, int] | None = None
+) -> str:
+    """What torch says of a saved tensor that was written to. ``of``: its dtype and kind of device; ``now``, ``then``: its
+    versions; ``made_by``: the name of the node that made it, and which of its results it is."""
+    origin = "" if made_by is None else f", which is output {made_by[1]} of {made_by[0]},"
+    hint = (
+        "Hint: the backtrace further above shows the operation that failed to compute its gradient. The variable in "
+        "question was changed in there or anywhere later. Good luck!"
+        if torch.is_anomaly_enabled()
+        else "Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
+        "torch.autograd.set_detect_anomaly(True, check_nan=False)."
+    )
+    return (
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{_kind(*of)} {list(shape)}]{origin} is at version {now}; expected version {then} instead. {hint}"
+    )
+
+
 def raise_torchs(wrong: Callable[[torch.Tensor], object]) -> NoReturn:
     """Raise what the installed torch raises for a wrong call on a leaf of two elements."""
     with torch.inference_mode(False), torch.enable_grad():
@@ -29,6 +48,19 @@ def raise_torchs(wrong: Callable[[torch.Tensor], object]) -> NoReturn:
 @cache
 def _names_are_short() -> bool:
     return "SplitBackward0" not in _message(lambda x: x.split(1)[0].add_(1))
+
+
+@cache
+def _kind(dtype: torch.dtype, device: str) -> str:
+    """``torch.FloatTensor``, ``CPUBFloat16Type``."""
+
+    def write_to_a_saved_one(x: torch.Tensor) -> None:
+        factor = torch.ones(1, device=device).to(dtype)
+        made = x.to(device) * factor
+        factor.add_(1)
+        made.sum().backward()
+
+    return _message(write_to_a_saved_one).partition("[")[2].partition(" [")[0]
 
 
 @cache
