@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +19,12 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.target import H100, Target
 from tinycompile.compiler import CompiledGraph, compile_graph, compile_registered
 from tinycompile.eager.custom_device import is_registered, registered
-from tinycompile.ir.effects import writes_first
-from tinycompile.ir.graph import Graph, Node
+from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
 from tinycompile.ir.graph_text import print_graph
-from tinycompile.ir.interpreter import Interpreter, torch_function
 from tinycompile.passes.pipeline import optimize
+from tinycompile.regions import OpByOp, compile_regions
 from tinycompile.runtime import cpp_build
-from tinycompile.runtime.build import uncounted
 from tinycompile.runtime.cuda_graphs import graphed
 from tinycompile.runtime.registered import run_by_ops
 
@@ -107,6 +105,8 @@ def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune
     try:
         if is_registered(device):
             return _on_registered(graph, inputs, artifacts)
+        if device is None and (apart := compile_regions(graph, functools.partial(_default, autotune=autotune), artifacts)):
+            return apart
         if device is not None and device.type == "cuda":
             return _triton(graph, inputs, artifacts, autotune)
         if device is not None and device.type == "cpu":
@@ -171,17 +171,8 @@ def _eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> Compile
     return CompiledGraph(graph, None, graph_device(graph), functools.partial(_run, graph), None, artifacts)
 
 
-class _OpByOp(Interpreter):
-    """As compiled code, it does not count its writes to inputs: see :func:`~tinycompile.runtime.build.uncounted`."""
-
-    def extern(self, node: Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if writes_first(node.target):
-            return uncounted(torch_function(node.target), *args, **kwargs)
-        return super().extern(node, args, kwargs)
-
-
 def _run(graph: Graph, *inputs: Any) -> tuple[Any, ...]:
-    return _OpByOp(graph).run(*inputs)
+    return OpByOp(graph).run(*inputs)
 
 
 def _aot_eager(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts) -> CompiledGraph:

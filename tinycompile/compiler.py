@@ -59,6 +59,7 @@ class CompiledGraph:
     ``target`` and ``source`` are None where a backend runs the graph without generating code. ``backward``: the other half
     of a graph whose inputs require grad; ``graph`` is then the forward half, and ``call`` attaches both to torch's
     autograd. ``autotune``: it was asked for; ``tuner``: where something is decided by timing, it can tell what was found.
+    ``parts``: the code of each region of a graph over several devices (``regions.py``), which has no source of its own.
     """
 
     graph: Graph
@@ -73,6 +74,7 @@ class CompiledGraph:
     backward: CompiledGraph | None = None
     tuner: Tuner | None = None
     autotune: bool = False
+    parts: tuple[CompiledGraph, ...] = ()
 
     @property
     def aligned_inputs(self) -> Collection[int] | None:

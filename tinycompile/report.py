@@ -117,8 +117,9 @@ def kernel_infos(compiled: CompiledGraph | None) -> list[KernelInfo]:
 
 
 def halves(compiled: CompiledGraph | None) -> list[CompiledGraph]:
-    """Forward and backward; the graph alone where there is none."""
-    return [] if compiled is None else [half for half in (compiled, compiled.backward) if half is not None]
+    """Forward and backward, each region of them; the graph alone where there is neither."""
+    both = () if compiled is None else (compiled, compiled.backward)
+    return [part for half in both if half is not None for part in half.parts or (half,)]
 
 
 def _kernels_of(compiled: CompiledGraph) -> list[KernelInfo]:
@@ -344,6 +345,9 @@ def _plan_of(compiled: CompiledGraph) -> Plan | None:
 def _backend_name(function: Piece, compiled: CompiledGraph | None) -> str:
     if compiled is not None and compiled.target is not None:
         return f"{compiled.target.language} for {compiled.target.arch}"
+    if compiled is not None and compiled.parts:
+        found = dict.fromkeys(f"{p.target.language} for {p.target.arch}" for p in compiled.parts if p.target is not None)
+        return f"{' and '.join(found) or 'op by op'}, by device"
     backend: Any = function.options.backend
     if compiled is not None and compiled.device is None and backend in (None, "triton"):
         places = sorted({str(n.meta.device) for n in compiled.graph.nodes if isinstance(n.meta, TensorMeta)})
