@@ -37,8 +37,9 @@ def test_as_torch(fn: Callable[..., tuple[torch.Tensor, torch.Tensor]], dim: int
         assert ((g - exact)[keep].abs() <= allowed + ulp).all()
 
 
+@pytest.mark.parametrize("backend", ["cpp", "triton"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_equal_elements_are_their_own_mean(dtype: torch.dtype) -> None:
+def test_equal_elements_are_their_own_mean(dtype: torch.dtype, backend: str) -> None:
     """An ulp of the mean is 300 of what is divided by the root of a variance of 1e-5."""
     xs = [torch.full((2, n), value, dtype=dtype) for n in (3, 5, 7, 13, 100) for value in (0.1, 1 / 3)]
 
@@ -46,4 +47,4 @@ def test_equal_elements_are_their_own_mean(dtype: torch.dtype) -> None:
         normalised = [torch.nn.functional.layer_norm(x, x.shape[-1:]) for x in xs]
         return [*normalised, *(y for x in xs for y in (torch.var_mean(x, 1)[1] - x[:, 0], torch.var(x, 1)))]
 
-    assert all(not y.any() for y in tinycompile.compile(fn, backend="cpp", fullgraph=True, dynamic=False)(xs))
+    assert all(not y.any() for y in tinycompile.compile(fn, backend=backend, fullgraph=True, dynamic=False)(xs))

@@ -78,8 +78,12 @@ def whole(
         mean, m2 = names
         tile = at.masked(value, "sum", dtype)
         deviation = at.masked(f"{value} - {mean}", "sum", dtype)
-        return [
+        return [  # what rounding left of the mean is the mean of the deviations: equal elements are their own mean
             f"{mean} = tl.sum({tile}, {at.axis}{keep}) / {at.count}",
+            f"{m2}_tile = {deviation}",
+            f"{mean}_rest = tl.sum({m2}_tile, {at.axis}{keep}) / {at.count}",
+            f"{mean}_rest = tl.where({mean}_rest - {mean}_rest == 0.0, {mean}_rest, 0.0)",
+            f"{mean} += {mean}_rest",
             f"{m2}_tile = {deviation}",
             f"{m2} = tl.sum({m2}_tile * {m2}_tile, {at.axis}{keep})",
         ]
