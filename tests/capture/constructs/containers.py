@@ -534,3 +534,30 @@ def walrus_forms(x):
         out.append(n)
     values = [last := v for v in range(3)]
     return x + y, out, z, values, last
+
+
+@case
+def values_replaced_meanwhile(x):
+    d = {1: x, 3: x + 1}
+    for k, v in d.items():
+        d[k] = v * 2
+    for v in d.values():
+        d[3] = v
+    return d
+
+
+@breaks
+def keys_replaced_meanwhile(x):
+    d, ordered, seen = {1: 2, 3: 4}, collections.OrderedDict({1: 2, 3: 4, 5: 6}), []
+    it = iter(d)
+    next(it)
+    del d[3]
+    d[5] = 6
+    seen.append(next(it))
+    try:
+        for k in ordered:
+            seen.append(k)
+            ordered.move_to_end(k)
+    except RuntimeError as error:
+        seen.append(str(error))
+    return d, ordered, seen, x + 1

@@ -247,3 +247,63 @@ class StrSub(str):
 @breaks
 def scalar_subclasses(x):
     return x * IntSub(3), IntSub(3).dbl(), StrSub("a").upper(), type(IntSub(2) + 1)
+
+
+class Note:
+    def __init__(self, value):
+        self.value = value
+
+    def __get__(self, obj, cls):
+        log((obj is None, cls.__name__))
+        return self.value if obj is None else self
+
+
+class Setting(Note):
+    def __set__(self, obj, value):
+        log("set")
+
+
+class Noted:
+    plain, data = Note(3), Setting(4)
+
+
+class NotedToo(Noted):
+    pass
+
+
+@case
+def descriptors_of_a_class(x):
+    n = NotedToo()
+    n.plain = 5
+    return (
+        Noted.plain,
+        NotedToo.data,
+        getattr(Noted, "plain"),
+        n.plain,
+        n.data.value,
+        hasattr(NotedToo, "plain"),
+        x + Noted.plain,
+    )
+
+
+class Ruling(type):
+    noted = Setting(1)
+    plain = "of the metaclass"
+
+    @property
+    def ruled(cls):
+        return "ruled " + cls.__name__
+
+
+class Ruled(metaclass=Ruling):
+    noted, plain, ruled = "noted", "plain", "own"
+
+
+@case
+def metaclass_properties_come_first(x):
+    return Ruled.ruled, Ruled.plain, Ruled().ruled, x
+
+
+@breaks
+def descriptor_of_a_metaclass(x):
+    return Ruled.noted.value, Ruled().noted, x

@@ -12,7 +12,7 @@ from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.generic import subscripted
 
@@ -71,6 +71,16 @@ def is_of_the_program(obj: Any) -> bool:
     return is_heap_type(type(obj)) and not is_trusted(type(obj).__module__)
 
 
+def is_descriptor_of_the_program(raw: Any) -> bool:
+    """Whether reading an attribute of a class runs code of the program's. (A compiled function gives itself or a method.)"""
+    return is_of_the_program(raw) and hasattr(type(raw), "__get__") and type(raw).__module__ != "tinycompile.api"
+
+
+def _rules(owner: type, raw: Any) -> bool:
+    """Whether what a metaclass has under a name comes before what the class has."""
+    return hasattr(type(raw), "__set__") and not is_trusted(owner.__module__)
+
+
 class ClassValue(Value):
     """A class from outside."""
 
@@ -111,8 +121,8 @@ class ClassValue(Value):
             return tr.from_python(getattr(self.cls, name))
         if name == "__class__":
             return tr.from_python(type(self.cls))
-        found = class_lookup(self.cls, name)
-        if found is None:
+        found, above = class_lookup(self.cls, name), class_lookup(type(self.cls), name)
+        if found is None or (above is not None and _rules(*above)):
             return self._of_metaclass(tr, name)
         owner, raw = found
         if isinstance(self.cls, enum.EnumType) and isinstance(raw, (enum.Enum, enum.property)):
@@ -122,12 +132,24 @@ class ClassValue(Value):
             return BoundFunction(tr.class_member(owner, name, raw.__func__), self)
         if isinstance(raw, staticmethod):
             return tr.class_member(owner, name, raw.__func__)
+        if is_descriptor_of_the_program(raw):
+            return self._described(tr, owner, name, raw)
         return tr.class_member(owner, name, getattr(self.cls, name))
+
+    def _described(self, tr: Tracer, owner: type, name: str, raw: Any) -> Value:
+        """What a descriptor of the program's gives for the class itself."""
+        where, method = class_lookup(type(raw), "__get__") or (object, None)
+        if not isinstance(method, FunctionType):
+            raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
+        tr.inherited(type(raw), where, "__get__")
+        bound = BoundFunction(tr.class_member(where, "__get__", method), tr.class_member(owner, name, raw))
+        return bound.call(tr, [NONE, self], {})
 
     def _of_metaclass(self, tr: Tracer, name: str) -> Value:
         meta = type(self.cls)
         found = class_lookup(meta, name)
-        tr.inherited(self.cls, object, name)
+        if class_lookup(self.cls, name) is None:
+            tr.inherited(self.cls, object, name)
         if found is None:
             tr.inherited(meta, object, name)
         hook = self.meta_method(tr, "__getattr__") if found is None else None

@@ -78,10 +78,17 @@ class DictValue(Value):
         return Const(len(self.items))
 
     def each_key(self) -> Iterator[Value]:
-        """The keys, as a loop sees them."""
-        size = len(self.items)
-        for key, _ in list(self.items.values()):
-            yield key
+        """The keys, as a loop sees them. Which come next after some were replaced by others depends on how Python lays the
+        dict out, so that is left to it."""
+        size, live, order = len(self.items), iter(self.items), list(self.items)
+        for at in order:
+            try:
+                met = next(live, None)
+            except RuntimeError:  # the size has stayed, the keys have not
+                met = None
+            if met is not at or (self.cls is OrderedDict and list(self.items) != order):
+                raise GraphBreak("iterator", "keys of a dict are replaced while it is iterated")
+            yield self.items[at][0]
             if len(self.items) != size:
                 what = "OrderedDict mutated" if self.cls is OrderedDict else "dictionary changed size"
                 raise RuntimeError(f"{what} during iteration")
