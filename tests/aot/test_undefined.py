@@ -147,3 +147,12 @@ def test_batches_of_gradients() -> None:
         jacobian = torch.autograd.functional.jacobian(lambda x: g(x, w.detach())[0], x.detach(), vectorize=True)
         found.append([*both, *some, *twice, *again, jacobian])
     torch.testing.assert_close(*found)
+
+
+def test_gradcheck_takes_compiled_functions() -> None:
+    """It also gives no gradient at all."""
+    for f in (lambda x, y: (x * y).sin(), lambda x, y: ((x * y).sin(), x.exp() * 2)):
+        compiled = tinycompile.compile(f, fullgraph=True)
+        given = [torch.linspace(0.5, 1, 3, dtype=torch.float64).requires_grad_() for _ in range(2)]
+        assert torch.autograd.gradcheck(compiled, given)
+        assert torch.autograd.gradgradcheck(compiled, given)

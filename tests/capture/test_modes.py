@@ -183,3 +183,20 @@ def test_gradients_switched_on_within_inference_mode() -> None:
         assert y.is_inference() and not y.requires_grad and not required
     y, required = f(x)
     assert y.requires_grad and required
+
+
+def test_forward_mode_differentiation_is_eagers() -> None:
+    """A dual number looks like its primal: what is compiled would lose the tangent."""
+    fwd = torch.autograd.forward_ad
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * x + 1
+
+    compiled = tinycompile.compile(f)
+    compiled(X)
+    for _ in range(2):
+        with fwd.dual_level():
+            made = fwd.unpack_dual(compiled(fwd.make_dual(X, torch.ones(3, 4))))
+            torch.testing.assert_close((made.primal, made.tangent), (f(X), 2 * X))
+    assert compiled.cache_info()["entries"] == 2
+    torch.testing.assert_close(torch.func.jvp(compiled, (X,), (torch.ones(3, 4),))[1], 2 * X)

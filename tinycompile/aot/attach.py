@@ -98,6 +98,8 @@ def attach(
             layouts = wiring.layouts or ctx.layouts
             grads = [None if at is None else given[at] for at in wiring.tangent_positions]
             defined = every if not any(g is None for g in grads) else frozenset(i for i, g in enumerate(grads) if g is not None)
+            if not defined:
+                return tuple(nothing)
             numbers, random = (ctx.numbers, ctx.random) if wiring.keeps_results else ((), ())
             if torch.is_grad_enabled():
                 torch_private.some_saved(ctx, (), ())  # freed?

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 
@@ -89,20 +90,31 @@ _dispatch_modes = _find("_len_torch_dispatch_stack")
 
 
 def ordinary_mode() -> bool:
-    """No autocast, no inference mode, no torch-function or dispatch mode is active in this thread."""
+    """No autocast, no inference mode, no torch-function or dispatch mode, no forward-mode differentiation is active in this
+    thread."""
     if _any_autocast is None or _function_modes is None or _dispatch_modes is None:
         return ordinary_mode_public()
-    return not (_any_autocast() or torch.is_inference_mode_enabled() or _function_modes() or _dispatch_modes())
+    return not (
+        _any_autocast() or torch.is_inference_mode_enabled() or _function_modes() or _dispatch_modes() or _goes_forward()
+    )
 
 
 def ordinary_mode_public() -> bool:
     """As :func:`ordinary_mode`, but blind to torch-function and dispatch modes."""
-    return not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") or torch.is_inference_mode_enabled())
+    return not (any_autocast_public() or torch.is_inference_mode_enabled() or _goes_forward())
 
 
 def no_python_modes() -> bool:
-    """No torch-function or dispatch mode is active in this thread. The public way can't tell, and says yes."""
-    return not ((_function_modes is not None and _function_modes()) or (_dispatch_modes is not None and _dispatch_modes()))
+    """No torch-function or dispatch mode, no forward-mode differentiation is active in this thread. Of the first two the public
+    way can't tell, and says no."""
+    return not _goes_forward() and not (
+        (_function_modes is not None and _function_modes()) or (_dispatch_modes is not None and _dispatch_modes())
+    )
+
+
+def _goes_forward() -> bool:
+    """Whether there may be dual numbers, whose tangents no attribute of a tensor tells of."""
+    return forward_ad._current_level >= 0
 
 
 _function_mode_at = _find("_get_function_stack_at")
@@ -111,7 +123,7 @@ _function_mode_at = _find("_get_function_stack_at")
 def only_default_device() -> bool:
     """Whether the only torch-function modes of this thread are those of a default device (``torch.set_default_device``,
     ``with torch.device(...)``), and no dispatch mode is active. The public way can't tell, and says no."""
-    if _function_modes is None or _dispatch_modes is None or _function_mode_at is None or _dispatch_modes():
+    if _function_modes is None or _dispatch_modes is None or _function_mode_at is None or _dispatch_modes() or _goes_forward():
         return False
     modes = [_function_mode_at(i) for i in range(_function_modes())]
     return bool(modes) and all(type(mode) is DeviceContext for mode in modes)

@@ -19,18 +19,18 @@ def guard_modes(tr: Tracer) -> None:
     check = tr.guards.state_check
     default_device = torch_private.only_default_device()
     if not default_device and not torch_private.no_python_modes():
-        check("not _no_python_modes() and not _only_default_device()", "a torch function or dispatch mode")
-        raise GraphBreak("mode", "a torch function or dispatch mode is active")
+        check("not _no_python_modes() and not _only_default_device()", "a torch function or dispatch mode, or a dual level")
+        raise GraphBreak("mode", "a torch function or dispatch mode, or forward-mode differentiation, is active")
     check(f"_grad_enabled() is {tr.grad_enabled}", f"grad mode is {'on' if tr.grad_enabled else 'off'}")
     inference = torch.is_inference_mode_enabled()
     if tr.root_regions is None and not inference and not default_device:
-        check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode")
+        check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode, dual level")
     else:
         if default_device:
             device = tr.guards.hold(torch.get_default_device(), "device_")
             check(f"_only_default_device() and _default_device() == {device.name}", f"the default device is {device.value}")
         else:
-            check("_no_python_modes()", "no torch function or dispatch mode")
+            check("_no_python_modes()", "no torch function or dispatch mode, no dual level")
         check(f"_inference_mode() is {inference}", f"inference mode is {'on' if inference else 'off'}")
         if tr.root_regions is None:
             check("not _any_autocast()", "no autocast")
