@@ -50,6 +50,7 @@ def narrow_integers_wrap_at_every_op() -> Iterator[Program]:
         "neg abs": lambda x, y: (-x, x.abs(), torch.square(y)),
         "sum and cumsum": lambda x, y: (x.sum(), y.cumsum(0), x.prod()),
         "number": lambda x, y: (x + 100, x * 3, 5 - y),
+        "activations": lambda x, y: (F.softsign(x), F.tanhshrink(y)),
     }
     for (name, fn), dtype in itertools.product(programs.items(), INTS):
         x, y = torch.meshgrid(_edges(dtype), _edges(dtype), indexing="ij")

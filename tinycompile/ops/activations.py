@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import ops
-from tinycompile.ops.declare import declare, spelled, unary
+from tinycompile.ops.declare import composite, declare, spelled, unary
 from tinycompile.ops.record import Decompose, Pointwise
 from tinycompile.ops.samples import FLOATS, INTS, call, one, t
 from tinycompile.ops.scalar import Builder, Number, Value
@@ -217,26 +217,34 @@ declare(
 )
 
 
-def _softsign_meta(x: TensorMeta) -> TensorMeta:
-    """``x / (x.abs() + 1)``, step by step."""
-    dtype = rules.float_type(x.dtype)
-    return rules.elementwise((x, rules.elementwise((rules.like(x), 1), x.dtype)), dtype, dtype)
-
-
 # name, formula, namespaces, the torch function, ATen's kernel name in errors
 _SMOOTH: tuple[tuple[str, Any, str, Any, str], ...] = (
     ("silu", lambda b, x: x * b("sigmoid", x), "f", F.silu, "silu_cpu"),
     ("mish", lambda b, x: x * b("tanh", _softplus_of(b, x)), "f", F.mish, "mish_cpu"),
     ("hardswish", lambda b, x: x * _clip(b, x + 3, 0, 6) / 6, "f", F.hardswish, "hardswish_cpu"),
     ("hardsigmoid", lambda b, x: _clip(b, x + 3, 0, 6) / 6, "f", F.hardsigmoid, "hardsigmoid_cpu"),
-    ("softsign", lambda b, x: x / (b("abs", x) + 1), "f", F.softsign, ""),
-    ("tanhshrink", lambda b, x: x - b("tanh", x), "f", F.tanhshrink, "tanh"),
     ("log_sigmoid", _log_sigmoid, "", F.logsigmoid, "log_sigmoid_cpu"),
 )
 for _name, _formula, _where, _eager, _kernel in _SMOOTH:
-    _meta = {"log_sigmoid": _log_sigmoid_meta, "softsign": _softsign_meta}.get(_name) or _float_only(_kernel)
+    _meta = _log_sigmoid_meta if _name == "log_sigmoid" else _float_only(_kernel)
     _functions = ("torch.nn.functional.logsigmoid",) if _name == "log_sigmoid" else spelled(_name, _where)
     unary(_name, _formula, "default", _functions, one(FLOATS), eager=_eager, meta=_meta, ulp=4.0)
+
+# Of several ops in torch too: integers wrap in the first of them.
+composite(
+    "softsign(Tensor self) -> Tensor",
+    lambda x: ops.div(x, ops.add(ops.abs(x), 1)),
+    F.softsign,
+    spelled("softsign", "f"),
+    one((*FLOATS, *INTS)),
+)
+composite(
+    "tanhshrink(Tensor self) -> Tensor",
+    lambda x: ops.sub(x, ops.tanh(x)),
+    F.tanhshrink,
+    spelled("tanhshrink", "f"),
+    one((*FLOATS, *INTS)),
+)
 
 
 # ---------------------------------------------------------------------------------------------------- gates and learned
