@@ -16,7 +16,7 @@ from tinycompile.capture.guard_code import CompiledGuards, compile_guards, defin
 from tinycompile.capture.modes import guard_modes
 from tinycompile.capture.opcodes.stack import NULL
 from tinycompile.capture.pins import guard_kind
-from tinycompile.capture.provenance import is_the_programs
+from tinycompile.capture.provenance import declines, is_the_programs
 from tinycompile.capture.reconstruct import Rebuilder
 from tinycompile.capture.resume import TRIVIAL, NotResumableError, Place, Slot, is_resumable, is_trivial, outcomes
 from tinycompile.capture.rules.namespaces import may_show_again
@@ -113,6 +113,9 @@ class _Attempt:
             except RecursionError as error:
                 self._broke(error, "recursion", "Python's recursion limit was reached")
             except Exception as error:
+                if declines(error):
+                    self._broke(error, "unsupported-op", str(error))
+                    return
                 if self.ending or not is_the_programs(error):
                     if config.on_error == "raise":
                         raise

@@ -65,7 +65,7 @@ class _Compiler:
         for text, tensor in self.guards.tensors.items():  # one by one: one check of several wants them to be different objects
             name = self.guards.names.take(f"is_{identifier(text)}")
             self.space[name] = torch_private.BulkCheck((tensor,)).check
-            yield Check(f"{name}({text})", f"{text}: {describe_tensor(tensor)}")
+            yield Check(f"{name}({text})", f"{text}: {describe_tensor(tensor)}", is_signature=True)
 
     # --- alignment ---
 
@@ -187,7 +187,7 @@ class CompiledGuards:
         return ""
 
     def _particular(self, check: Check, space: Mapping[str, Any]) -> str:
-        if check.text.startswith("is_"):
+        if check.is_signature:
             text, _, fact = check.label.partition(": ")
             now = eval(text, dict(space))
             shown = describe_tensor(now) if isinstance(now, torch.Tensor) else shown_shortly(now)

@@ -46,10 +46,11 @@ OWN_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An expression that must be true, and how to say so to a person."""
+    """An expression that must be true, and how to say so to a person. ``is_signature``: of the tensor that the label names."""
 
     text: str
     label: str
+    is_signature: bool = False
 
 
 class Reason(Protocol):

@@ -33,6 +33,20 @@ def natively(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return fn(*args, **kwargs)
 
 
+def _is_raised(trace: TracebackType) -> bool:
+    """Whether a ``raise`` statement of this package's is where a traceback ends."""
+    code = trace.tb_frame.f_code
+    return code.co_filename.startswith(_PACKAGE) and code.co_code[trace.tb_lasti] == _RAISE
+
+
+def declines(error: BaseException) -> bool:
+    """Whether the record of an op says that it does without these arguments, or that torch has nothing for them."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return isinstance(error, NotImplementedError) and trace is not None and _is_raised(trace)
+
+
 def is_the_programs(error: BaseException) -> bool:
     """Whether the program raised an error, or Python or torch would raise it in the program."""
     trace: TracebackType | None = error.__traceback__
@@ -43,5 +57,4 @@ def is_the_programs(error: BaseException) -> bool:
     code = trace.tb_frame.f_code
     if code is natively.__code__ or code in _INNERMOST:
         return True
-    raised = code.co_filename.startswith(_PACKAGE) and code.co_code[trace.tb_lasti] == _RAISE
-    return raised and not isinstance(error, (AssertionError, NotImplementedError, TinycompileError))
+    return _is_raised(trace) and not isinstance(error, (AssertionError, NotImplementedError, TinycompileError))

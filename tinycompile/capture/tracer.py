@@ -259,6 +259,9 @@ class Tracer(Inputs, Lookups):
                 return torch_calls.call_torch(self, fn.fn, args, kwargs)
             if optimizers.is_step(fn.fn):
                 return optimizers.step(self, fn, args, kwargs)
+            found = objects.dispatched(self, fn.fn, args, kwargs)
+            if found is not None:
+                return found
             mark = mark_of(fn.fn)
             if mark is not None:
                 return marked.call(self, fn.fn, mark, args, kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
+import functools
 import types
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -30,6 +31,59 @@ def of_its_own() -> tuple[Any, Any]:
     """A class, derived from one, that a case may change, and an object of it."""
     base = type("Base", (Plain,), {"method": Plain.method, "__init__": Plain.__init__})
     return base, type("Own", (base,), {})()
+
+
+@story
+def slot_that_is_set_later() -> Story:
+    class Slotted:
+        __slots__ = ("a", "b")
+
+    obj = Slotted()
+    obj.a = 2.0
+    yield lambda x: (x * obj.a, hasattr(obj, "b"), getattr(obj, "b", 0)), X
+    obj.b = 3.0
+    yield
+    obj.b = 4.0
+    yield
+    del obj.b
+    yield AS_BEFORE
+
+
+@story
+def slot_of_an_argument_that_is_set_later() -> Story:
+    class Slotted:
+        __slots__ = ("b",)
+
+    obj = Slotted()
+    yield lambda x, o: x * getattr(o, "b", 1.0), X, obj
+    obj.b = 3.0
+    yield
+
+
+@story
+def function_whose_name_begins_as_a_guard_does() -> Story:
+    def is_scaled(x: Any, by: float = 2.0) -> Any:
+        return x * by
+
+    yield lambda x: is_scaled(x), X
+    is_scaled.__defaults__ = (3.0,)
+    yield
+
+
+@functools.singledispatch
+def chosen(by: Any, x: Any) -> Any:
+    return x
+
+
+@story
+def registered_with_single_dispatch() -> Story:
+    base, obj = of_its_own()
+    chosen.register(int)(lambda by, x: x * by)
+    yield lambda x, o: (chosen(3, x), chosen(True, x), chosen(o, x)), X, obj
+    chosen.register(bool)(lambda by, x: x - 1)
+    yield
+    chosen.register(base)(lambda by, x: x - 2)
+    yield
 
 
 @story

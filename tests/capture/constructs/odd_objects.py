@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import operator
 
 import torch
 
 from tests.capture.constructs.registry import breaks, case, log
+from tests.capture.corpus import r
 
 
 class Named:
@@ -290,3 +293,93 @@ def set_changed_in_loop(x):
             s.add(k + 1)
     except RuntimeError as e:
         return x, str(e)
+
+
+class Fallback:
+    __slots__ = ("slot",)
+
+    @property
+    def failing(self):
+        log("failing")
+        return self.absent
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        log(name)
+        return "instead", name
+
+
+@case(args=lambda: (r(4), Fallback()))
+def getattr_after_what_failed_in_the_class(x, o):
+    new = Fallback()
+    return x, o.failing, new.failing, o.slot, new.slot, o.nothing
+
+
+class Posing:
+    @property
+    def __class__(self):
+        return int
+
+
+POSING = Posing()
+
+
+@case
+def class_that_an_object_shows(x):
+    o = POSING
+    return (
+        x,
+        isinstance(o, int),
+        isinstance(o, Posing),
+        isinstance(o, str),
+        o.__class__,
+        type(o),
+        isinstance(Posing(), (str, int)),
+    )
+
+
+class Compared:
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        log((self.value, other.value))
+        return self.value == other.value
+
+
+@case
+def who_is_asked_whether_it_is_equal(x):
+    a, b, c = Compared(1), Compared(2), Compared(2)
+    found = [a, b]
+    return x, c in found, c in (a, b), found.index(c), found.count(c), found == [a, c]
+
+
+def stopping(v):
+    if v == 2:
+        raise StopIteration("early")
+    return v
+
+
+@case
+def stop_iteration_ends_iterators(x):
+    found = [list(map(stopping, [0, 1, 2, 3])), list(filter(stopping, [1, 2, 3])), list(zip([5, 6, 7], map(stopping, [1, 2])))]
+    it = map(stopping, [1, 2, 4])
+    return (
+        x,
+        found,
+        [*it],
+        [*it],
+        list(itertools.starmap(stopping, [(1,), (2,), (3,)])),
+        list(itertools.chain(map(stopping, [2]), [9])),
+    )
+
+
+class Doubled(collections.namedtuple("Doubled", "a b")):
+    def __new__(cls, a):
+        return super().__new__(cls, a, a * 2)
+
+
+@case
+def named_tuple_with_its_own_new(x):
+    return x, Doubled(3), Doubled(x).b, Doubled._make((1, 2)), Doubled(1)._replace(a=7)

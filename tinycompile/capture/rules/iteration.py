@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.base import shapes
+from tinycompile.base.errors import InternalError
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION
-from tinycompile.capture.provenance import natively
+from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.rules.iterators import until
 from tinycompile.capture.rules.registry import RULES, Args, Rule, rule
 from tinycompile.capture.values import scalar
@@ -91,16 +92,30 @@ def _zip_longest(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
 
 
 def _map(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
-    return (args[0].call(tr, list(vs), {}) for vs in zip(*(a.iterate(tr) for a in args[1:]), strict=False))
+    return map(_calling(tr, args[0]), *(a.iterate(tr) for a in args[1:]))
+
+
+def _calling(tr: Tracer, fn: Value) -> Callable[..., Value]:
+    """The program's function, for an iterator of Python's: StopIteration from it ends that, as it would in the program."""
+
+    def call(*values: Value) -> Value:
+        try:
+            return fn.call(tr, values, {})
+        except StopIteration as error:
+            if is_the_programs(error):
+                raise
+            raise InternalError("StopIteration came up in capture") from error
+
+    return call
 
 
 def _starmap(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
-    return (args[0].call(tr, list(v.iterate(tr)), {}) for v in args[1].iterate(tr))
+    return itertools.starmap(_calling(tr, args[0]), (v.iterate(tr) for v in args[1].iterate(tr)))
 
 
 def _filter(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
-    test = args[0]
-    return (v for v in args[1].iterate(tr) if (v if test is NONE or _is_none(test) else test.call(tr, [v], {})).truth(tr))
+    call = None if _is_none(args[0]) else _calling(tr, args[0])
+    return filter(lambda v: (v if call is None else call(v)).truth(tr), args[1].iterate(tr))
 
 
 def _is_none(value: Value) -> bool:

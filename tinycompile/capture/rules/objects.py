@@ -147,6 +147,25 @@ def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     raise GraphBreak("unsupported-value", f"copy.copy({value.describe()})")
 
 
+# --- single dispatch ----------------------------------------------------------------------------------------
+
+
+_DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]  # it is a function
+
+
+def dispatched(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value | None:
+    """A call of a function under ``singledispatch``, which what is registered later changes; None for any other function."""
+    if fn.__code__ is not _DISPATCHER or not args:
+        return None
+    cls = args[0].python_type(tr)
+    chosen = natively(fn.dispatch, cls)
+    dispatch, kind, known = (
+        tr.guards.hold(o, n).name for o, n in ((fn.dispatch, "dispatch"), (cls, "kind"), (chosen, "chosen"))
+    )
+    tr.guards.check(f"{dispatch}({kind}) is {known}", f"what {fn.__qualname__} does with a {cls.__name__}")
+    return tr.from_callable(chosen).call(tr, args, kwargs)
+
+
 # --- caches -------------------------------------------------------------------------------------------------
 
 

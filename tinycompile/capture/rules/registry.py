@@ -130,7 +130,8 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
         return NewObject(object)
     if not is_pythons_metaclass(type(cls)):
         raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made, by its metaclass")
-    if defines(cls, "_make") and defines(cls, "_fields"):
+    maker = class_lookup(cls, "__new__")
+    if defines(cls, "_make") and defines(cls, "_fields") and maker is not None and "_fields" in maker[0].__dict__:
         return _named_tuple(tr, cls, args, kwargs)
     if cls.__module__ == "torch.return_types":
         return TupleValue(args[0].iterate(tr), cls=cls)
@@ -138,7 +139,6 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
         return _exception(tr, cls, args, kwargs)
     if issubclass(cls, torch.Tensor):
         raise GraphBreak("unsupported-value", f"a {cls.__name__} is made")
-    maker = class_lookup(cls, "__new__")
     if maker is not None and isinstance(maker[1], (staticmethod, FunctionType)) and _is_of_the_program(cls):
         return _by_new(tr, cls, maker, args, kwargs)
     if _is_of_the_program(cls) and base_of(cls) is not None and maker is not None and maker[0] in BASES:
@@ -185,12 +185,15 @@ def _by_new(tr: Tracer, cls: Any, maker: tuple[type, Any], args: Args, kwargs: K
     owner, raw = maker
     fn = tr.class_member(owner, "__new__", raw.__func__ if isinstance(raw, staticmethod) else raw)
     made = fn.call(tr, [tr.from_python(cls), *args], kwargs)
+    if isinstance(made, TupleValue) and class_lookup(cls, "__init__") == (object, object.__init__):
+        return made
     return _initialised(tr, made, args, kwargs) if issubclass(made.python_type(tr), cls) else made
 
 
 def _initialised(tr: Tracer, made: Value, args: Args, kwargs: Kwargs) -> Value:
     """Call ``__init__``: the program's, or the built-in one of a container."""
-    assert isinstance(made, ObjectValue)
+    if not isinstance(made, ObjectValue):
+        raise GraphBreak("unsupported-value", f"__init__ of {made.describe()}")
     cls = type(made.obj)
     init = class_lookup(cls, "__init__")
     if init is not None and isinstance(init[1], FunctionType):

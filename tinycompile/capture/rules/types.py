@@ -54,7 +54,9 @@ def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], TensorValue) and cls is not torch.nn.Parameter and any(c is torch.nn.Parameter for c in classes):
         classes = tuple(c for c in classes if c is not torch.nn.Parameter)  # its metaclass looks at the instance
     tr.guard_bases(cls)
-    return boolean(any(_is_subclass(tr, cls, c) for c in classes))
+    shown = args[0].get_attr(tr, "__class__") if isinstance(args[0], ObjectValue) else None
+    kinds = dict.fromkeys([cls, *([shown.cls] if isinstance(shown, ClassValue) else [])])  # (a property of the program's)
+    return boolean(any(_is_subclass(tr, kind, c) for c in classes for kind in kinds))
 
 
 @rule(issubclass)

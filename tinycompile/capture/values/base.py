@@ -123,7 +123,7 @@ class Value:
 
     def contains(self, tr: Tracer, item: Value) -> bool:
         """``item in x``."""
-        return any(item is other or tr.equal(item, other) for other in self.iterate(tr))
+        return any(item is other or tr.equal(other, item) for other in self.iterate(tr))
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         """``x is other``, for two Values that are not one."""

@@ -80,9 +80,9 @@ class ObjectValue(Value):
     def plain_attr(self, tr: Tracer, name: str, hook: bool = True) -> Value:
         """As ``object.__getattribute__`` finds it, and then ``__getattr__`` if ``hook``."""
         cls = type(self.obj)
-        if name == "__class__":
-            return tr.from_python(cls)
         found = class_lookup(cls, name)
+        if name == "__class__" and (found is None or found[0] is object):
+            return tr.from_python(cls)
         if found is not None and _is_data_descriptor(found[1]) and (name not in self.shadow or is_hidden(cls, name)):
             return self._asked(tr, name, hook, self._data_descriptor, *found)
         if name in self.shadow:
