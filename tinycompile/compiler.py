@@ -41,7 +41,7 @@ from tinycompile.ir.verify_loops import verify_loops
 from tinycompile.ir.verify_plan import verify_plan
 from tinycompile.lower.lowering import lower
 from tinycompile.ops.record import CUSTOM
-from tinycompile.passes.pipeline import optimize
+from tinycompile.passes.pipeline import PASSES, optimize
 from tinycompile.runtime.autotune import Tuner
 from tinycompile.runtime.build import build
 from tinycompile.runtime.cache import DiskCache
@@ -105,6 +105,7 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
         for name in sorted(entry.files):
             if name[0] in "456":
                 artifacts.lazy(name, functools.partial(entry.text, name))
+        _passes_on_demand(graph, artifacts)
         log("cache", f"disk hit {key[:12]} for {graph.name}")
         return CompiledGraph(graph, target, device, call, source, artifacts, None, times, True, tuner=tuner, autotune=asked)
     if disk and "cache" in config.log:
@@ -181,8 +182,28 @@ def fuse(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, fl
     return plan
 
 
+def _passes_on_demand(graph: Graph, artifacts: Artifacts) -> None:
+    """No pass ran for code from the disk cache: they run when somebody asks what they did."""
+
+    @cache
+    def results() -> dict[int, Graph]:
+        found: dict[int, Graph] = {}
+        optimize(graph, observe=lambda index, name, after: found.update({index: after}))
+        return found
+
+    def text(index: int) -> str:
+        return print_graph(results()[index])
+
+    for index, (name, _) in enumerate(PASSES):
+        artifacts.lazy(_pass_file(index, name), functools.partial(text, index))
+
+
+def _pass_file(index: int, name: str) -> str:
+    return f"3_{index:02d}_{name}.py"
+
+
 def _keep_pass(artifacts: Artifacts, index: int, name: str, graph: Graph) -> None:
-    artifacts.lazy(f"3_{index:02d}_{name}.py", lambda: print_graph(graph))
+    artifacts.lazy(_pass_file(index, name), lambda: print_graph(graph))
 
 
 def key_parts(printed_graph: str, target: Target, device: Device) -> dict[str, str]:

@@ -457,6 +457,20 @@ def _in_threads(count, work):
         raise faults[0]
 
 
+def test_code_from_disk_shows_every_stage():
+    f = tinycompile.compile(lambda x: torch.softmax(x, 0) * 1.25)
+    f(X)
+    assert not f.cache_info()["from_disk"]
+    stages = ("graph", "optimized", "loops", "plan", "cpp", "triton", "wrapper")
+    before = [f.source(stage) for stage in stages]
+    page = [name for name, _ in f.explain(X).artifacts.items() if name.startswith("3_")]
+    f.reset()
+    f(X)
+    assert f.cache_info()["from_disk"] == 1
+    assert [f.source(stage) for stage in stages] == before and all(before)
+    assert page == [name for name, _ in f.explain(X).artifacts.items() if name.startswith("3_")]
+
+
 @pytest.mark.parametrize("backend", ["eager", "cpp"])
 def test_many_threads_compile_and_call(backend):
     f = tinycompile.compile(lambda x, k: torch.relu(x) * k + x.shape[0], backend=backend)
