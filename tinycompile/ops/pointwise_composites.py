@@ -9,7 +9,7 @@ import torch
 
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
-from tinycompile.ops.calls import cast, laid_out_as, ops, widen
+from tinycompile.ops.calls import cast, ops, row_major, widen
 from tinycompile.ops.declare import binary, composite, declare, spelled, unary
 from tinycompile.ops.record import Pointwise
 from tinycompile.ops.samples import FLOATS, call, one, t, two
@@ -101,7 +101,7 @@ composite(
 )
 composite(
     "isreal(Tensor self) -> Tensor",
-    lambda x: ops.full_like(x, True, dtype=torch.bool, memory_format=torch.contiguous_format),
+    lambda x: ops.full_like(x, True, dtype=torch.bool),
     torch.isreal,
     spelled("isreal"),
     lambda: [call(t(3, 4)), call(t(3, dtype="int32"))],
@@ -230,7 +230,7 @@ def _masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     rank = ops.sub(ops.cumsum(ops.to(ops.reshape(wide, (-1,)), torch.int64), 0), 1)
     place = ops.where(wide, ops.reshape(rank, shape), 0)
     taken = ops.index(ops.reshape(source, (-1,)), (place,))
-    return laid_out_as(ops.where(wide, taken, x), x) if shape == tuple(x.shape) else ops.where(wide, taken, x)
+    return row_major(ops.where(wide, taken, x))
 
 
 composite(

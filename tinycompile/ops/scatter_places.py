@@ -14,7 +14,7 @@ from tinycompile.base import shapes
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
-from tinycompile.ops.calls import ops
+from tinycompile.ops.calls import laid_out_as, ops
 from tinycompile.ops.creation import constant
 from tinycompile.ops.declare import composite, declare, spelled
 from tinycompile.ops.indexing import ANY, index_place, indexed_shape, ix
@@ -213,7 +213,7 @@ declare(
 
 def _flat_put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     flat = ops.index_put(ops.reshape(x, (-1,)), (ops.reshape(index, (-1,)),), ops.reshape(source, (-1,)), accumulate)
-    return ops.reshape(flat, tuple(x.shape))
+    return laid_out_as(ops.reshape(flat, tuple(x.shape)), x)
 
 
 composite(
