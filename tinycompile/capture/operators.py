@@ -29,6 +29,7 @@ from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
+    from tinycompile.capture.sources import Source
     from tinycompile.capture.tracer import Tracer
 
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -374,4 +375,26 @@ def identical(tr: Tracer, a: Value, b: Value) -> bool:
     """``a is b``."""
     if isinstance(b, Opaque) and not isinstance(a, Opaque):
         a, b = b, a
-    return a is b or a.same_object(tr, b)
+    if a is b:
+        return True
+    met, other, known = tr.met.get(id(a)), b, tr.met.get(id(b))
+    if met is None:
+        met, other, known = known, a, None
+    if met is not None and type(met[0]) not in _ONE_OF_EACH:
+        if known is not None:
+            return _guard_identity(tr, met, known[0], known[1].text)
+        if isinstance(other, Const) and type(other.value) in _LITERALS:
+            return _guard_identity(tr, met, other.value, tr.guards.hold(other.value, "constant").name)
+    return a.same_object(tr, b)
+
+
+_ONE_OF_EACH = (bool, type(None), type(Ellipsis), torch.dtype)
+_LITERALS = (int, float, complex, str, bytes)
+
+
+def _guard_identity(tr: Tracer, met: tuple[Any, Source], other: Any, text: str) -> bool:
+    """Whether something from outside that doesn't change is another object: equal ones may be one in one call only."""
+    obj, source = met
+    one = obj is other
+    tr.guards.check(f"({source.text} is {text}) is {one}", "which objects are one")
+    return one

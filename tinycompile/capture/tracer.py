@@ -92,6 +92,7 @@ class Tracer(Inputs, Lookups):
         self.shown: dict[int, tuple[Frame, DictValue]] = {}  # what locals() gave, by id of the frame
         self._by_source: dict[str, Value] = {}
         self._by_id: dict[int, tuple[Any, Value]] = {}  # objects from outside that may change, kept alive
+        self.met: dict[int, tuple[Any, Source]] = {}  # by id of a Value: what does not change
         self._owners: dict[int, tuple[dict[str, Any], ObjectValue]] = {}  # by id of an object's __dict__, kept alive
         self.cells: dict[int, Cell] = {}  # by id of a closure cell
         self._named: set[str] = set()
@@ -106,7 +107,7 @@ class Tracer(Inputs, Lookups):
         self.guards.odd.clear()
         self.shown.clear()
         self.set_steps.clear()
-        for table_ in (self._by_source, self._by_id, self._owners, self._globals, self._exceptions, self.births):
+        for table_ in (self._by_source, self.met, self._by_id, self._owners, self._globals, self._exceptions, self.births):
             table_.clear()
         for kept in (self.cells, self.functions, self.given, self._by_object, self.optimizers, self.pinned, self.arrays):
             kept.clear()
@@ -126,7 +127,10 @@ class Tracer(Inputs, Lookups):
     def _wrap_once(self, obj: Any, source: Source) -> Value:
         """An object that changes has one Value, however many ways lead to it."""
         if not wrap.has_identity(obj):
-            return wrap.wrap(self, obj, source)
+            value = wrap.wrap(self, obj, source)
+            if not wrap.is_told_apart(obj):
+                self.met[id(value)] = obj, source
+            return value
         if (known := self._by_id.get(id(obj))) is None:
             made = wrap.wrap(self, obj, source) if id(obj) not in self._owners else wrap.of_an_object(self, source)
             self._by_id[id(obj)] = obj, made

@@ -116,6 +116,11 @@ def has_identity(obj: Any) -> bool:
     )
 
 
+def is_told_apart(obj: Any) -> bool:
+    """Whether the Value of something without an identity in that sense knows itself which other Values are the same object."""
+    return isinstance(obj, (torch.Tensor, OurTensor, torch.nn.Module, ModuleType, FunctionType, type))
+
+
 _CONTAINERS = (list, dict, set, OrderedDict, defaultdict, deque, np.ndarray)
 _RULES: dict[type, Any] = {
     tuple: containers.tuple_,
