@@ -212,3 +212,63 @@ def test_what_torch_allows_stays_one_graph(fn: Callable[..., Any]) -> None:
 def test_the_error_is_torchs_under_fullgraph() -> None:
     with pytest.raises(RuntimeError, match=EDITED):
         tinycompile.compile(operand, fullgraph=True)(torch.ones(3, requires_grad=True), torch.ones(3))
+
+
+# --- gradients of values on the way ----------------------------------------------------------------------------------------
+
+
+def of_a_view(x, w):
+    part = x[1:]
+    return torch.autograd.grad((part * part).sum(), part)
+
+
+def of_a_view_that_is_not_used(x, w):
+    return torch.autograd.grad((x * x).sum(), x[1:], allow_unused=True)
+
+
+def of_both(x, w):
+    h = x * w
+    return torch.autograd.grad((h * h).sin().sum(), (h, x))
+
+
+def in_two_parts(x, w):
+    h = (x * w).exp()
+    (g,) = torch.autograd.grad((h * h).sum(), h)
+    h.backward(g)
+    return g
+
+
+def only_what_is_passed_is_freed(x, w):
+    loss = (x * x).sum() + (w * w).sum()
+    return *torch.autograd.grad(loss, x), *torch.autograd.grad(loss, w)
+
+
+def of_one_twice(x, w):
+    h = x * 2
+    return torch.autograd.grad(h.sum(), [h, h])
+
+
+def of_what_was_written(x, w):
+    h = x * 2
+    h.mul_(w)
+    return torch.autograd.grad((h * h).sum(), h)
+
+
+def of_the_output(x, w):
+    h = (x * w).sum()
+    return torch.autograd.grad(h, (h, w))
+
+
+ON_THE_WAY = [
+    of_a_view, of_a_view_that_is_not_used, of_both, in_two_parts, only_what_is_passed_is_freed, of_one_twice, of_what_was_written,
+    of_the_output,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", ON_THE_WAY, ids=lambda f: f.__name__)
+def test_values_on_the_way(fn: Callable[..., Any]) -> None:
+    found = []
+    for run in (tinycompile.compile(fn, fullgraph=True), fn):
+        x, w = torch.linspace(0.5, 2, 4).requires_grad_(), torch.linspace(1, 3, 4).requires_grad_()
+        found.append((run(x, w), x.grad, w.grad))
+    torch.testing.assert_close(*found)

@@ -7,6 +7,7 @@ formula is run on fake tensors, which records the backward behind the forward. W
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,16 +154,17 @@ class Forward:
 
 
 class Reverse:
-    """Walks the tape backwards. ``grads`` holds, by value, the sum of the gradients that came so far."""
+    """Walks the tape backwards. ``grads`` holds, by value, the sum of the gradients that came so far; ``wanted`` names values
+    whose gradients stay there when the walk has gone on to what they are computed from."""
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(self, tape: Tape, wanted: AbstractSet[str] = frozenset()) -> None:
+        self.tape, self.wanted = tape, wanted
         self.grads: dict[str, FakeTensor] = {}
 
     def walk(self) -> None:
         """Run the formula of each step that a gradient has come to, the last step first."""
         for step in reversed(self.tape.steps):
-            grads = tuple(self.grads.pop(r.ref.name, None) for r in step.results)
+            grads = tuple(self._taken(r.ref.name) for r in step.results)
             if all(g is None for g in grads):
                 continue
             self.tape.location = step.location
@@ -171,6 +173,9 @@ class Reverse:
                     self.add(value, grad, "an opaque call")
             else:
                 self._formula(step, grads)
+
+    def _taken(self, name: str) -> FakeTensor | None:
+        return self.grads.get(name) if name in self.wanted else self.grads.pop(name, None)
 
     def _formula(self, step: Step, grads: tuple[FakeTensor | None, ...]) -> None:
         found = step.vjp.fn(grads, step.args, step.results, step.needs)

@@ -63,7 +63,7 @@ class _Program(Forward):
     def _pulled_back(self, node: Node) -> tuple[FakeTensor, ...]:
         outputs, inputs, tangents = self.given(node.args)
         self.tape.close()
-        mark, reverse = self.tape.count, Reverse(self.tape)
+        mark, reverse = self.tape.count, Reverse(self.tape, {leaf.ref.name for leaf in inputs})
         for out, tangent in zip(outputs, tangents, strict=True):
             reverse.add(out, ops.full_like(out, 1.0) if tangent is None else tangent, "an output")
         reverse.walk()

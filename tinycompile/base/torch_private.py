@@ -106,7 +106,7 @@ def ordinary_mode_public() -> bool:
 
 def no_python_modes() -> bool:
     """No torch-function or dispatch mode, no forward-mode differentiation is active in this thread. Of the first two the public
-    way can't tell, and says no."""
+    way can't tell, and says that there are none."""
     return not _goes_forward() and not (
         (_function_modes is not None and _function_modes()) or (_dispatch_modes is not None and _dispatch_modes())
     )

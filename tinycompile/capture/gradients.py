@@ -20,6 +20,7 @@ from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.dispatch import dispatcher
+from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.saved import FREED
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.eager.tensor import from_torch
@@ -106,7 +107,8 @@ class Gradients:
 
     def run(self, tr: Tracer, outputs: Sequence[TensorValue], tangents: Sequence[Value], keep: bool) -> None:
         """``torch.autograd.backward``: the gradients of all leaves that the outputs depend on are added to their ``.grad``."""
-        leaves = self._leaves(tr, outputs, keep)
+        above = self._passed(tr, outputs, keep)
+        leaves = [t for t, fake in tr.given.values() if fake.ref.name in above]
         for leaf in leaves:
             self._check_leaf(tr, leaf)
         for leaf, grad in zip(leaves, self.of(tr, outputs, leaves, tangents), strict=True):
@@ -116,18 +118,19 @@ class Gradients:
     def wanted(
         self, tr: Tracer, outputs: Sequence[TensorValue], inputs: Sequence[TensorValue], tangents: Sequence[Value], keep: bool
     ) -> list[TensorValue | None]:
-        """``torch.autograd.grad``: one gradient an input, None for those that the outputs do not depend on."""
-        reached = self._leaves(tr, outputs, keep)
-        found = [t for t in inputs if any(t is r for r in reached)]
+        """``torch.autograd.grad``: one gradient an input, None for those that the outputs do not depend on. The inputs may be
+        values on the way."""
+        above = self._passed(tr, outputs, keep, [_asked_of(tr, t).ref.name for t in inputs])
+        found = [t for t in inputs if _asked_of(tr, t).ref.name in above]
         grads = iter(self.of(tr, outputs, found, tangents) if found else ())
-        return [next(grads) if any(t is r for r in reached) else None for t in inputs]
+        return [next(grads) if any(t is f for f in found) else None for t in inputs]
 
     def of(
         self, tr: Tracer, outputs: Sequence[TensorValue], inputs: Sequence[TensorValue], tangents: Sequence[Value]
     ) -> list[TensorValue]:
         """Record the node."""
         tr.about_to_record()
-        fakes = [tr.given[id(t)][1] for t in inputs]
+        fakes = [_asked_of(tr, t) for t in inputs]
         metas = tuple(dense(f.meta) for f in fakes)
         ones = tuple(t.fake if isinstance(t, TensorValue) else None for t in tangents)
         self.asked_for += 1
@@ -145,8 +148,9 @@ class Gradients:
         finally:
             tr.grad_enabled = mode
 
-    def _leaves(self, tr: Tracer, outputs: Sequence[TensorValue], keep: bool) -> list[TensorValue]:
-        """The inputs that require grad and that the outputs depend on, in order. ``keep``: the graph can be used again."""
+    def _passed(self, tr: Tracer, outputs: Sequence[TensorValue], keep: bool, to: Sequence[str] | None = None) -> set[str]:
+        """The nodes that require grad and that the outputs depend on. A backward from there passes all of them, or those that
+        lead ``to`` some. ``keep``: the graph can be used again."""
         if self.asked is None:
             self.asked = Value()
             tr.births[id(self.asked)] = self.asked, tr.frames[0].count
@@ -155,11 +159,12 @@ class Gradients:
             if not live[out.fake.ref.name]:
                 raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
         above = _above(tr.builder.nodes, live, [out.fake.ref.name for out in outputs])
-        if above & self._spent:
+        passed = above if to is None else above & _below(tr.builder.nodes, to)
+        if passed & self._spent:
             raise RuntimeError(FREED)
         if not keep:
-            self._spent |= {name for name in above if _saves(tr.builder.nodes, tr.builder.nodes[name])}
-        return [t for t, fake in tr.given.values() if fake.ref.name in above]
+            self._spent |= {name for name in passed if _saves(tr.builder.nodes, tr.builder.nodes[name])}
+        return above
 
     def _live(self, tr: Tracer) -> dict[str, bool]:
         """Which nodes require grad."""
@@ -240,6 +245,20 @@ def _above(nodes: dict[str, Node], live: dict[str, bool], start: Sequence[str]) 
             found.add(name)
             waiting.extend(r.name for r in inputs_of(nodes[name]))
     return found
+
+
+def _below(nodes: dict[str, Node], start: Sequence[str]) -> set[str]:
+    """The nodes that depend on these."""
+    found = set(start)
+    for name, node in nodes.items():
+        if any(r.name in found for r in inputs_of(node)):
+            found.add(name)
+    return found - set(start)
+
+
+def _asked_of(tr: Tracer, t: TensorValue) -> FakeTensor:
+    """What a gradient is taken of: an input as it was given, and another value as it is."""
+    return tr.given[id(t)][1] if id(t) in tr.given else t.fake
 
 
 def _saves(nodes: dict[str, Node], node: Node) -> bool:

@@ -15,6 +15,7 @@ from tinycompile.capture.values.constant import FALSE, NONE
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.dispatch import dispatcher
+from tinycompile.eager.fake import FakeTensor
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -51,8 +52,8 @@ def _grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak("backward", "is_grads_batched")
     outputs, inputs = _tensors(tr, given["outputs"]), _tensors(tr, given["inputs"])
     for t in inputs:
-        if id(t) not in tr.given or not t.requires_grad:
-            raise GraphBreak("backward", f"the gradient of {t.describe()}, which is no input that requires grad")
+        if not t.requires_grad or not isinstance(t.fake, FakeTensor):
+            raise GraphBreak("backward", f"the gradient of {t.describe()}, which does not require grad")
     tangents = _tangents(tr, outputs, given.get("grad_outputs", NONE))
     found = tr.effects.gradients.wanted(tr, outputs, inputs, tangents, _kept(tr, given))
     zeros = given.get("materialize_grads", FALSE).truth(tr)
