@@ -73,9 +73,18 @@ def test_torchs_random_and_checkpoint_work_beside_it() -> None:
 
 def test_there_is_one_slot() -> None:
     with pytest.raises(RuntimeError, match=f"taken by '{NAME}'"):
-        tinycompile.register_device("other", None, None, {})
+        tinycompile.register_device("other", len, len, {})
     with pytest.raises(KeyError, match="no op record is called matmull"):
         tinycompile.register_device(NAME, None, None, {"matmull": None})
+
+
+def test_what_is_wrong_is_told_before_torch_is_renamed() -> None:
+    with pytest.raises(ValueError, match="letters, digits and underscores, not 'my device'"):
+        tinycompile.register_device("my device", len, len, {})
+    with pytest.raises(TypeError, match="allocator is a function, not None"):
+        tinycompile.register_device(NAME, None, len, {})
+    with pytest.raises(TypeError, match="the kernel of add is a function, not 3"):
+        tinycompile.register_device(NAME, len, len, {"add": 3})
 
 
 def test_kernels_run_and_are_in_the_dispatch_table() -> None:

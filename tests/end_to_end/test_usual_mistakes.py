@@ -134,6 +134,26 @@ def test_an_error_of_the_programs_that_reads_like_one_of_unpacking_is_its_own() 
         f(X)
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs", "told"),
+    [
+        ((), {}, "missing 1 required positional"),
+        ((X, X), {}, "takes 1 positional argument"),
+        ((X,), {"j": 2}, "unexpected keyword"),
+    ],
+    ids=["missing", "too many", "misspelt"],
+)
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_first_call_with_wrong_arguments_is_pythons_error(args: Any, kwargs: Any, told: str, fullgraph: bool) -> None:
+    """And nobody says that tinycompile had failed: warnings are errors here."""
+
+    def f(x, *, k=1):
+        return x + k
+
+    with tinycompile.config.patch(on_error="eager"), pytest.raises(TypeError, match=told):
+        tinycompile.compile(f, fullgraph=fullgraph)(*args, **kwargs)
+
+
 def generated(x):
     yield x + 1
 

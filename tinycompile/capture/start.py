@@ -60,8 +60,11 @@ class FunctionStart:
         return _frame(tr, self.function, self._arguments(tr, args, kwargs))
 
     def _arguments(self, tr: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters by name, not looked at yet. Raises TypeError as the call itself would."""
-        bound = inspect.signature(self.fn, follow_wrapped=False).bind(*args, **kwargs)
+        """Parameters by name, not looked at yet. What doesn't fit is left to Python, whose error it is."""
+        try:
+            bound = inspect.signature(self.fn, follow_wrapped=False).bind(*args, **kwargs)
+        except TypeError as error:
+            raise GraphBreak("user-exception", f"{self.function.__qualname__}: {error}") from None
         given = set(bound.arguments)
         bound.apply_defaults()
         slots: dict[str, Any] = {name: Lazy(value, Local(name)) for name, value in bound.arguments.items()}

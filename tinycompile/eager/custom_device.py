@@ -58,12 +58,18 @@ def register_device(
     compiles one fused kernel: see ``docs/add_a_backend.md``. Returns the device.
 
     There is one slot, as in torch (whose ``privateuseone`` is renamed too). Raises RuntimeError when it is taken under another
-    name, KeyError for a kernel of an op that has no record.
+    name, KeyError for a kernel of an op that has no record, TypeError for what can't be called, ValueError for what is no name.
     """
     global _registered
     unknown = sorted(set(kernels) - OPS.keys())
     if unknown:
         raise KeyError(f"no op record is called {', '.join(unknown)}")
+    if not name.isidentifier():  # torch would take it, for good
+        raise ValueError(f"the name of a device is letters, digits and underscores, not {name!r}")
+    given = {"allocator": allocator, "copy": copy, **{f"the kernel of {op}": kernel for op, kernel in kernels.items()}}
+    for what, fn in given.items():
+        if not callable(fn):
+            raise TypeError(f"{what} is a function, not {fn!r}")
     if _registered is not None and _registered.name != name:
         raise RuntimeError(f"the slot for a device of one's own is taken by {_registered.name!r}")
     if name in ("cpu", "cuda", "meta"):
