@@ -280,7 +280,8 @@ def _owner(tr: Tracer) -> torch.nn.Module | None:
 
 def _described(place: Place) -> str:
     ins = place.instruction
-    return f"line {ins.line}, {ins.op}" + (f" {ins.arg}" if isinstance(ins.arg, (int, str)) else "")
+    text = repr(ins.arg) if isinstance(ins.arg, str) and not ins.arg.isidentifier() else str(ins.arg)  # in one line
+    return f"line {ins.line}, {ins.op}" + (f" {text}" if isinstance(ins.arg, (int, str)) else "")
 
 
 def _rename(fn: Callable[..., Any], like: FunctionType) -> None:

@@ -343,3 +343,10 @@ def bytes_zoo(x):
 def numbers_as_keys(x):
     d = {1: "a", 1.0: "b", True: "c"}  # noqa: F601
     return x, d, {0: 1, -0.0: 2}, {float("inf"): 1}, {(1, "a"): x}, {None: 1}, {frozenset([1]): 2}, {torch.float32: 1}  # noqa: F601
+
+
+@case
+def strings_of_several_lines(x):
+    a = "one\ntwo\r\nthree"
+    d = {"key\nof two lines": x}
+    return a.splitlines(), a + "\n    raise", d["key\nof two lines"], "\x0c\x85\u2028", x + 1
