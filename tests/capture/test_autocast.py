@@ -119,10 +119,28 @@ def raises_inside(x: Any, w: Any) -> Any:
         return y, x @ w
 
 
-FUNCTIONS = (
+FUNCTIONS: tuple[Callable[..., Any], ...] = (
     around, inside, with_a_break, decorated, calls_decorated, asks, without_a_record, in_place, object_from_outside,
     raises_inside,
 )  # fmt: skip
+
+
+def by_other_names(x: Any, w: Any) -> Any:
+    """On a CPU there is a policy for matmul, none for mv, addmv, dot and inner products of vectors."""
+    v = w[0]
+    return (
+        torch.mv(x, v),
+        x.mv(v),
+        torch.addmv(v, x, v),
+        torch.dot(v, v),
+        torch.matmul(x, v),
+        torch.inner(v, v),
+        x @ v,
+        torch.outer(v, v),
+    )
+
+
+FUNCTIONS = (*FUNCTIONS, by_other_names)
 
 
 @pytest.mark.parametrize("outer", [nothing, region, lambda: region(enabled=False)], ids=["none", "on", "off"])

@@ -158,10 +158,11 @@ def _division(inplace: bool = False) -> Callable[[Args, Kwargs], Bound]:
 
 
 def _mv(args: Args, kwargs: Kwargs) -> Bound:
-    """A matrix by a vector; torch words what else is given."""
+    """A matrix by a vector; torch words what else is given. On a CPU autocast has no policy for it, as it has for ``matmul``."""
     bound = call_of("matmul", *args, **{"other" if k == "vec" else k: v for k, v in kwargs.items()})
-    fits = bound is not None and [len(a.shape) for a in bound.args if is_tensor(a)] == [2, 1]
-    return bound if fits else None
+    given = [] if bound is None else [a for a in bound.args if is_tensor(a)]
+    cast = torch.is_autocast_enabled("cpu") and any(a.device.type == "cpu" for a in given)
+    return bound if [len(a.shape) for a in given] == [2, 1] and not cast else None
 
 
 def _operators() -> None:
