@@ -383,3 +383,34 @@ class Doubled(collections.namedtuple("Doubled", "a b")):
 @case
 def named_tuple_with_its_own_new(x):
     return x, Doubled(3), Doubled(x).b, Doubled._make((1, 2)), Doubled(1)._replace(a=7)
+
+
+class Sorted:
+    def __init__(self, value):
+        self.value = value
+
+    def __lt__(self, other):
+        log((self.value, other.value))
+        return self.value < other.value
+
+
+@case
+def who_is_asked_which_is_less(x):
+    given = [Sorted(v) for v in (3, 1, 2, 5, 4)]
+    found = [sorted(given), sorted(given, reverse=True), sorted(given, key=lambda v: Sorted(-v.value))]
+    given.sort()
+    return x, [[v.value for v in each] for each in (*found, given)], min(given).value, max(given).value
+
+
+TENTHS = [0.1] * 10
+
+
+@case
+def sums_of_floats(x):
+    mixed = sum([0.1] * 6 + [x.sum()] + [0.1] * 3)
+    return x, sum(TENTHS), sum([1e16, 1.0, -1e16]), sum(TENTHS, 0.5), sum([True, 2]), sum([1, 0.1, 0.2], 1), sum([], 2.0), mixed
+
+
+@case(args=lambda: (r(4), 0.1), whole=False)
+def sum_of_a_float_from_outside(x, a):
+    return x, sum([a] * 10), sum([x.shape[0], 0.1, 0.2])

@@ -23,6 +23,7 @@ from tinycompile.capture.values.container import contents_of
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import ListValue, TupleValue
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.symbolic import SymInt
@@ -197,9 +198,31 @@ def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     total: Value = kwargs.get("start", args[1] if len(args) > 1 else Const(0))
     if isinstance(total, Const) and isinstance(total.value, (str, bytes, bytearray)):
         raise GraphBreak("user-exception", "sum() of text")
-    for v in args[0].iterate(tr):
+    values, numbers = args[0].iterate(tr), list[Any]()
+    for v in values:
+        if not (isinstance(v, Const) and type(v.value) in _NUMBERS and isinstance(total, Const)):
+            values = itertools.chain((v,), values)
+            break
+        numbers.append(v.value)
+    if numbers:  # (from 3.12 on, what rounding takes from floats is kept aside)
+        total = Const(natively(sum, numbers, total.constant(tr)))
+    for v in values:
+        if (
+            VERSION >= (3, 12)
+            and _is_number(tr, total)
+            and _is_number(tr, v)
+            and float in (total.python_type(tr), v.python_type(tr))
+        ):
+            raise GraphBreak("unsupported-value", "sum() of floats that change")
         total = tr.binary("+", total, v)
     return total
+
+
+_NUMBERS = (int, float, bool, complex)
+
+
+def _is_number(tr: Tracer, value: Value) -> bool:
+    return isinstance(value, (Const, SymInt, ScalarValue)) and value.python_type(tr) in _NUMBERS
 
 
 @rule(math.prod)
@@ -269,11 +292,21 @@ def sort(tr: Tracer, values: list[Value], kwargs: Kwargs) -> list[Value]:
     key = kwargs.get("key")
     keys = values if key is None or _is_none(key) else [key.call(tr, [v], {}) for v in values]
 
-    def order(i: int, j: int) -> int:
-        return -1 if tr.compare("<", keys[i], keys[j]).truth(tr) else int(tr.compare("<", keys[j], keys[i]).truth(tr))
-
     reverse = kwargs.get("reverse", Const(False)).truth(tr)
-    return [values[i] for i in sorted(range(len(values)), key=functools.cmp_to_key(order), reverse=reverse)]
+    order = sorted(range(len(values)), key=lambda i: _Compared(tr, keys[i]), reverse=reverse)
+    return [values[i] for i in order]
+
+
+class _Compared:
+    """What Python's own sort compares, so that the program's ``__lt__`` is asked what it would be asked, in that order."""
+
+    __slots__ = ("tr", "value")
+
+    def __init__(self, tr: Tracer, value: Value) -> None:
+        self.tr, self.value = tr, value
+
+    def __lt__(self, other: _Compared) -> bool:
+        return self.tr.compare("<", self.value, other.value).truth(self.tr)
 
 
 @rule(abs)

@@ -163,7 +163,7 @@ class TupleValue(SequenceValue):
         items = dict(zip(self.fields(), self.values(tr), strict=True))
         unknown = [name for name in kwargs if name not in items]
         if unknown:
-            raise ValueError(f"Got unexpected field names: {unknown!r}")
+            raise GraphBreak("user-exception", f"unexpected field names: {unknown!r}")
         return TupleValue([*{**items, **kwargs}.values()], cls=self.cls)
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
