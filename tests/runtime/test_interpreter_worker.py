@@ -12,6 +12,7 @@ import threading
 import pytest
 import torch
 
+import tinycompile
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import ceildiv, sym
 from tinycompile.ir.source import Config, KernelArg, KernelSource
@@ -147,3 +148,12 @@ def test_a_scalar_comparison_is_a_bool(worker: InterpreterWorker) -> None:
     x, out = torch.arange(100.0), torch.ones(100)
     worker.run(dataclasses.replace(DOUBLE, name="scalars", text=SCALARS), [x, out, 100])
     assert torch.equal(out, torch.where(x < 50, x, 0.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_subnormal_halves_are_numbers(dtype: torch.dtype) -> None:
+    tiny = torch.finfo(dtype).tiny
+    x = torch.tensor([tiny / 2, -tiny / 4, tiny / 64, tiny, 0.0, -0.0, 1.0, torch.inf, -torch.inf, torch.nan]).to(dtype)
+    fn = lambda x: (x.float(), x * 1, x == 0, x.float() * 1024)  # noqa: E731
+    for got, want in zip(tinycompile.compile(fn, backend="triton")(x), fn(x), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)

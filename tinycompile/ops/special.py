@@ -190,14 +190,18 @@ def _horner(b: Builder, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def _erfinv(b: Builder, y: Value) -> Value:
-    """Giles' approximation, then Newton's steps: two suffice but for the last doubles before 1."""
-    w = -b("log", (1 - y) * (y + 1))
-    x = y * b.where(w < 5, _horner(b, w - 2.5, _GILES_NEAR), _horner(b, b("sqrt", w) - 3, _GILES_FAR))
-    for _ in range(4):
-        x = x - (b("erf", x) - y) * b("exp", x * x) * (math.sqrt(math.pi) / 2)
+    """Giles' approximation, or that of a tail beyond its range, then Newton's steps. Near 1 those solve erfc(x) = 1 - y, whose
+    sides have all their digits."""
     size = b("abs", y)
-    edge = b.where(y > 0, math.inf, b.const(-math.inf, y.dtype))
-    return _choose(b, (size > 1, math.nan), (size.eq(1), edge), otherwise=x)
+    left = 1 - size
+    w = -b("log", left * (size + 1))
+    x = size * b.where(w < 5, _horner(b, w - 2.5, _GILES_NEAR), _horner(b, b("sqrt", w) - 3, _GILES_FAR))
+    x = b.where(w > 16, b("sqrt", w - b("log", w * (math.pi / 4)) * 0.5), x)
+    for _ in range(3):
+        gap = b.where(size > 0.5, left - b("erfc", x), b("erf", x) - size)
+        x = x - gap * b("exp", x * x) * (math.sqrt(math.pi) / 2)
+    found = _choose(b, (size > 1, math.nan), (size.eq(1), math.inf), otherwise=x)
+    return b.where(b("signbit", y), -found, found)
 
 
 def _normal_quantile(b: Builder, p: Value) -> Value:

@@ -2,11 +2,11 @@
 
 Slow: reductions and scans with a combine function that it doesn't know run element by element in Python. Our combine functions
 work on whole blocks, so a block is halved (for a scan: shifted) and combined in log2(n) steps. The combine functions themselves
-still run, so the interpreter still checks them. Wrong: it truncates float32 to bfloat16, where GPUs round to nearest even; and
-it remembers the result of a comparison under the operands' dtype, so that a scalar one becomes a block of numbers; and it
-multiplies blocks of bfloat16 by their bits. In
-Triton 3.6 minima and maxima propagate NaN where GPUs take the number, a fused multiply-add rounds twice, unsigned integers have
-no ``~``, and scalars, arrays of one element, are no bounds of a ``range`` for numpy 2.4 and later.
+still run, so the interpreter still checks them. Wrong: it truncates float32 to bfloat16, where GPUs round to nearest even, and
+takes subnormal bfloat16 for 0; it remembers the result of a comparison under the operands' dtype, so that a scalar one becomes
+a block of numbers; and it multiplies blocks of bfloat16 by their bits. In Triton 3.6 minima and maxima propagate NaN where GPUs
+take the number, a fused multiply-add rounds twice, unsigned integers have no ``~``, and scalars, arrays of one element, are no
+bounds of a ``range`` for numpy 2.4 and later.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ def install() -> None:
 
 
 def _rounding(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """The conversion, with float32 to bfloat16 rounded to nearest even."""
+    """The conversion, with float32 to bfloat16 rounded to nearest even; the way back only moves the bits."""
 
     def rounded(data: Any, source: Any, target: Any, mode: Any) -> Any:
+        if source == tl.bfloat16 and target == tl.float32:
+            return (np.asarray(data).view(np.uint16).astype(np.uint32) << 16).reshape(np.shape(data))
         if not (source == tl.float32 and target == tl.bfloat16):
             return convert(data, source, target, mode)
         bits = np.ascontiguousarray(data, dtype=np.float32).view(np.uint32)
