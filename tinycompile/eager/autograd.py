@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from tinycompile.base.torch_private import keeps_graph
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager import inplace
 from tinycompile.eager.autograd_function import Function, once_differentiable
+from tinycompile.eager.bridge import Found, gradients_of_torchs, run_all, to_torch
 from tinycompile.eager.engine import Backward
 from tinycompile.eager.hooks import HookHandle, Hooks, Retain
 from tinycompile.eager.recording import call_torch, edge_of, is_tracked
@@ -26,7 +26,7 @@ from tinycompile.eager.tape import (
     require_grad,
     tape_of,
 )
-from tinycompile.eager.tensor import Tensor, from_torch, same_memory
+from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.eager.tensor import version_of as _version_of
 from tinycompile.eager.torch_words import raise_torchs, unused
 from tinycompile.ops.calls import ops
@@ -127,24 +127,33 @@ def _listed(value: Any) -> list[Any]:
 def _run(
     outputs: Sequence[Any], seeds: Any, retain_graph: bool | None, create_graph: bool, targets: Sequence[Any] | None
 ) -> list[Any]:
-    """One pass of our engine, then of torch's for what came out at torch tensors."""
+    """Passes of our engine, and of torch's for what came out at torch tensors, until nothing comes back."""
     given = [None] * len(outputs) if seeds is None else [seeds] if isinstance(seeds, (Tensor, torch.Tensor)) else list(seeds)
     for seed in given:
         if seed is not None and not isinstance(seed, (Tensor, torch.Tensor)):
             raise TypeError(f"gradients can be either Tensors or None, but got {type(seed).__name__}")
     if len(given) != len(outputs):
         raise RuntimeError(f"got {len(outputs)} tensors and {len(given)} gradients")
-    roots, grads = [], []
+    roots: list[Edge] = []
+    grads: list[Any] = []
     for i, (output, seed) in enumerate(zip(outputs, given, strict=True)):
         roots.append(_root(output, i))
         grads.append(_seed(output, seed, i))
     keep = create_graph if retain_graph is None else retain_graph
     edges = None if targets is None else [_target(t) for t in targets]
     ours = None if edges is None else [e for e in edges if isinstance(e, Edge)]
-    run = Backward(roots, grads, ours, keep, create_graph, to_torch=edges is None or None in edges)
-    found = run.run()
-    theirs = _run_torch(run.outside, targets, keep, create_graph)
-    return [theirs.get(id(t)) if e is None else found.get(e) for t, e in zip(targets or (), edges or (), strict=True)]
+    if targets is None or edges is None:
+        run_all(roots, grads, keep, create_graph)
+        return []
+    theirs = [t if isinstance(t, torch.Tensor) else t.raw() for t, e in zip(targets, edges, strict=True) if e is None]
+    found = Found(create_graph)
+    while roots:
+        run = Backward(roots, grads, ours, keep, create_graph, to_torch=bool(theirs))
+        found.add(run.run().items())
+        made, back = gradients_of_torchs(run.outside, theirs, keep, create_graph)
+        found.add((id(t), None if g is None else from_torch(g)) for t, g in zip(theirs, made, strict=True))
+        roots, grads = [edge for edge, _ in back], [g for _, g in back]
+    return [found.of(t, e) for t, e in zip(targets, edges, strict=True)]
 
 
 def _root(output: Any, i: int) -> Edge:
@@ -174,24 +183,6 @@ def _target(tensor: Any) -> Edge | None:
     if not tensor.requires_grad:
         raise RuntimeError("One of the differentiated Tensors does not require grad")
     return None if isinstance(tensor, torch.Tensor) or tensor._autograd is None else edge_of(tensor)
-
-
-def _run_torch(
-    outside: Sequence[tuple[torch.Tensor, Any]], targets: Sequence[Any] | None, keep: bool, create_graph: bool
-) -> dict[int, Any]:
-    if not outside:
-        return {}
-    tensors = [t for t, _ in outside]
-    grads = [g.torch() for _, g in outside]
-    if targets is None:
-        torch.autograd.backward(tensors, grads, retain_graph=keep, create_graph=create_graph)
-        return {}
-    wanted = [t for t in targets if isinstance(t, torch.Tensor) or t._autograd is None]
-    if not wanted:
-        return {}
-    raws = [t if isinstance(t, torch.Tensor) else t.raw() for t in wanted]
-    found = torch.autograd.grad(tensors, raws, grads, keep, create_graph, allow_unused=True)
-    return {id(t): g if g is None or isinstance(t, torch.Tensor) else from_torch(g) for t, g in zip(wanted, found, strict=True)}
 
 
 # --- what Tensor asks for ----------------------------------------------------------------------------------------------------
@@ -329,26 +320,7 @@ class _Tape:
     @staticmethod
     def bridge(tensor: Tensor) -> torch.Tensor:
         """The tensor on torch's tape: torch's backward goes on in ours."""
-        if not torch.is_grad_enabled():
-            return tensor.raw()
-        return _ToTorch.apply(torch.empty(0, requires_grad=True), same_memory(tensor, keep_history=True))
-
-
-class _ToTorch(torch.autograd.Function):
-    """A node of torch's tape whose backward is a pass over ours. ``anchor`` is what makes torch record it."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, tensor: Tensor) -> torch.Tensor:
-        ctx.edge = edge_of(tensor)
-        return tensor.raw().detach()
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None]:
-        create_graph = torch.is_grad_enabled()
-        run = Backward([ctx.edge], [from_torch(grad)], None, True, create_graph)  # another bridge may lead to the same nodes
-        run.run()
-        _run_torch(run.outside, None, keeps_graph(), create_graph)
-        return None, None
+        return to_torch(tensor) if torch.is_grad_enabled() else tensor.raw()
 
 
 Tensor.tape = _Tape

@@ -33,7 +33,7 @@ class Backward:
         create_graph: bool,
         to_torch: bool = True,
     ) -> None:
-        """``to_torch``: gradients of torch tensors are wanted too."""
+        """``to_torch``: gradients of torch tensors are wanted too; else torch's tape is entered only where it leads back."""
         self.keep, self.create_graph = keep, create_graph
         self.waiting: dict[Node, int] = {}  # edges that still have to bring something
         self.arrived: dict[Node, list[Any]] = {}
@@ -45,7 +45,10 @@ class Backward:
         order = self._count(e.node for e in roots)
         self.needed: set[Node] | None = None
         if self.wanted is not None:
-            outside = {n for n in order if to_torch and isinstance(n, TorchTape)}
+            ends = [n for n in order if isinstance(n, TorchTape)]
+            back = {n for n in ends if bridges_behind([n.tensor])}
+            self.keep = keep or bool(back)  # the way back may lead to nodes that were run
+            outside = set(ends) if to_torch else back
             self.needed = _leads_to(order, {e.node for e in self.wanted} | outside) | outside
         for edge, grad in zip(roots, grads, strict=True):
             self._arrive(edge, grad)
@@ -155,6 +158,21 @@ class TorchTape(Node):
     def __init__(self, tensor: torch.Tensor, meta: TensorMeta) -> None:
         super().__init__((), (meta,))
         self.tensor = tensor
+
+
+def bridges_behind(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """The nodes of torch's graph behind these tensors at which our tape goes on, by an ``edge`` of theirs (``bridge.py``)."""
+    stack = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    seen: set[Any] = set(stack)
+    found = []
+    while stack:
+        node = stack.pop()
+        if isinstance(getattr(node, "edge", None), Edge):
+            found.append(node)
+        new = {n for n, _ in node.next_functions if n is not None and n not in seen}
+        seen |= new
+        stack += new
+    return found
 
 
 def _leads_to(nodes: Sequence[Node], targets: set[Node]) -> set[Node]:

@@ -1,0 +1,94 @@
+"""Graphs that go from our tape through torch's and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import tinycompile as tc
+from tinycompile.eager import autograd
+from tinycompile.eager.tensor import from_torch
+
+pytestmark = pytest.mark.pure
+
+Middle = Callable[[Any, Callable[[Any], Any]], Any]
+
+
+def through(x: Any, fn: Callable[[Any], Any]) -> Any:
+    """A function of torch's tensors in the middle of a graph of ours."""
+    return from_torch(fn(x.torch()))
+
+
+def both_ways(x: Any, w: Any, m: Middle) -> Any:
+    a = m(x * w, torch.sin)
+    return (a + m(a * 2, torch.cos)).sum()
+
+
+# Name -> a function of two leaves of ours, one of torch's, and what calls torch's functions.
+MIXED: dict[str, Callable[[Any, Any, Any, Middle], Any]] = {
+    "one way": lambda x, w, t, m: m(x, torch.sin).sum(),
+    "beside ours": lambda x, w, t, m: (m(x, torch.sin) * w + x * w).sum(),
+    "a computed tensor": lambda x, w, t, m: (m(x * w, torch.sin) * x).sum(),
+    "twice": lambda x, w, t, m: (m(m(x, torch.sin) * w, torch.cos) + m(x, torch.exp)).sum(),
+    "one after the other, and both": lambda x, w, t, m: both_ways(x, w, m),
+    "with a leaf of torch's": lambda x, w, t, m: (m(x, lambda v: v * t) * w).sum(),
+}
+
+
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("name", MIXED)
+def test_gradients_as_torchs_alone(name: str, retain: bool) -> None:
+    """``grad`` for leaves on either tape, and ``backward``."""
+    values = [torch.randn(3, dtype=torch.float64) for _ in range(3)]
+    x, w, t = (v.clone().requires_grad_() for v in values)
+    out = MIXED[name](x, w, t, lambda v, fn: fn(v))
+    want = torch.autograd.grad(out, (x, w, t), allow_unused=True, retain_graph=True)
+
+    leaves = [*(from_torch(v.clone()).requires_grad_() for v in values[:2]), values[2].clone().requires_grad_()]
+    mine = MIXED[name](*leaves, through)
+    for _ in range(2 if retain else 1):
+        got = autograd.grad(mine, leaves, allow_unused=True, retain_graph=retain)
+        for g, leaf, expected in zip(got, leaves, want, strict=True):
+            assert (g is None) == (expected is None)
+            if g is not None:
+                assert isinstance(g, torch.Tensor) == isinstance(leaf, torch.Tensor)
+                torch.testing.assert_close(raw(g), expected)
+
+    MIXED[name](*leaves, through).backward()
+    for leaf, expected in zip(leaves, want, strict=True):
+        assert (leaf.grad is None) == (expected is None)
+        if expected is not None:
+            torch.testing.assert_close(raw(leaf.grad), expected)
+
+
+def raw(tensor: Any) -> torch.Tensor:
+    return tensor.torch().detach() if isinstance(tensor, tc.Tensor) else tensor.detach()
+
+
+def test_second_derivatives() -> None:
+    v = torch.randn(3, dtype=torch.float64)
+    x = from_torch(v.clone()).requires_grad_()
+    (first,) = autograd.grad((through(x, torch.sin) * x).sum(), x, create_graph=True)
+    (second,) = autograd.grad(first.sum(), x)
+    torch.testing.assert_close(raw(second), 2 * v.cos() - v * v.sin())
+
+
+def test_what_nothing_leads_to_is_unused() -> None:
+    x, w = (from_torch(torch.randn(3)).requires_grad_() for _ in range(2))
+    out = through(x, torch.sin).sum()
+    assert autograd.grad(out, (x, w), allow_unused=True, retain_graph=True)[1] is None
+    with pytest.raises(RuntimeError, match="index 1"):
+        autograd.grad(out, (x, w))
+
+
+def test_parameters_of_torchs_are_not_computed_where_nobody_asks() -> None:
+    """Only what leads to a wanted tensor runs."""
+    ran: list[str] = []
+    weight = torch.randn(3, requires_grad=True)
+    weight.register_hook(lambda g: ran.append("weight"))
+    x = from_torch(torch.randn(3)).requires_grad_()
+    autograd.grad((x * weight).sum(), x)
+    assert not ran
