@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -40,6 +43,15 @@ def test_a_traced_function_is_called_like_the_function():
     assert same(module(X, w=W), block(X, W)) and same(module(X, W), block(X, W))
     with pytest.raises(TypeError, match="block"):
         module(X)
+
+
+def test_copies_and_pickles():
+    module = tinycompile.trace(block, X, W)
+    assert same(copy.deepcopy(module)(X, W), block(X, W))
+    with pytest.raises(TypeError, match="its graph can: pickle .graph"):
+        pickle.dumps(module)
+    again = pickle.loads(pickle.dumps(tinycompile.GraphModule(pickle.loads(pickle.dumps(module.graph)))))
+    assert again.graph == module.graph and torch.equal(again(X, W)[0], block(X, W)["h"])
 
 
 def test_nothing_is_run_by_trace():

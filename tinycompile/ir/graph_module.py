@@ -61,6 +61,17 @@ class GraphModule:
     def __repr__(self) -> str:
         return self.code
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> GraphModule:
+        return GraphModule(self.graph, self._bind)  # graphs are never changed
+
+    def __reduce__(self) -> Any:
+        if self._bind is not None:
+            raise TypeError(
+                f"a traced module can't be pickled, for it belongs to {self.graph.name}'s own Python; "
+                "its graph can: pickle .graph, and GraphModule(graph) runs it on the graph's inputs"
+            )
+        return GraphModule, (self.graph,)
+
 
 def _plain(graph: Graph, run: Callable[..., tuple[Any, ...]]) -> FunctionType:
     """A function whose parameters are the graph's inputs."""
