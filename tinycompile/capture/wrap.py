@@ -118,7 +118,7 @@ def has_identity(obj: Any) -> bool:
 
 def is_told_apart(obj: Any) -> bool:
     """Whether the Value of something without an identity in that sense knows itself which other Values are the same object."""
-    return isinstance(obj, (torch.Tensor, OurTensor, torch.nn.Module, ModuleType, FunctionType, type))
+    return _has_hook(obj) or isinstance(obj, (torch.Tensor, OurTensor, torch.nn.Module, ModuleType, FunctionType, type))
 
 
 _CONTAINERS = (list, dict, set, OrderedDict, defaultdict, deque, np.ndarray)

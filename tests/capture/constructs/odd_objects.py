@@ -414,3 +414,20 @@ def sums_of_floats(x):
 @case(args=lambda: (r(4), 0.1), whole=False)
 def sum_of_a_float_from_outside(x, a):
     return x, sum([a] * 10), sum([x.shape[0], 0.1, 0.2])
+
+
+class Watched:
+    def __init__(self):
+        self.a = 2
+
+    def __getattribute__(self, name):
+        log(name)
+        return object.__getattribute__(self, name)
+
+    def method(self):
+        return self.a
+
+
+@breaks(args=lambda: (r(4), Watched()))
+def every_look_at_an_object_is_the_programs(x, o):
+    return x * o.method(), o.a, o is o, [o][0] is o
