@@ -86,10 +86,20 @@ def generates_code(backend: Backend) -> bool:
     return backend in (None, "triton", "cpp")
 
 
+def graph_devices(graph: Graph) -> set[Device]:
+    """Where its tensors are."""
+    return {n.meta.device for n in graph.nodes if isinstance(n.meta, TensorMeta)}
+
+
 def graph_device(graph: Graph) -> Device | None:
     """The one device of all tensors of the graph; None when there are several or none."""
-    found = {n.meta.device for n in graph.nodes if isinstance(n.meta, TensorMeta)}
+    found = graph_devices(graph)
     return found.pop() if len(found) == 1 else None
+
+
+def touches_registered(graph: Graph) -> bool:
+    """Whether some tensor is on a registered device: the graph's tensors are ours then, and our tape follows them."""
+    return any(map(is_registered, graph_devices(graph)))
 
 
 @functools.cache
@@ -105,8 +115,10 @@ def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune
     try:
         if is_registered(device):
             return _on_registered(graph, inputs, artifacts)
-        if device is None and (apart := compile_regions(graph, functools.partial(_default, autotune=autotune), artifacts)):
-            return apart
+        if device is None and not touches_registered(graph):
+            apart = compile_regions(graph, functools.partial(_default, autotune=autotune), artifacts)
+            if apart is not None:
+                return apart
         if device is not None and device.type == "cuda":
             return _triton(graph, inputs, artifacts, autotune)
         if device is not None and device.type == "cpu":

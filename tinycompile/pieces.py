@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tinycompile.aot.saved import refusals, refuse
-from tinycompile.backends import Backend, generates_code, graph_device, lookup_backend, takes_halves
+from tinycompile.backends import Backend, generates_code, lookup_backend, takes_halves, touches_registered
 from tinycompile.base import torch_private
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
@@ -32,7 +32,6 @@ from tinycompile.capture.start import FunctionStart, ResumeStart, Start
 from tinycompile.capture.trampoline import Stop
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager import autocast
-from tinycompile.eager.custom_device import is_registered
 from tinycompile.entries import CacheEntry, OwnedEntry, by_first_argument, give, itself
 from tinycompile.failures import is_without_effect
 from tinycompile.faults import is_the_users, is_wrong_call, serial, tell_of_fault, uncompiled, write_artifacts
@@ -288,8 +287,7 @@ class Piece:
         compile_one = lookup_backend(backend, mode=self.options.mode)
         if asks_for_gradients(graph):
             return compile_whole(graph, inputs, compile_one, artifacts, budget=self.options.activation_memory_budget)
-        ours_follows = is_registered(graph_device(graph))  # our tape: torch has no tensors there for its own
-        if ours_follows or not (any(require_grad) and torch.is_grad_enabled()):
+        if touches_registered(graph) or not (any(require_grad) and torch.is_grad_enabled()):
             return compile_one(graph, inputs, artifacts)
         return compile_training(
             graph,

@@ -202,6 +202,25 @@ def test_capture_works_and_its_codegen_compiles() -> None:
     assert len(compiled._entries) == 2, "another index is another device"
 
 
+def between(x, c):
+    y = torch.relu(x.cpu()) * 2 + c
+    return y.exp() + 1, y.to(x.device) + x
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_graph_over_it_and_the_cpu_runs_op_by_op_on_our_tape(quiet, ours: bool) -> None:
+    a, c = torch.randn(3, 4), torch.randn(3, 4)
+    given = tinycompile.from_torch(c) if ours else c
+    compiled = tinycompile.compile(between)
+    for got, want in zip(compiled(there(a), given), between(a, c), strict=True):
+        torch.testing.assert_close(got.cpu().torch(), want)
+    w, plain = there(a).requires_grad_(), a.clone().requires_grad_()
+    for fn, x, other in ((compiled, w, given), (between, plain, c)):
+        here, back = fn(x, other)
+        (here.sum() + back.sum().cpu()).backward()
+    same(w.grad, plain.grad)
+
+
 def test_symbolic_sizes_reach_its_code() -> None:
     compiled = tinycompile.compile(f, dynamic=True)
     for rows in (3, 5, 7):
