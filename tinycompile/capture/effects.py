@@ -21,10 +21,11 @@ from tinycompile.capture.rebuilt_sets import parts_of_changes, set_changes
 from tinycompile.capture.sources import Attr, Computed, Held, Item, Source, is_name
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import is_pythons_own
+from tinycompile.capture.values.descriptors import has_dict
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
-from tinycompile.capture.values.object import DELETED, ObjectValue, has_dict
+from tinycompile.capture.values.object import DELETED, ObjectValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue
 from tinycompile.capture.values.sets import SetValue

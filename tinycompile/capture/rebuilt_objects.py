@@ -23,10 +23,11 @@ from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.callable import Getter
 from tinycompile.capture.values.container import NewContainer
 from tinycompile.capture.values.context import GradMode, NullContext, UnderGradMode, entered_grad_mode
+from tinycompile.capture.values.descriptors import is_hidden
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, FunctionValue, PartialValue
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import DELETED, NewObject, is_hidden
+from tinycompile.capture.values.object import DELETED, NewObject
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.set_steps import program

@@ -15,23 +15,13 @@ from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
 from tinycompile.capture.values.classes import class_lookup, is_of_the_program, is_pythons_own
 from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.descriptors import has_dict, is_data_descriptor, is_hidden, is_unset, own_dict
 from tinycompile.capture.values.function import BoundFunction, PartialValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 DELETED: Any = object()  # in place of an attribute that was deleted
-
-
-def own_dict(obj: Any) -> dict[str, Any]:
-    """An object's attributes, if it has a place for any, without asking a ``__getattribute__`` of the program's."""
-    found: dict[str, Any] = object.__getattribute__(obj, "__dict__") if has_dict(obj) else {}
-    return found
-
-
-def has_dict(obj: Any) -> bool:
-    """Whether an object can have attributes of its own."""
-    return bool(type(obj).__dictoffset__)
 
 
 class ObjectValue(Value):
@@ -83,7 +73,7 @@ class ObjectValue(Value):
         found = class_lookup(cls, name)
         if name == "__class__" and (found is None or found[0] is object):
             return tr.from_python(cls)
-        if found is not None and _is_data_descriptor(found[1]) and (name not in self.shadow or is_hidden(cls, name)):
+        if found is not None and is_data_descriptor(found[1]) and (name not in self.shadow or is_hidden(cls, name)):
             return self._asked(tr, name, hook, self._data_descriptor, *found)
         if name in self.shadow:
             if self.shadow[name] is not DELETED:
@@ -242,7 +232,7 @@ class ObjectValue(Value):
         if found is not None and hasattr(type(raw), "__set__") and is_of_the_program(raw):
             self._described(tr, name, found[0], raw, "__set__", value)
             return
-        if raw is not None and _is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
+        if raw is not None and is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was set")
         if not isinstance(raw, MemberDescriptorType) and not has_dict(self.obj):
             try:
@@ -275,7 +265,7 @@ class ObjectValue(Value):
         if found is not None and hasattr(type(found[1]), "__delete__") and is_of_the_program(found[1]):
             self._described(tr, name, *found, "__delete__")
             return
-        if found is not None and _is_data_descriptor(found[1]) and not isinstance(found[1], MemberDescriptorType):
+        if found is not None and is_data_descriptor(found[1]) and not isinstance(found[1], MemberDescriptorType):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was deleted")
         own = name in self._attributes(tr)
         if own and name not in self.shadow:
@@ -414,22 +404,3 @@ class NewObject(ObjectValue):
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return False
-
-
-def is_unset(slot: MemberDescriptorType, obj: Any) -> bool:
-    """Whether a slot holds nothing."""
-    try:
-        slot.__get__(obj)
-    except AttributeError:
-        return True
-    return False
-
-
-def _is_data_descriptor(raw: Any) -> bool:
-    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
-
-
-def is_hidden(cls: type, name: str) -> bool:
-    """Whether a descriptor of the class comes before an attribute of that name in ``__dict__``."""
-    found = class_lookup(cls, name)
-    return found is not None and _is_data_descriptor(found[1]) and not isinstance(found[1], MemberDescriptorType)
