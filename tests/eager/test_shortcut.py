@@ -227,3 +227,40 @@ def test_equal_numbers_of_other_types_are_other_calls() -> None:
     for wrong in (1.0, True):
         with pytest.raises(TypeError):
             x.view((wrong, 6))
+
+
+OUT: dict[str, Any] = {
+    "fits": lambda x, y, out: torch.add(x, y, out=out),
+    "of one": lambda x, y, out: torch.sin(x, out=out),
+    "resized": lambda x, y, out: torch.add(x[0], 1, out=out),
+    "a product": lambda x, y, out: torch.mul(x, 2, out=out),
+    "itself": lambda x, y, out: torch.add(out, y, out=out),
+    "cast": lambda x, y, out: torch.mul(x, y, out=out),
+}
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("name", OUT)
+def test_out_by_the_short_way(name: str) -> None:
+    call = OUT[name]
+    t, other = torch.randn(3, 2), torch.randn(2)
+    x, y = from_torch(t.clone()), from_torch(other)
+    dtype = torch.float64 if name == "cast" else torch.float32
+    for _ in range(3):
+        theirs, ours = torch.ones(3, 2, dtype=dtype), from_torch(torch.ones(3, 2, dtype=dtype))
+        assert ours.shape == (3, 2)
+        call(t, other, theirs)
+        assert call(x, y, ours) is ours
+        assert_same(ours, theirs)
+        assert ours._version == theirs._version
+
+
+def test_out_that_torch_refuses_or_the_tape_follows() -> None:
+    x, y = from_torch(torch.ones(2)), from_torch(torch.zeros(2, dtype=torch.int64))
+    for _ in range(3):
+        torch.add(x, x, out=from_torch(torch.zeros(2)))
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            torch.add(x, x, out=y)
+    leaf = from_torch(torch.ones(2)).requires_grad_()
+    with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
+        torch.add(leaf, x, out=from_torch(torch.zeros(2)))

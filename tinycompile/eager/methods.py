@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tinycompile.dispatch import dispatcher
-from tinycompile.eager.shortcut import Choices, Ends, by_value, learn, short_call
+from tinycompile.eager.shortcut import WRITES, Choices, Ends, by_value, learn, short_call, written_out
 from tinycompile.ops import table
 from tinycompile.ops.record import BoundCall
 
@@ -75,7 +75,10 @@ class TensorMethods:
             return cls._run(table.bind(fn, args, kwargs), fn, args, kwargs)
         key = (fn, *map(type, args), *kwargs, *map(type, kwargs.values()))
         choices = _ENDS.get(key)
-        made = None if type(choices) is not Choices else by_value(choices, fn, args, kwargs)
+        if choices is WRITES:
+            made = written_out(fn, args, kwargs["out"])
+        else:
+            made = None if type(choices) is not Choices else by_value(choices, fn, args, kwargs)
         if made is None:
             bound = table.bind(fn, args, kwargs)
             learn(_ENDS, key, bound, fn, args, kwargs)

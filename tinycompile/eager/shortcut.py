@@ -89,7 +89,7 @@ class Choices(dict[Any, Any]):
 
 
 WRITES = "writes"
-"""What is known of calls that write their first argument in place."""
+"""What is known of calls that write their first argument in place, or ``out=``."""
 
 Ends = dict[tuple[Any, ...], "Known | Choices | str | None"]
 
@@ -126,6 +126,27 @@ def short_call(ends: Ends, key: tuple[Any, ...], fn: Callable[..., Any], args: S
 
 def _written(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
     """``x.add_(y)`` where no tape follows: torch's function writes. None where the whole way must be taken."""
+    raws = _to_write(args)
+    try:
+        return args[0] if raws is not None and fn(*raws) is raws[0] else None
+    except RuntimeError:  # nothing is written: torch checks first
+        return None
+
+
+def written_out(fn: Callable[..., Any], args: Sequence[Any], out: Any) -> Any:
+    """The same for ``torch.add(x, y, out=z)``, which may resize ``z``."""
+    raws = _to_write((*args, out))
+    try:
+        if raws is None or fn(*raws[:-1], out=raws[-1]) is not raws[-1]:
+            return None
+    except RuntimeError:
+        return None
+    out._meta = out._storage = None
+    return out
+
+
+def _to_write(args: Sequence[Any]) -> list[Any] | None:
+    """Arguments as torch's, where torch's function alone has to run."""
     mask = 0
     raws = []
     for arg in args:
@@ -135,12 +156,7 @@ def _written(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
             if arg is None:
                 return None
         raws.append(arg)
-    if mask not in _WRITABLE or LOCAL.changed or any_autocast():
-        return None
-    try:
-        return args[0] if fn(*raws) is raws[0] else None
-    except RuntimeError:  # nothing is written: torch checks first
-        return None
+    return None if mask not in _WRITABLE or LOCAL.changed or any_autocast() else raws
 
 
 _WRITABLE = frozenset((Key.CPU.bit, Key.CUDA.bit))
@@ -243,9 +259,12 @@ def learn(
 
 
 def _writes_alone(bound: BoundCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the call is torch's in-place function of its tensors and numbers, and nothing else."""
-    simple = all(type(a) in _SIMPLE or hasattr(a, "_handle") for a in args)
-    return bound.inplace and bound.out is None and simple and not kwargs and bound.args[0] is args[0]
+    """Whether the call is torch's function of its tensors and numbers that writes in place, or ``out=``, and nothing else."""
+    if not all(type(a) in _SIMPLE or hasattr(a, "_handle") for a in args):
+        return False
+    if kwargs:
+        return not bound.inplace and list(kwargs) == ["out"] and bound.out is kwargs["out"] and hasattr(bound.out, "_handle")
+    return bound.inplace and bound.out is None and bound.args[0] is args[0]
 
 
 def _learn_values(choices: Choices, bound: BoundCall, every: Sequence[Any]) -> None:
