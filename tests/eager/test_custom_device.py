@@ -221,6 +221,12 @@ def test_a_graph_over_it_and_the_cpu_runs_op_by_op_on_our_tape(quiet, ours: bool
     same(w.grad, plain.grad)
 
 
+def test_a_bare_name_is_the_first_device_in_graphs_too(quiet) -> None:
+    a = torch.randn(3)
+    compiled = tinycompile.compile(lambda x: x.cpu().to(NAME) + x, fullgraph=True)
+    same(compiled(there(a)), a + a)
+
+
 def test_symbolic_sizes_reach_its_code() -> None:
     compiled = tinycompile.compile(f, dynamic=True)
     for rows in (3, 5, 7):

@@ -24,11 +24,13 @@ Coords = tuple[Dim, ...]
 
 
 def device_of(device: Any) -> Device:
-    """The device of a new tensor: the default one for None, and the current index for a bare "cuda"."""
+    """The device of a new tensor: the default one for None, the current index for a bare "cuda", the first for other names."""
     chosen = Device.of(torch.get_default_device() if device is None else device)
-    if chosen.index < 0 and chosen.type == "cuda":
-        return Device("cuda", torch.cuda.current_device())
-    return Device(chosen.type) if chosen.type in ("cpu", "meta") else chosen
+    if chosen.type in ("cpu", "meta"):
+        return Device(chosen.type)
+    if chosen.index >= 0:
+        return chosen
+    return Device(chosen.type, torch.cuda.current_device() if chosen.type == "cuda" else 0)
 
 
 def torch_device(device: Any) -> torch.device | None:

@@ -13,6 +13,7 @@ from tinycompile.base.expr import Expr
 from tinycompile.dispatch.keys import Key
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import meta_of
+from tinycompile.ops.creation import device_of
 from tinycompile.ops.record import OPS, BoundCall
 from tinycompile.ops.table import KEYWORDS, Args, add, add_attribute, call_of, is_tensor
 from tinycompile.ops.views import flattened_shape
@@ -38,11 +39,18 @@ def converted(x: Any, dtype: Any = None, device: Any = None, copy: bool = False,
     """``x.to(...)`` with its forms told apart: the identity, a cast, or a move between devices."""
     chosen = x.dtype if dtype is None else dtype
     if device is not None and Device.of(device) != Device.of(x.device) and not _same_cuda(device, x.device):
-        return call_of("to_device", x, device, chosen, copy, memory_format)
+        return call_of("to_device", x, _placed(device), chosen, copy, memory_format)
     preserved = memory_format in (None, torch.preserve_format) or strides_match(x, memory_format)
     if chosen == x.dtype and not copy and preserved:
         return identity(x)
     return call_of("to", x, chosen, copy, memory_format)
+
+
+def _placed(device: Any) -> Any:
+    """With the index that a bare name stands for, which tensors there have. A card that is not there is torch's error."""
+    found = Device.of(device)
+    absent = found.type == "cuda" and not torch.cuda.is_available()
+    return device if found.index >= 0 or found.type in ("cpu", "meta") or absent else device_of(found)
 
 
 def _same_cuda(device: Any, of: Any) -> bool:
