@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -178,3 +179,15 @@ def test_a_set_of_the_programs_class_has_pythons_order() -> None:
         a, b = Mine([0, 40]), Mine([0, 40])
         got, want = f(None, a), fn(None, b)
         assert [(type(s), list(s)) for s in got] == [(type(s), list(s)) for s in want] and got[2] is a
+
+
+def test_a_set_that_is_asked_for_a_set() -> None:
+    def fn(x: Any) -> Any:
+        s = {frozenset({1, 2}), 3}
+        known = {1, 2} in s, set() in s
+        s.discard({1})
+        s.remove({2, 1})
+        return known, s, str(defaultdict(list, a=1))
+
+    f = compiled(fn)
+    assert f(None) == fn(None) and not f.breaks

@@ -431,3 +431,28 @@ class Watched:
 @breaks(args=lambda: (r(4), Watched()))
 def every_look_at_an_object_is_the_programs(x, o):
     return x * o.method(), o.a, o is o, [o][0] is o
+
+
+UNHASHABLE = [
+    lambda: [], lambda: {}, set, collections.deque, collections.OrderedDict, lambda: collections.defaultdict(list),
+    lambda: {}.keys(), lambda: {}.items(), lambda: slice(1), lambda: (1, []), lambda: [frozenset([[]])],
+]  # fmt: skip
+
+
+@case
+def what_can_not_be_a_key(x):
+    found = []
+    for make in UNHASHABLE:
+        for use in (
+            lambda v: {v: 1},
+            lambda v: {v},
+            lambda v: v in {1},
+            lambda v: hash(v),
+            lambda v: {}.get(v),
+            lambda v: set().add(v),
+        ):
+            try:
+                found.append(use(make()))
+            except TypeError as error:
+                found.append(str(error))
+    return x, [str(f) for f in found]

@@ -65,6 +65,7 @@ def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if type(value) is int and -sys.maxsize - 1 <= value <= sys.maxsize:  # taken as it is; -1 means an error in C
             return Const(-2 if value == -1 else value)
         return Const(natively(hash, value))
+    args[0].key(tr)  # Python's own complaint
     return Const(natively(hash, args[0].constant(tr)))
 
 

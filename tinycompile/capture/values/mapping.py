@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
 from tinycompile.capture.values.constant import NONE, TRUE, Const, boolean
@@ -66,10 +67,14 @@ class DictValue(Value):
         return all(k.is_constant and isinstance(v, Value) and v.is_constant for k, v in self.items.values())
 
     def constant(self, tr: Tracer) -> Any:
-        return self.cls((k.constant(tr), v.constant(tr)) for k, v in self.pairs(tr))
+        pairs = [(k.constant(tr), v.constant(tr)) for k, v in self.pairs(tr)]
+        if self.cls is defaultdict:
+            return defaultdict(None if self.default_factory is None else self.default_factory.constant(tr), pairs)
+        return self.cls(pairs)
 
     def key(self, tr: Tracer) -> Any:
-        raise TypeError(f"unhashable type: '{self.cls.__name__}'")
+        natively(hash, self.cls())  # Python's own complaint
+        raise GraphBreak("unsupported-value", f"the hash of {self.describe()}")
 
     def truth(self, tr: Tracer) -> bool:
         return bool(self.items)
@@ -225,6 +230,10 @@ class DictView(Value):
 
     def python_type(self, tr: Tracer) -> type:
         return type(getattr({}, self.what)())
+
+    def key(self, tr: Tracer) -> Any:
+        natively(hash, getattr({}, self.what)())  # Python's own complaint
+        return super().key(tr)
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         if self.what == "keys":

@@ -179,7 +179,8 @@ class ListValue(SequenceValue):
         super().__init__(items, list, source)
 
     def key(self, tr: Tracer) -> Any:
-        raise TypeError("unhashable type: 'list'")
+        natively(hash, self.cls())  # Python's own complaint
+        raise GraphBreak("unsupported-value", f"the hash of {self.describe()}")
 
     def changed(self, tr: Tracer) -> None:
         """Called before each mutation."""
@@ -329,6 +330,10 @@ class SliceValue(Value):
 
     def truth(self, tr: Tracer) -> bool:
         return True
+
+    def key(self, tr: Tracer) -> Any:
+        natively(hash, slice(None))  # refused before 3.12
+        return (slice, *(p.key(tr) for p in self.parts))
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in ("start", "stop", "step"):

@@ -103,7 +103,7 @@ class SetValue(Value):
                 raise RuntimeError("Set changed size during iteration")
 
     def contains(self, tr: Tracer, item: Value) -> bool:
-        return item.key(tr) in self.items
+        return _looked_for(tr, item) in self.items
 
     def add(self, tr: Tracer, item: Value) -> None:
         """``set.add``."""
@@ -183,14 +183,14 @@ class SetValue(Value):
         return NONE
 
     def _discard(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        at = args[0].key(tr)
+        at = _looked_for(tr, args[0])
         if at in self.items:
             self._do(tr, "discard", [Snapshot("member", (self.items[at],))])
             del self.items[at]
         return NONE
 
     def _remove(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        at = args[0].key(tr)
+        at = _looked_for(tr, args[0])
         if at not in self.items:
             raise KeyError(args[0].constant(tr))
         return self._discard(tr, args)
@@ -233,6 +233,11 @@ class SetValue(Value):
         """``<=`` and such are about inclusion."""
         mine, theirs = self.items.keys(), self.keyed(tr, other).keys()
         return bool(_INCLUSION[symbol](mine, theirs))
+
+
+def _looked_for(tr: Tracer, item: Value) -> Any:
+    """The key of what a set is asked for: a set stands for the frozenset of its members."""
+    return frozenset(item.items) if isinstance(item, SetValue) else item.key(tr)
 
 
 def operand(tr: Tracer, value: Value) -> Operand:
