@@ -162,18 +162,33 @@ def _clamp_meta(x: TensorMeta, low: Any = None, high: Any = None) -> TensorMeta:
     if low is None and high is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     dtype = rules.result_type((x, low, high))
-    if dtype == torch.bool:
-        raise NotImplementedError("\"clamp_scalar_cpu\" not implemented for 'Bool'")
+    if dtype == torch.bool and not _is_lone_tensor(low, high):
+        numbers = "" if isinstance(low, TensorMeta) else "_scalar"
+        side = "_max" if low is None else "_min" if high is None else ""
+        raise NotImplementedError(f"\"clamp{side}{numbers}_cpu\" not implemented for 'Bool'")
     if not isinstance(low, TensorMeta) and not isinstance(high, TensorMeta):  # numbers make it a unary kernel
         return rules.like(x, dtype)
     return rules.elementwise((x, low, high), dtype, dtype)
 
 
+def _is_lone_tensor(low: Any, high: Any) -> bool:
+    """Whether one bound is given, a tensor: then torch takes bools too."""
+    return isinstance(high if low is None else low, TensorMeta) and (low is None or high is None)
+
+
+def _greater(b: Builder, x: Value, y: Value) -> Value:
+    return b("or" if x.dtype == torch.bool else "maximum", x, y)
+
+
+def _lesser(b: Builder, x: Value, y: Value) -> Value:
+    return b("and" if x.dtype == torch.bool else "minimum", x, y)
+
+
 def _clamp(b: Builder, x: Value, min: Value | None = None, max: Value | None = None) -> Value:
     """NaN in any of the three wins, and ``max`` beats ``min``. Of two zeros ``x`` keeps its own: equals give the second."""
     if min is not None:
-        x = b("maximum", min, x)
-    return x if max is None else b("minimum", max, x)
+        x = _greater(b, min, x)
+    return x if max is None else _lesser(b, max, x)
 
 
 LONE_NAN_BOUNDS = bool(torch.zeros(()).clamp(math.nan).isnan())
@@ -200,11 +215,11 @@ def _clamp_eagerly(x: torch.Tensor, min: Any = None, max: Any = None) -> torch.T
 
 
 def _clamp_min(b: Builder, x: Value, min: Value) -> Value:
-    return b("maximum", min, x)
+    return _greater(b, min, x)
 
 
 def _clamp_max(b: Builder, x: Value, max: Value) -> Value:
-    return b("minimum", max, x)
+    return _lesser(b, max, x)
 
 
 declare(
@@ -271,7 +286,10 @@ declare(
     Pointwise(_clamp_min),
     torch.clamp_min,
     spelled("clamp_min"),
-    lambda: [call(t(4, 5), 0.0), call(t(4, 5), t(5)), call(t(9, fill="special"), 0.0), call(t(9, dtype="int32"), 1)],
+    lambda: [
+        *(call(t(4, 5), 0.0), call(t(4, 5), t(5)), call(t(9, fill="special"), 0.0), call(t(9, dtype="int32"), 1)),
+        *(call(t(4, 5, dtype="bool"), t(5, dtype="bool")), call(t(5, dtype="bool"), True)),
+    ],
 )
 declare(
     "clamp_max(Tensor self, Tensor max) -> Tensor",
@@ -279,7 +297,10 @@ declare(
     Pointwise(_clamp_max),
     torch.clamp_max,
     spelled("clamp_max"),
-    lambda: [call(t(4, 5), 0.0), call(t(4, 5), t(5)), call(t(9, fill="special"), 0.0), call(t(9, dtype="int32"), 1)],
+    lambda: [
+        *(call(t(4, 5), 0.0), call(t(4, 5), t(5)), call(t(9, fill="special"), 0.0), call(t(9, dtype="int32"), 1)),
+        *(call(t(4, 5, dtype="bool"), t(5, dtype="bool")), call(t(5, dtype="bool"), True)),
+    ],
 )
 
 
