@@ -229,3 +229,21 @@ def test_training(where: str) -> None:
         assert q.grad.dtype is torch.float32
         mine, theirs = (q.grad - e.grad).norm(), (p.grad - e.grad).norm()
         assert mine <= 2 * theirs + 1e-6
+
+
+@pytest.mark.parametrize(
+    "equation",
+    ["ij,jk->ik", "ij, jk", "ij,ij->ij", "ij,ij", "i,j->ij", "i,j->j", "ij,k->k", "k,ij->k", "ii,jj->ij", "ij,jk->ijk", "ij,jk->",
+     "...i,...i", "...i,...j->...ij", "...,...->...", "i,i,j->j", "ij,jk,kl->il", "ij->ji", "ii->i"],
+)  # fmt: skip
+def test_an_einsum_is_a_product_where_it_sums_over_what_both_have(equation: str) -> None:
+    terms = equation.partition("->")[0].replace(" ", "").split(",")
+    tensors = [torch.randn([3] * len(term.replace("...", "b"))) for term in terms]
+
+    def product(*tensors: torch.Tensor) -> torch.Tensor:
+        return torch.einsum(equation, *tensors)
+
+    with region():
+        got, want = tc.compile(product, backend="eager")(*tensors), product(*tensors)
+    assert got.dtype == want.dtype
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)

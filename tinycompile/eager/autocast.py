@@ -46,7 +46,7 @@ def run_autocast(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return dispatcher.redispatch(op_name, keyset.below(Key.AUTOCAST), args)
     lower = torch.get_autocast_dtype(kind)
     policy = POLICIES[kind].get(op_name)
-    if op_name == "einsum" and kind == "cpu" and len(args[1]) < 2:  # no matrix product in it
+    if op_name == "einsum" and kind == "cpu" and not _ends_in_a_product(args[0]):
         policy = None
     keep = _cache(lower) if policy is Policy.LOWER and not keyset >> Key.TRACING & 1 else None
     torch.set_autocast_enabled(kind, False)
@@ -58,6 +58,15 @@ def run_autocast(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return dispatcher.redispatch(op_name, keyset.below(Key.AUTOCAST), args)
     finally:
         torch.set_autocast_enabled(kind, True)
+
+
+def _ends_in_a_product(equation: str) -> bool:
+    """Whether torch's last step for an einsum is a matrix product, which has a policy, and no ``mul``: a letter that is summed
+    over is on both of its sides."""
+    terms, arrow, output = equation.replace(" ", "").partition("->")
+    letters, (*before, last) = terms.replace(",", ""), terms.split(",")
+    kept = set(output) if arrow else {c for c in letters if letters.count(c) == 1}
+    return bool(set("".join(before)) & set(last) - kept - {"."})
 
 
 # --- casts -------------------------------------------------------------------------------------------------------------------
