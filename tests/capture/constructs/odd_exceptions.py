@@ -391,3 +391,39 @@ def gen_expr_nested(x):
         list((a, b) for a in range(2) for b in "xy"),
         max((len(r) for r in m), default=0),
     )
+
+
+@case
+def places_that_a_list_lacks(x):
+    def store(at):
+        [][at] = x
+
+    def delete(at):
+        l = [x]
+        del l[at]
+
+    seen = []
+    for action, at in ((store, 0), (delete, 3)):
+        try:
+            try:
+                action(at)
+            finally:
+                try:
+                    {}["missing"]
+                except KeyError:
+                    raise ValueError(at)
+        except ValueError as error:
+            seen.append(repr(error.__context__.__context__))
+    return x + 1, seen
+
+
+@breaks
+def places_that_a_list_lacks_last(x):
+    empty = []
+    try:
+        empty[0] = x
+    finally:
+        try:
+            {}["missing"]
+        except KeyError:
+            raise ValueError("last")

@@ -189,16 +189,16 @@ class ListValue(SequenceValue):
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
         self.changed(tr)
         if isinstance(key, SliceValue):
-            self.items[key.constant(tr)] = list(value.iterate(tr))
+            natively(operator.setitem, self.items, key.constant(tr), list(value.iterate(tr)))
         else:
-            self.items[tr.index(key, "list")] = value
+            natively(operator.setitem, self.items, tr.index(key, "list"), value)
 
     def del_item(self, tr: Tracer, key: Value) -> None:
         self.changed(tr)
         if isinstance(key, SliceValue):
-            del self.items[key.constant(tr)]
+            natively(operator.delitem, self.items, key.constant(tr))
         else:
-            del self.items[tr.index(key, "list")]
+            natively(operator.delitem, self.items, tr.index(key, "list"))
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if not hasattr(list, name):
