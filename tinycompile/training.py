@@ -133,7 +133,7 @@ def _compile_halves(
     _, drawn, reread = gradient_graph(recorded)  # before the passes, which drop detach
     rewritten = overwritten | _written_by(graph)
     kept = [k for k in kept_by_torch(graph, wanted, taken_over) if k.place[0] == "output" or k.place[1] not in rewritten]
-    joint = with_copies(replace(recorded, graph=optimize(recorded.graph, joint=True)), overwritten, kept)
+    joint = with_copies(replace(recorded, graph=optimize(recorded.graph, joint=True)), overwritten)
     every = frozenset(range(joint.primals))
     split = partition(joint, budget, drawn, every if joint.opaque or known is not graph else reread)
     spent = time.perf_counter() - start

@@ -158,7 +158,7 @@ def _division(inplace: bool = False) -> Callable[[Args, Kwargs], Bound]:
 
 
 def _mv(args: Args, kwargs: Kwargs) -> Bound:
-    """A matrix by a vector; torch words what else is given. On a CPU autocast has no policy for it, as it has for ``matmul``."""
+    """A matrix by a vector; torch words what else is given. On a CPU autocast has a policy for ``matmul``, none for it."""
     bound = call_of("matmul", *args, **{"other" if k == "vec" else k: v for k, v in kwargs.items()})
     given = [] if bound is None else [a for a in bound.args if is_tensor(a)]
     cast = torch.is_autocast_enabled("cpu") and any(a.device.type == "cpu" for a in given)
