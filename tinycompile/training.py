@@ -132,7 +132,8 @@ def _compile_halves(
         verify_graph(recorded.graph)
     _, drawn, reread = gradient_graph(recorded)  # before the passes, which drop detach
     rewritten = overwritten | _written_by(graph)
-    kept = [k for k in kept_by_torch(graph, wanted, taken_over) if k.place[0] == "output" or k.place[1] not in rewritten]
+    ask_torch = functools.partial(kept_by_torch, graph, tuple(wanted), taken_over)
+    watched = [k for k in ask_torch(ask=False) if k.place[0] == "output" or k.place[1] not in rewritten]
     joint = with_copies(replace(recorded, graph=optimize(recorded.graph, joint=True)), overwritten)
     every = frozenset(range(joint.primals))
     split = partition(joint, budget, drawn, every if joint.opaque or known is not graph else reread)
@@ -151,7 +152,7 @@ def _compile_halves(
     pull = Pullback(backward.call, *whole_of(split), _by_ops(split.backward), refusing, *_given_up(backward))
     program = _Program(known, graph, tuple(wanted), tuple(flags), tuple(drawn), compile_one)
     part = _parts(program, split, joint, pull, refusing)
-    call = attach(split, forward.call, pull, part, _second(program, split, joint), flags, seen, kept)
+    call = attach(split, forward.call, pull, part, _second(program, split, joint), flags, seen, watched, ask_torch)
     times = {"aot": spent}
     for half in (forward, backward):
         for stage, seconds in half.times.items():

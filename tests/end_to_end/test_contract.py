@@ -252,6 +252,27 @@ def _run(script: str, cache: Path, **env: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=settings, timeout=300)
 
 
+TRAINING = """
+import sys, torch, tinycompile
+import torch.nn.functional as F
+before = set(sys.modules)
+@tinycompile
+def f(x, w):
+    h = F.gelu(F.layer_norm(x @ w, (4,)))
+    return h, F.cross_entropy(h, torch.tensor([1, 2, 3])) + torch.linalg.vector_norm(w)
+x, w = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
+f(x, w)[1].backward()
+print(w.grad.shape, sorted(m for m in sys.modules if m not in before and m.split(".")[:2] in (["torch", "_dynamo"],
+    ["torch", "_inductor"], ["torch", "_functorch"], ["torch", "fx"], ["torch", "_decomp"])))
+"""
+
+
+def test_training_imports_nothing_of_torchs_compiler(tmp_path: Path) -> None:
+    """Not by way of torch either: a first call of a meta kernel costs a second of imports."""
+    done = _run(TRAINING, tmp_path / "cache")
+    assert done.stdout == "torch.Size([4, 4]) []\n", done.stdout + done.stderr
+
+
 def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     assert "'from_disk': 0" in _run(SCRIPT, cache).stdout

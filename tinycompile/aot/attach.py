@@ -35,13 +35,15 @@ def attach(
     differentiable: Sequence[bool],
     aliases: Sequence[tuple[int, int]],
     watched: Sequence[Kept] = (),
+    kept: Callable[[], Sequence[Kept]] = tuple,
 ) -> Fn:
     """A function like the forward's first ``outputs`` results, whose outputs carry gradients.
 
     ``part(defined)`` gives the backward for some of the tangents, where the others are undefined. ``second(defined, flags)``
     gives the differentiable one, where ``flags`` tells which of these tangents require grad. ``differentiable``: which outputs
     depend on an input that requires grad, as eager would say. ``aliases``: ``(output, input)`` pairs where the output is a view
-    of the input: those are made by torch itself. ``watched``: inputs and outputs that eager would have saved.
+    of the input: those are made by torch itself. ``watched``: inputs and outputs that eager may have saved; ``kept()``: those
+    that it would, asked when one was edited.
     """
     views = dict(aliases)
     wiring = _Wiring(split, differentiable, views)
@@ -55,14 +57,16 @@ def attach(
     nothing = [None] * (1 + len(split.forward.placeholders))
     where = {i: at for at, i in enumerate(positions)}
     torch_checks = {("input", i) for i in saved_inputs}
-    watched = [w for w in watched if w.place not in torch_checks and w.behind <= where.keys()]
+    watched = [w for w in watched if w.place not in torch_checks and w.behind & where.keys()]
     watched = [w for w in watched if w.place[0] == "input" or w.place[1] in where]
     of_output = {where[i]: at for at, w in enumerate(watched) if (i := w.place[1]) in where and w.place[0] == "output"}
 
     def check_watched(ctx: Any, given: Sequence[Any]) -> None:
-        needed = [at for at, w in enumerate(watched) if any(given[where[o]] is not None for o in w.behind)]
-        if needed:
-            _refuse_edited(ctx.watch.edited(needed))
+        asked = {o for o in where if given[where[o]] is not None}
+        found = list(ctx.watch.edited(at for at, w in enumerate(watched) if w.behind & asked)) if watched else ()
+        if found:
+            behind = {k.place: k.behind for k in kept()}
+            _refuse_edited((t, version) for at, t, version in found if behind.get(watched[at].place, frozenset()) & asked)
 
     class CompiledFunction(torch.autograd.Function):
         """One node of torch's graph for the whole compiled function. ``made`` takes the outputs that it does not return."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +46,16 @@ class Kept:
     behind: frozenset[int]
 
 
-def kept_by_torch(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]] = ()) -> tuple[Kept, ...]:
+Saving = Callable[[Node, Mapping[str, Any], Mapping[str, list[str]], Mapping[str, bool]], AbstractSet[str]]
+
+
+def kept_by_torch(
+    graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]] = (), *, ask: bool = True
+) -> tuple[Kept, ...]:
     """The inputs and outputs that torch would save. ``wanted``: which placeholders require grad. ``same``: values that lie in
-    one tensor's memory in turn, one of them an output."""
+    one tensor's memory in turn, one of them an output. ``ask`` False: those that it may save, without asking it: asking takes
+    meta tensors, and the first of these has torch import a second's worth of modules."""
+    saving: Saving = _saved if ask else _near
     live = _live(graph, wanted)
     metas, items, roots = {n.name: n.meta for n in graph.nodes}, _items(graph), _roots(graph)
     places: dict[str, list[Place]] = {p.name: [("input", i)] for i, p in enumerate(graph.placeholders)}
@@ -63,7 +71,7 @@ def kept_by_torch(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset
         if not any(roots[n] in places for n in near):
             continue
         behind: frozenset[int] | None = None
-        for name in _saved(node, metas, items, live):
+        for name in saving(node, metas, items, live):
             for place in places.get(roots[name], ()):
                 behind = _outputs_behind(graph, node, live) if behind is None else behind
                 found.setdefault(place, set()).update(behind)
@@ -208,6 +216,17 @@ def _between(graph: Graph, backward: Node, live: Mapping[str, bool]) -> frozense
 
 
 # --- what torch saves --------------------------------------------------------------------------------------------------
+
+
+# Linear in its tensors, and saves none of them.
+_SAVES_NOTHING = frozenset({"add", "sub", "neg", "to", "clone", "restride", "sum", "mean", "cat", "stack"})
+
+
+def _near(node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], live: Mapping[str, bool]) -> frozenset[str]:
+    """Names of the inputs and results of a node that torch may keep."""
+    if node.kind == "call" and (node.target in _SAVES_NOTHING or isinstance(OPS[node.target].lowering, View)):
+        return frozenset()
+    return frozenset([*(r.name for r in inputs_of(node) if _is_tensor(metas[r.name])), *_results(node, items)])
 
 
 def _saved(node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], live: Mapping[str, bool]) -> frozenset[str]:

@@ -18,13 +18,13 @@ class Watch:
         self._seen = [(weakref.ref(t), t._version) for t in tensors]
         self.of_output = of_output
 
-    def edited(self, positions: Iterable[int]) -> Iterator[tuple[torch.Tensor, int]]:
-        """Those of the tensors that were edited, with their versions from before."""
+    def edited(self, positions: Iterable[int]) -> Iterator[tuple[int, torch.Tensor, int]]:
+        """Those of the tensors at these positions that were edited: position, tensor, version from before."""
         for i in positions:
             ref, version = self._seen[i]
             t = ref()
             if t is not None and t._version != version:
-                yield t, version
+                yield i, t, version
 
     def instead(self, output: int, tensor: torch.Tensor) -> None:
         """``tensor`` has taken over the values of an output."""
