@@ -133,7 +133,8 @@ def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune
         log("kernels", f"{graph.name}: {error}")
         words = " ".join(str(error).splitlines()[:2])
         warn_once(
-            f"a kernel could not be built ({words}): its graph runs op by op. TINYCOMPILE_LOG=kernels shows all that was said."
+            f"a kernel could not be built ({words}): its graph runs op by op. TINYCOMPILE_LOG=kernels shows all that was said.",
+            of="a kernel could not be built",
         )
     return _eager(graph, inputs, artifacts)
 

@@ -214,6 +214,7 @@ def test_a_graph_over_it_and_the_cpu_runs_op_by_op_on_our_tape(quiet, ours: bool
     compiled = tinycompile.compile(between)
     for got, want in zip(compiled(there(a), given), between(a, c), strict=True):
         torch.testing.assert_close(got.cpu().torch(), want)
+    assert "these tensors are on cpu and npd:0, so torch runs op by op" in str(compiled.explain(there(a), given))
     w, plain = there(a).requires_grad_(), a.clone().requires_grad_()
     for fn, x, other in ((compiled, w, given), (between, plain, c)):
         here, back = fn(x, other)

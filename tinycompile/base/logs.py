@@ -54,10 +54,10 @@ def _users_frame() -> tuple[FrameType | None, int]:
     return frame, level
 
 
-def warn_once(message: str) -> None:
-    """A FallbackWarning, once a process for each message."""
-    if message not in _said:
-        _said.add(message)
+def warn_once(message: str, of: str = "") -> None:
+    """A FallbackWarning, once a process for each message, or for each ``of`` where messages of a kind differ in details."""
+    if (of or message) not in _said:
+        _said.add(of or message)
         warn(message)
 
 

@@ -15,6 +15,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.ir.builder import refs_in
+from tinycompile.ops.meta_rules import is_non_overlapping_and_dense
 from tinycompile.ops.record import OPS
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def put_back(steps: Sequence[Step], whole: FakeTensor, part: FakeTensor) -> Fake
     for step in steps[:-1]:
         wholes.append(step.apply(wholes[-1]))
     for step, of in zip(reversed(steps), reversed(wholes), strict=True):
+        if not is_non_overlapping_and_dense(of.meta):  # its values are wanted, not the gaps between them
+            of = dispatcher.call("clone", of)
         part = _BACK[step.op](of, part, step)
     return part
 

@@ -71,6 +71,8 @@ def moved(rank: int, source: int | Sequence[int], destination: int | Sequence[in
         )
     if len(set(src)) != len(src) or len(set(dst)) != len(dst):
         raise RuntimeError("movedim: repeated dim in `source` or `destination`")
+    if rank == 0:  # has dims 0 and -1 all the same
+        return ()
     order = [-1] * rank
     for s, d in zip(src, dst, strict=True):
         order[d] = s
@@ -114,5 +116,10 @@ declare(
     View(lambda coords, i, o, source, destination: _permute_index(coords, i, o, moved(i.rank, source, destination))),
     torch.movedim,
     (*spelled("movedim"), *spelled("moveaxis")),
-    lambda: [call(t(2, 3, 4), (0,), (2,)), call(t(2, 3, 4), (0, 1), (1, 2)), call(t(2, 3, 4), (-1,), (0,))],
+    lambda: [
+        call(t(2, 3, 4), (0,), (2,)),
+        call(t(2, 3, 4), (0, 1), (1, 2)),
+        call(t(2, 3, 4), (-1,), (0,)),
+        call(t(), (0,), (-1,)),
+    ],
 )
