@@ -198,9 +198,11 @@ def _rolled(x: TensorMeta, shift: Dim, dim: int) -> TensorMeta:
     """Torch clones what is empty, and joins the two parts of the rest: channels-last where both parts are."""
     if any(rules.is_zero(n) for n in x.shape):
         return rules.empty_like(x)
+    if not x.rank:
+        raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
+    at = shapes.normalize_dim(dim, x.rank)
     if not rules.suggests_channels_last(x):
         return rules.fresh(x.shape, x.dtype, x.device)
-    at = shapes.normalize_dim(dim, x.rank)
     start = ex.mod(-shift, x.shape[at])
     lengths = (x.shape[at] - start, start)
     parts = [TensorMeta(rules.replaced(x.shape, at, n), x.strides, x.dtype, x.device) for n in lengths]

@@ -40,6 +40,8 @@ def _cumulative(name: str) -> Callable[..., Any]:
         if x.dtype == torch.bool:
             return NotImplemented
         if not len(x.shape):
+            if dim not in (0, -1):
+                raise IndexError(f"cum{name}(): Expected reduction dim -1 or 0 for scalar but got {dim}")
             return ops.clone(x), ops.full((), 0, dtype=torch.int64, device=x.device)
         at = rules.shapes.normalize_dim(dim, len(x.shape))
         found = getattr(ops, f"running_{name}")(x, at)

@@ -112,9 +112,9 @@ def _reshape_meta(x: TensorMeta, shape: Sequence[Dim]) -> TensorMeta:
 
 def flattened_shape(shape: Shape, start: int = 0, end: int = -1) -> Shape:
     """The shape after ``flatten(start, end)``. Raises torch's error when they are out of order."""
+    first, last = shapes.normalize_dim(start, len(shape)), shapes.normalize_dim(end, len(shape))
     if not shape:
         return (1,)
-    first, last = shapes.normalize_dim(start, len(shape)), shapes.normalize_dim(end, len(shape))
     if first > last:
         raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
     return (*shape[:first], shapes.numel(shape[first : last + 1]), *shape[last + 1 :])
