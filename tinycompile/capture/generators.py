@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import GeneratorType
 from typing import TYPE_CHECKING
 
 from tinycompile.capture.breaks import GraphBreak
@@ -25,7 +26,7 @@ class GeneratorValue(IteratorValue):
     __slots__ = ("frame", "running", "started", "tr")
 
     def __init__(self, tr: Tracer, frame: Frame) -> None:
-        super().__init__(self._values())
+        super().__init__(self._values(), GeneratorType)
         self.tr, self.frame = tr, frame
         self.started = self.running = False
 

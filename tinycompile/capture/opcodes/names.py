@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import TYPE_CHECKING
 
 from tinycompile.capture import inheritance
@@ -11,6 +12,7 @@ from tinycompile.capture.opcodes.stack import NULL, LazyStack, callable_slots
 from tinycompile.capture.sources import HeldItem
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Lazy, MethodOf
+from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.object import ObjectValue
 
@@ -125,8 +127,20 @@ def load_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def load_method(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``x.name`` that is called next; a module's or an object's method keeps its receiver."""
     receiver = frame.stack.pop()
-    own = receiver.source is not None and isinstance(receiver, ObjectValue)
+    own = receiver.source is not None and isinstance(receiver, ObjectValue) and _has_method(type(receiver.obj), ins.arg)
     frame.stack += callable_slots(MethodOf(receiver, ins.arg) if own else receiver.get_attr(tr, ins.arg))
+
+
+_METHODS = (
+    types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType, classmethod, staticmethod,
+)  # fmt: skip
+
+
+def _has_method(cls: type, name: str) -> bool:
+    """Whether reading ``name`` of an object neither fails nor runs anything: it may as well be read when it is called."""
+    found = class_lookup(cls, name)
+    return found is not None and isinstance(found[1], _METHODS)
 
 
 def store_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:

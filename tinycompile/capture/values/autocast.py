@@ -74,6 +74,8 @@ class AutocastMode(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name == "__class__":
             return tr.from_python(torch.autocast)
+        if not callable(getattr(torch.autocast, name, None)):
+            raise GraphBreak("unsupported-value", f"attribute {name!r} of an autocast object")
         return MethodOf(self, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:

@@ -161,4 +161,5 @@ def no_attribute(value: Value, cls: type, name: str) -> AttributeError:
             getattr(cls(), name)
         except AttributeError as error:
             return AttributeError(str(error), name=name)
-    return AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name)
+    shown = f"itertools.{cls.__name__}" if cls.__module__ == "itertools" else cls.__name__
+    return AttributeError(f"'{shown}' object has no attribute '{name}'", name=name)

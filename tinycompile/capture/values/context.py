@@ -30,6 +30,8 @@ class GradMode(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name == "__class__" and not self.now:
             return tr.from_python(torch.enable_grad if self.mode else torch.no_grad)
+        if not callable(getattr(torch.no_grad, name, None)):
+            raise GraphBreak("grad-mode", f"attribute {name!r} of a gradient mode")
         return MethodOf(self, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
@@ -96,6 +98,8 @@ class NullContext(Value):
         self.value = value
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
+        if name not in ("__enter__", "__exit__"):
+            raise GraphBreak("unsupported-value", f"attribute {name!r} of nullcontext")
         return MethodOf(self, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
