@@ -58,5 +58,5 @@ def is_the_users(error: Exception) -> bool:
 
 def is_wrong_call(error: Exception) -> bool:
     """Whether a guard was never entered, for the arguments don't fit the function: Python's own TypeError."""
-    inner = error.__traceback__
-    return isinstance(error, TypeError) and inner is not None and inner.tb_next is None
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, TypeError) and all(frame.f_code.co_name != "guard" for frame in frames)

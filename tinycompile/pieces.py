@@ -91,9 +91,9 @@ class Piece:
         """The entry whose guards hold, compiled if there is none."""
         try:
             entry = self._valid(self._candidates(args) if self._of_first else self._entries, args, kwargs)
-            return self._miss(args, kwargs) if entry is None else entry
         except Exception as error:  # noqa: BLE001  # a guard's: see there
             return self.without_guards(error)
+        return self._miss(args, kwargs) if entry is None else entry
 
     @staticmethod
     def _valid(entries: Sequence[CacheEntry], args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry | None:

@@ -192,3 +192,16 @@ def test_a_toolchain_that_does_not_work_is_one_line_with_its_words(tmp_path: Pat
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, timeout=120)
     assert done.stdout == "tensor([0., 2., 4., 6.])\n", done.stderr
     assert done.stderr.count("Warning:") == 1 and words in done.stderr and "its graph runs op by op" in done.stderr
+
+
+def test_explain_with_wrong_arguments_leaves_the_function_compiled() -> None:
+    f = tinycompile.compile(lambda x, w: x + w, backend="eager")
+    x = torch.ones(2)
+    f(x, x)
+    for wrong in ((x,), (x, x, x)):
+        with pytest.raises(TypeError, match="argument"):
+            f.explain(*wrong)
+        with pytest.raises(TypeError, match="argument"):
+            f(*wrong)
+    f(x, x)
+    assert f.cache_info()["entries"] == 1 and not f.breaks

@@ -49,6 +49,8 @@ class Wrapper:
         self.plan, self.kernels, self.products, self.tf32 = plan, kernels, products, tf32
         self.buffers: dict[str, Buffer] = {b.name: b for b in plan.buffers}
         self.inputs = set(plan.inputs)
+        made = {o for s in plan.steps if isinstance(s, ExternCall) for o in s.outputs if o is not None}
+        self.anywhere = self.inputs | made  # may begin anywhere in their storage; what is allocated here is all of it
         self.lines = dict(plan.lines)
         self.launches = sum(not _idle(kernels[k.nest.name]) for k in plan.kernels) + 2 * len(plan.choices)
         externs = {extern_name(s.kind, s.target) for s in plan.leaves if isinstance(s, ExternCall)}
@@ -104,7 +106,7 @@ class Wrapper:
             self.out.line(f"{self.name(step.buffer)} = empty({size}, {stride}, {meta.dtype})")
         else:
             held = self.name(step.reuses)
-            start = f"{held}.storage_offset()" if step.reuses in self.inputs else "0"
+            start = f"{held}.storage_offset()" if step.reuses in self.anywhere else "0"
             note = "in place" if step.in_place else "reuse"
             self.out.line(f"{self.name(step.buffer)} = as_strided({held}, {size}, {stride}, {start})  # {note}")
             if step.in_place:
@@ -169,7 +171,7 @@ class Wrapper:
         if (base.shape, base.strides, base.offset) == (view.meta.shape, view.meta.strides, view.meta.offset):
             return self.name(view.buffer)
         shift, held = view.meta.offset - base.offset, self.name(view.buffer)
-        if view.buffer in self.inputs:  # as_strided counts from the storage's start, and an input may begin anywhere in it
+        if view.buffer in self.anywhere:  # as_strided counts from the storage's start
             shift = f"{held}.storage_offset() + {shift}" if shift != 0 else f"{held}.storage_offset()"  # type: ignore[assignment]
         return f"as_strided({held}, {_tuple(view.meta.shape)}, {_tuple(view.meta.strides)}, {shift})"
 

@@ -287,7 +287,9 @@ def _fill(b: Builder, coords: Coords, meta_out: TensorMeta, x: Operand, value: A
 
 
 def _copy_meta(x: TensorMeta, src: TensorMeta) -> TensorMeta:
-    rules.shapes.broadcast_shapes(x.shape, src.shape)
+    full = rules.shapes.broadcast_shapes(x.shape, src.shape)
+    if len(full) != x.rank or not rules.shapes.same_shape(full, x.shape):
+        raise RuntimeError(f"output with shape {list(x.shape)} doesn't match the broadcast shape {list(full)}")
     return TensorMeta(x.shape, rules.preserved_strides(x), x.dtype, x.device)
 
 

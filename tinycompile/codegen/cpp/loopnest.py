@@ -101,6 +101,7 @@ class LoopNest:
         items = self.deps.closure(roots)
         stage = self.deps.stages(items, opened)
         here = [i for i in items if self.loops[i] <= opened]
+        stage |= dict.fromkeys(self.overwriting(here, items), 1 + max(stage.values(), default=0))
         wanted = set(roots)
         goals = [i for i in items if i not in here and (i in wanted or self.deps.completes(i, opened))]
         passes = [
@@ -118,6 +119,11 @@ class LoopNest:
                 for name, array in keep.pop((step, axis), []):
                     self.text.texts[name] = array
                     self.kept.pop(name, None)
+
+    def overwriting(self, here: Sequence[int], items: Sequence[int]) -> list[int]:
+        """Stores to what is read here too: they come last, for a later loop over lanes reads its values anew."""
+        read = {s.buffer for i in items if isinstance(s := self.body[i], Load)}
+        return [i for i in here if isinstance(s := self.body[i], Store) and s.buffer in read]
 
     # --- one loop ---
 
