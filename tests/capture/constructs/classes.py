@@ -418,6 +418,14 @@ def slots_argument(s):
     return s.b, unset, s.a
 
 
+@breaks(args=lambda: (Slotted(r(4)),))
+def slots_set_and_deleted(s):
+    s.a = s.a * 2
+    kept = s.a
+    del s.a
+    return hasattr(s, "a"), kept
+
+
 @case
 def operators_of_objects(x):
     p, q = Point(x, 1), Point(x * 2, 3)

@@ -267,6 +267,8 @@ class ObjectValue(Value):
             return
         if found is not None and is_data_descriptor(found[1]) and not isinstance(found[1], MemberDescriptorType):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was deleted")
+        if found is not None and isinstance(found[1], MemberDescriptorType) and not isinstance(self, NewObject):
+            raise GraphBreak("side-effect", f"slot {name!r} of {self.describe()} was deleted")
         own = name in self._attributes(tr)
         if own and name not in self.shadow:
             self._own(tr, name)  # guards that it is there
