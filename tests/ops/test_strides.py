@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -82,3 +83,24 @@ def test_as_torch(name: str) -> None:
             assert isinstance(g, TensorMeta)
             layouts = [(tuple(a.shape), a.stride(), a.dtype) if isinstance(a, torch.Tensor) else a for a in args]
             assert (g.shape, g.strides) == (tuple(w.shape), w.stride()), layouts
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_indexed_as_torch(order: tuple[int, ...]) -> None:
+    """Values at indices lie as those that they are of, whatever the order of these dims."""
+    x = torch.randn(4, 5, 6).permute(order)
+    i, table = torch.tensor([1, 0]), torch.tensor([[1, 0, 2], [3, 1, 0]])
+    for indices in (
+        (i,),
+        (None, i),
+        (None, None, i),
+        (i, i),
+        (i, None, i),
+        (None, i, i),
+        (table,),
+        (None, table),
+        (None, table.t()),
+    ):
+        want = torch.ops.aten.index(x, indices)
+        got = OPS["index"].meta(meta_of(x), tuple(None if k is None else meta_of(k) for k in indices))
+        assert isinstance(got, TensorMeta) and (got.shape, got.strides) == (tuple(want.shape), want.stride()), indices
