@@ -20,6 +20,7 @@ from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import TupleValue
+from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -78,8 +79,6 @@ def call(tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value 
     """A torch call with changing numbers among its arguments; None where it is compiled for the numbers of this call.
 
     ``name``: of the function or method, ``__iadd__`` and ``add_`` too."""
-    if not any(isinstance(v, ScalarValue) for v in (*args, *kwargs.values())):
-        return None
     inplace = name.startswith("__i") and name.endswith("__") and name != "__invert__"
     plain = name[3:-2] if inplace else name.strip("_")
     inplace = inplace or (name.endswith("_") and not name.endswith("__"))
@@ -87,6 +86,9 @@ def call(tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value 
         plain, args = name[3:-2], [args[1], args[0]]
     if plain == "rsub" and len(args) == 2:
         plain, args = "sub", [args[1], args[0]]
+    changing = (ScalarValue, SymInt) if plain == "pow" else ScalarValue
+    if not any(isinstance(v, changing) for v in (*args, *kwargs.values())):
+        return None
     rule = _RULES.get(plain)
     if rule is None and plain in _OPERATORS and len(args) == 2:
         return _written(tr, args[0], inplace, lambda: _operator(tr, _OPERATORS[plain], args, kwargs), kwargs)
@@ -150,8 +152,6 @@ def _operator(tr: Tracer, symbol: str, args: Sequence[Value], kwargs: Kwargs) ->
     alpha = kwargs.get("alpha")
     if set(kwargs) - {"alpha"} or (alpha is not None and symbol not in "+-"):
         return None
-    if symbol == "**" and isinstance(args[1], ScalarValue) and args[1].python_type(tr) is int:
-        return None  # a negative power of ints is an error, which torch tells by the number
     if alpha is not None:
         a, b = args
         if not isinstance(b, TensorValue) or not _floating(args):
@@ -160,6 +160,19 @@ def _operator(tr: Tracer, symbol: str, args: Sequence[Value], kwargs: Kwargs) ->
     if symbol in ("<", "<=", ">", ">=", "==", "!="):
         return _computed(tr, args, lambda x, y: tr.compare(symbol, x, y))
     return _computed(tr, args, lambda x, y: tr.binary(symbol, x, y), rounded=symbol in ("%", "//"))
+
+
+def _pow(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
+    """An int as exponent, of a size too. A negative power of ints is an error, which torch tells by the number."""
+    given = [*args, *([kwargs["exponent"]] if "exponent" in kwargs else [])]
+    if len(given) != 2 or set(kwargs) - {"exponent"}:
+        return None
+    base, number = given[0], scalar.changing(tr, given[1])
+    if number is None or type(number.value) is float or not isinstance(base, TensorValue):
+        return _operator(tr, "**", given, {}) if any(isinstance(v, ScalarValue) for v in given) else None
+    if _floating([base]):
+        return _computed(tr, [base, number], lambda x, y: tr.binary("**", x, y))
+    return torch_calls.call_torch(tr, torch.pow, [base, Const(number.constant(tr))], {})
 
 
 def _floating(args: Sequence[Value]) -> bool:
@@ -259,6 +272,7 @@ def _tensor(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
 
 
 _RULES: dict[str, Callable[[Any, Sequence[Value], Kwargs], Value | None]] = {
+    "pow": _pow,
     "lerp": _lerp,
     "addcmul": _scaled("*"),
     "addcdiv": _scaled("/"),

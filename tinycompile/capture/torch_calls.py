@@ -17,6 +17,7 @@ from tinycompile.base import shapes
 from tinycompile.base.errors import DataDependentError
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.torch_private import any_autocast
+from tinycompile.capture import op_numbers
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.values.base import Kwargs, Value
@@ -193,9 +194,8 @@ def _owner(tr: Tracer, fake: Any, operands: Sequence[Value]) -> Value:
 def run_op(tr: Tracer, name: str, args: tuple[Any, ...], operands: Sequence[Value]) -> Value:
     """Call a record through the dispatcher, which records the node, and wrap what it returns."""
     tr.about_to_record()
-    result = dispatcher.call_bound(name, args)
-    schema = OPS[name].schema
-    views = [bool(r.alias) for r in schema.returns]
+    result = dispatcher.call_bound(name, op_numbers.taken(name, args))
+    views = [bool(r.alias) for r in OPS[name].schema.returns]
     cut = name in CUT or not dispatcher.tensors_in(args)  # ``x.new_zeros(3)`` is made of no tensor
     return wrap_result(tr, result, operands, alias=any(views), cut=cut)
 

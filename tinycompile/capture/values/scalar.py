@@ -101,11 +101,17 @@ def computed(tr: Tracer, template: str, fn: Callable[..., Any], *operands: Value
     parts = [f for f in found if f is not None]
     if len(parts) < len(found):
         return None
-    result = fn(*(value for _, value, _ in parts))  # what it raises is the program's error
+    result = natively(fn, *(value for _, value, _ in parts))
     if type(result) not in (int, float):
         return None
     text = template.format(*(text for text, _, _ in parts))
     return ScalarValue(f"({text})", result, frozenset().union(*(names for _, _, names in parts)))
+
+
+def changing(tr: Tracer, value: Value) -> ScalarValue | None:
+    """A number that changes, a size too, as one of this kind; None for anything else."""
+    found = operand(tr, value) if isinstance(value, (ScalarValue, SymInt)) else None
+    return None if found is None else ScalarValue(*found)
 
 
 def fixed(tr: Tracer, value: Value) -> ScalarValue | None:
@@ -122,13 +128,32 @@ def called(tr: Tracer, fn: Any, *operands: Value) -> Value | None:
 
 
 def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
-    """``a symbol b`` for a changing number and another number; None for others. Of two sizes only the true quotient is one."""
+    """``a symbol b`` for a changing number and another number; None for others. Of two sizes only the true quotient and
+    powers are."""
     fn = _BINARY.get(symbol)
     if fn is None or not (
-        _is_scalar(a) or _is_scalar(b) or (symbol == "/" and _both_sizes(a, b)) or _is_float(a) or _is_float(b)
+        _is_scalar(a) or _is_scalar(b) or (symbol in ("/", "**") and _both_sizes(a, b)) or _is_float(a) or _is_float(b)
     ):
         return None
+    if symbol == "**" and not _power_is_real(tr, a, b):
+        return None
     return computed(tr, f"{{}} {symbol} {{}}", fn, a, b)
+
+
+def _power_is_real(tr: Tracer, base: Value, exponent: Value) -> bool:
+    """Whether a power is an int or a float as here in all calls that the guards let through. Of Python's operators on numbers
+    only this one gives a type that depends on values: int ** int is a float below 0, float ** float may be complex."""
+    left, right = operand(tr, base), operand(tr, exponent)
+    if left is None or right is None:
+        return False
+    if not isinstance(right[1], float):
+        if not isinstance(left[1], float) and not isinstance(exponent, Const):
+            tr.compare(">=", exponent, Const(0))
+        return True
+    positive, whole = left[1] >= 0, right[1] % 1 == 0
+    if (isinstance(base, Const) and positive) or (isinstance(exponent, Const) and whole):
+        return True
+    return (positive or whole) and _decided(tr, f"{left[0]} >= 0 or {right[0]} % 1 == 0", True)
 
 
 def _is_scalar(value: Value) -> bool:
