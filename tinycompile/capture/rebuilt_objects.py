@@ -212,17 +212,17 @@ def queue(r: Rebuilder, value: DequeValue) -> str:
 
 def is_torchs_view(value: TensorValue, uses: Mapping[int, int]) -> bool:
     """Whether torch makes a view again, for it refuses writes to it where gradients are followed (as to one of several that an
-    op returns, or to one made under ``no_grad``), or lets what else views the memory follow them. ``uses``: how often each
-    value occurs, by id."""
+    op returns, or to one made under ``no_grad``), or lets what else views the memory follow them: also what a write behind the
+    graph brings to a view of a tensor that was cut off. ``uses``: how often each value occurs, by id."""
     view = value.view
-    if view is not None and value.requires_grad and not value.memory.outside:
-        if any(t is not value and uses[id(t)] for t in value.memory.members):
-            return True
+    shared = any(t is not value and uses[id(t)] for t in value.memory.members)
+    if shared and view is not None and not view.cut and not value.memory.outside:
+        return True
     while view is not None and (not view.cut or view.origin == "no_grad"):
-        if view.origin == "no_grad" or (view.origin == "several" and value.requires_grad):
+        if view.origin in ("no_grad", "several"):
             return True
         view = view.base.view
-    return False
+    return view is not None and view is not value.view and shared
 
 
 def view_again(rebuilder: Rebuilder, value: TensorValue) -> str:

@@ -6,6 +6,7 @@ In-place ops become functional: see ``writes.py``.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -143,12 +144,21 @@ def run_bound(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
         return _run_into(tr, bound, operands)
     if bound.op.name == "identity":
         return _owner(tr, bound.args[0], operands)
+    if bound.sliced:
+        return _slices(tr, bound.args, operands)
     if not bound.inplace:
         return run_op(tr, bound.op.name, bound.args, operands)
     target = _owner(tr, bound.args[0], operands)
     assert isinstance(target, TensorValue)
     check_places(tr, bound.op.name, target, bound.args[1:], operands)
     return tr.write(target, lambda: run_op(tr, bound.op.name, bound.args, operands), operands)
+
+
+def _slices(tr: Tracer, args: tuple[Any, ...], operands: Sequence[Value]) -> Value:
+    """What ``tensor_split`` and its kin return: views each on its own."""
+    whole, lengths, dim = args
+    starts = itertools.accumulate(lengths, initial=0)
+    return TupleValue([run_op(tr, "narrow", (whole, dim, *at), operands) for at in zip(starts, lengths, strict=False)])
 
 
 _PLACING = {"scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_reduce", "index_put", "put"}

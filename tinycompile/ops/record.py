@@ -183,12 +183,14 @@ def register(op: Op) -> Op:
 class BoundCall:
     """A torch call resolved to a record: arguments positional in schema order, defaults filled in.
 
-    ``inplace``: the result must be written into (and is) the first argument. ``out``: the user's ``out=``, if any."""
+    ``inplace``: the result must be written into (and is) the first argument. ``out``: the user's ``out=``, if any. ``sliced``:
+    the parts are slices each to torch, which lets them be written to."""
 
     op: Op
     args: tuple[Any, ...]
     inplace: bool = False
     out: Any = None
+    sliced: bool = False
 
 
 BindFn = Callable[[Sequence[Any], Mapping[str, Any]], BoundCall]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tinycompile.base import shapes
@@ -115,7 +116,8 @@ def _split_at(x: Any, pieces: Any, dim: int, equal: bool) -> Bound:
     if equal and isinstance(pieces, int) and (pieces <= 0 or size % pieces):
         return None
     lengths = _lengths(size, pieces)
-    return None if lengths is None else call_of("split_with_sizes", x, tuple(lengths), dim)
+    bound = None if lengths is None else call_of("split_with_sizes", x, tuple(lengths), dim)
+    return None if bound is None else replace(bound, sliced=True)
 
 
 def _split_along(dim: int, least: int) -> Callable[[Args, Kwargs], Bound]:
