@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import pytest
@@ -121,3 +122,20 @@ def test_ints_too_big_for_torch(dtype):
     as_in_python(lambda x: x - 2**70, [(x,)])
     as_in_python(lambda x: x + (-(2**64)), [(x,)])
     as_in_python(lambda x, k: x * 2**k, [(x, k) for k in (2, 3, 5, 62, 64, 100)])
+
+
+OUT_OF_RANGE = {
+    "hardtanh": (lambda x, k: F.hardtanh(x, k, -k), (-1.0, 0.0, 1.0)),
+    "softshrink": (F.softshrink, (0.5, 0.0, -1.0, math.nan, 1e40)),
+    "celu": (F.celu, (1.0, 0.0, -1.0)),
+    "smooth_l1_loss": (lambda x, k: F.smooth_l1_loss(x, x * 3, beta=k), (0.5, 0.0, -1.0, math.nan)),
+    "huber_loss": (lambda x, k: F.huber_loss(x, x * 3, delta=k), (0.5, 0.0, -1.0, math.nan)),
+    "cross_entropy": (lambda x, k: F.cross_entropy(x[None], torch.tensor([1]), label_smoothing=k), (0.5, -1.0, 1.5)),
+    "cross_entropy of shares": (lambda x, k: F.cross_entropy(x, x.softmax(0), label_smoothing=k), (0.5, -1.0, 1.5)),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_numbers_that_an_op_refuses(name):
+    fn, numbers = OUT_OF_RANGE[name]
+    as_in_python(fn, [(torch.tensor([-1.5, 0.3, 2.0]), k) for k in numbers])

@@ -26,6 +26,27 @@ def _float_only(kernel: str) -> Any:
     return meta
 
 
+def _hardtanh_meta(x: TensorMeta, low: Number = -1, high: Number = 1) -> TensorMeta:
+    if low > high:
+        raise ValueError("min_val cannot be greater than max_val")
+    return rules.empty_like(x)
+
+
+def _softshrink_meta(x: TensorMeta, lambd: Number = 0.5) -> TensorMeta:
+    result = _float_only("softshrink_cpu")(x)
+    largest = torch.finfo(x.dtype).max
+    if not 0 <= lambd <= largest:
+        known = f"[0, {largest:g}] for input dtype {rules.type_name(x.dtype)}"
+        raise RuntimeError(f"lambda must be in range {known}, but found {float(lambd):g}")
+    return result
+
+
+def _celu_meta(x: TensorMeta, alpha: Number = 1.0) -> TensorMeta:
+    if alpha == 0:
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    return _float_only("elu_cpu")(x)
+
+
 def _like(x: TensorMeta, *attrs: Any) -> TensorMeta:
     return rules.like(x)
 
@@ -77,7 +98,7 @@ unary("relu", _relu, "default", spelled("relu", "tmf"), one((*FLOATS, *INTS)), m
 unary("relu6", lambda b, x: _clip(b, x, 0, 6), "default", spelled("relu6", "f"), one(FLOATS), eager=F.relu6, meta=_relu6_meta)
 declare(
     "hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
-    lambda x, low=-1, high=1: rules.empty_like(x),
+    _hardtanh_meta,
     Pointwise(_hardtanh),
     F.hardtanh,
     spelled("hardtanh", "f"),
@@ -101,7 +122,7 @@ declare(
 )
 declare(
     "softshrink(Tensor self, Scalar lambd=0.5) -> Tensor",
-    _float_only("softshrink_cpu"),
+    _softshrink_meta,
     Pointwise(_softshrink),
     F.softshrink,
     spelled("softshrink", "f"),
@@ -144,7 +165,7 @@ declare(
 )
 declare(
     "celu(Tensor self, Scalar alpha=1.0) -> Tensor",
-    _float_only("elu_cpu"),
+    _celu_meta,
     Pointwise(_celu),
     torch.celu,
     spelled("celu", "tf"),

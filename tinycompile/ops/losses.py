@@ -41,8 +41,16 @@ def _pair_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean", *rest
     return full if reduction == "none" else rules.fresh((), full.dtype, full.device)
 
 
-def _huber_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean", *rest: Any) -> TensorMeta:
+def _smooth_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean", beta: float = 1.0) -> TensorMeta:
+    if not beta >= 0:
+        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+    return _pair_meta(x, target, reduction)
+
+
+def _huber_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean", delta: float = 1.0) -> TensorMeta:
     """The result is made like the input, and made anew where broadcasting needs it larger."""
+    if not delta > 0:
+        raise RuntimeError("huber_loss does not support non-positive values for delta.")
     full = _pair_meta(x, target, reduction)
     return rules.empty_like(x, full.dtype) if reduction == "none" and x.shape == full.shape else full
 
@@ -117,7 +125,7 @@ declare(
 )
 declare(
     "smooth_l1_loss(Tensor self, Tensor target, str reduction='mean', float beta=1.0) -> Tensor",
-    _pair_meta,
+    _smooth_meta,
     Decompose(_elementwise(_smooth)),
     lambda x, y, r="mean", beta=1.0: F.smooth_l1_loss(x, y, reduction=r, beta=beta),
     (),

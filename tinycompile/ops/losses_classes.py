@@ -82,6 +82,8 @@ def _cross_entropy_meta(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> TensorMeta:
+    if label_smoothing > 1:
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing:g}")
     if target.dtype.is_floating_point:
         at = class_dim(x.rank)
         shape = (*x.shape[:at], *x.shape[at + 1 :])
@@ -104,7 +106,7 @@ def _cross_entropy(
     loss = ops.add(ops.log(ops.squeeze(total, (at,))), ops.sub(ops.squeeze(top, (at,)), widen(value)))
     share = _row_weights(weight, target, counts)
     loss = loss if share is None else ops.mul(loss, share)
-    if label_smoothing:
+    if label_smoothing > 0:  # torch takes a negative one for none
         even = ops.sub(ops.add(ops.log(total), top), wide)
         even = ops.sum(even if weight is None else ops.mul(even, _over_classes(weight, len(x.shape), at)), (at,))
         loss = ops.add(ops.mul(loss, 1.0 - label_smoothing), ops.mul(even, ops.div(label_smoothing, _length(x, at))))
@@ -118,7 +120,7 @@ def _soft_cross_entropy(x: Any, target: Any, weight: Any, reduction: str, label_
         return NotImplemented
     wide, q = widen(x), widen(target)
     top, total = ops.softmax_stats(wide, at)
-    if label_smoothing:
+    if label_smoothing > 0:  # torch takes a negative one for none
         q = ops.add(ops.mul(q, 1.0 - label_smoothing), ops.div(label_smoothing, _length(x, at)))
     loss = ops.mul(ops.sub(ops.add(ops.log(total), top), wide), q)
     loss = ops.sum(loss if weight is None else ops.mul(loss, _over_classes(weight, rank, at)), (at,))
