@@ -14,9 +14,9 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -26,6 +26,7 @@ from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.device import Device
 from tinycompile.base.logs import log
+from tinycompile.base.shapes import ShapeEnv, assume
 from tinycompile.base.target import GENERIC, Target
 from tinycompile.codegen.emit import assemble, described, emit
 from tinycompile.fuse.planner import plan as make_plan
@@ -93,7 +94,7 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
     disk = DiskCache(config.cache_dir) if config.disk_cache else None
     with _timed(times, "key"):
         printed = print_graph(graph)
-        parts = key_parts(printed, target, device) | ({"autotune": f"yes, TF32 {_tf32()}"} if autotune else {})
+        parts = key_parts(printed, graph.hints, target, device) | ({"autotune": f"yes, TF32 {_tf32()}"} if autotune else {})
         key = DiskCache.key(parts)
         entry = disk.get(key) if disk else None
     tuner = Tuner(disk, tuning_parts(parts, device)) if autotune else None
@@ -101,6 +102,7 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
     if entry is not None:
         with _timed(times, "load"):
             source = load_source(entry.text("source.json"))
+            assume(source.relations)
             call, _ = build(source, target, device, entry, tuner)
         for name in sorted(entry.files):
             if name[0] in "456":
@@ -111,6 +113,7 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
     if disk and "cache" in config.log:
         log("cache", f"disk miss {key[:12]} for {graph.name}: {disk.why_missed(parts)}")
     the_plan, source = generate(graph, target, artifacts, times, products=autotune)
+    assume(source.relations)
     with _timed(times, "build"):
         call, binaries = build(source, target, device, None, tuner)
     if disk:
@@ -143,13 +146,16 @@ def generate(
     graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, float], products: bool = False
 ) -> tuple[Plan, Source]:
     """Optimize, lower, fuse, and generate code: all stages that need no device. ``products``: matrix products are generated
-    too, to be timed beside the library's."""
-    plan = fuse(graph, target, artifacts, times, products)
-    with _timed(times, "codegen"):
-        source = emit(plan, target, products and _tf32())
-        name = "6_triton.py" if target.language == "triton" else "6_cpp.cpp"
-        artifacts[name] = "\n\n".join([*filter(None, [source.prelude]), *(k.text for k in source.kernels)])
-        artifacts["6_wrapper.py"] = source.wrapper
+    too, to be timed beside the library's. What the sizes at capture decide on the way is told with the source, whether or not
+    it was known before: the source may be used for another capture of the same graph."""
+    env = ShapeEnv(dict(graph.hints))
+    with env.active():
+        plan = fuse(graph, target, artifacts, times, products)
+        with _timed(times, "codegen"):
+            source = replace(emit(plan, target, products and _tf32()), relations=tuple(env.relations))
+            name = "6_triton.py" if target.language == "triton" else "6_cpp.cpp"
+            artifacts[name] = "\n\n".join([*filter(None, [source.prelude]), *(k.text for k in source.kernels)])
+            artifacts["6_wrapper.py"] = source.wrapper
     for kernel in source.kernels:
         log("kernels", kernel.text)
     return plan, source
@@ -206,11 +212,12 @@ def _keep_pass(artifacts: Artifacts, index: int, name: str, graph: Graph) -> Non
     artifacts.lazy(_pass_file(index, name), lambda: print_graph(graph))
 
 
-def key_parts(printed_graph: str, target: Target, device: Device) -> dict[str, str]:
+def key_parts(printed_graph: str, hints: Iterable[tuple[str, int]], target: Target, device: Device) -> dict[str, str]:
     """All that the generated code depends on, by name: what the cache key is the hash of."""
     repeatable = {"deterministic": "yes"} if torch.are_deterministic_algorithms_enabled() else {}
     return repeatable | {
         "graph": printed_graph,
+        "sizes": ", ".join(f"{name} is {size}" for name, size in sorted(hints)),  # they decide what the ranges don't
         "target": repr(target),
         "device": str(device),
         "config": config.codegen_key(),

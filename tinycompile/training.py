@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 from tinycompile.aot.attach import attach
 from tinycompile.aot.copies import with_copies
 from tinycompile.aot.joint import Joint, UntreatableError, differentiate
+from tinycompile.aot.late import Late
 from tinycompile.aot.partition import Split, partition
 from tinycompile.aot.pullback import Derived, Pullback, part_of, places_of, whole_of, zeros_will_do
 from tinycompile.aot.recompute import recompute
@@ -31,7 +32,7 @@ from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.logs import log
 from tinycompile.compiler import CompiledGraph
-from tinycompile.eager import autocast
+from tinycompile.ir.builder import size_sources
 from tinycompile.ir.effects import is_random, without_writes, written
 from tinycompile.ir.graph import Graph, Ref
 from tinycompile.ir.graph_text import print_graph
@@ -200,36 +201,38 @@ class _Program:
     drawn: tuple[Ref, ...]
     compile_one: CompileFn
 
-    def of_some(self, split: Split, defined: frozenset[int], by_hand: bool = False) -> Joint:
-        """The joint graph of the outputs whose tangents are ``defined``. ``by_hand``: torch differentiates its kernels once."""
+    def of_some(self, split: Split, sizes: Mapping[str, int], defined: frozenset[int], by_hand: bool = False) -> Joint:
+        """The joint graph of the outputs whose tangents are ``defined``, for these sizes. ``by_hand``: torch differentiates its
+        kernels once."""
         outputs = {split.tangents[i] for i in defined}
         flags = [f and i in outputs for i, f in enumerate(self.flags)]
-        return differentiate(self.graph if by_hand else self.known, self.wanted, flags)
+        graph = self.graph if by_hand else self.known
+        return differentiate(replace(graph, hints=tuple({**dict(graph.hints), **sizes}.items())), self.wanted, flags)
 
 
 def _parts(
     program: _Program, split: Split, joint: Joint, pull: Pullback, refusing: bool
-) -> Callable[[frozenset[int]], Pullback]:
+) -> Callable[[Sequence[int], frozenset[int]], Pullback]:
     """The backward for some of the tangents, compiled when it is first needed."""
 
-    @functools.cache
-    def part(defined: frozenset[int]) -> Pullback:
+    def part(sizes: Mapping[str, int], defined: frozenset[int]) -> Pullback:
         if zeros_will_do(split, frozenset(range(len(split.tangents))) - defined):
             return pull
-        with autocast.outside():
-            recorded = program.of_some(split, defined)
-            found = part_of(split, joint, replace(recorded, graph=optimize(recorded.graph, joint=True)))
-            if found is None:
-                log("graph", f"{split.backward.name}: undefined gradients are taken for zeros")
-                return pull
-            made = program.compile_one(found.graph, (), Artifacts())
+        recorded = program.of_some(split, sizes, defined)
+        found = part_of(split, joint, replace(recorded, graph=optimize(recorded.graph, joint=True)))
+        if found is None:
+            log("graph", f"{split.backward.name}: undefined gradients are taken for zeros")
+            return pull
+        made = program.compile_one(found.graph, (), Artifacts())
         more = (_by_ops(found.graph), refusing, *_given_up(made))
         return Pullback(made.call, found.numbers, found.saved, found.tangents, found.places, *more)
 
-    return part
+    return Late(tuple(size_sources(split.forward)), part)
 
 
-def _second(program: _Program, split: Split, joint: Joint) -> Callable[[frozenset[int], tuple[bool, ...]], Derived]:
+def _second(
+    program: _Program, split: Split, joint: Joint
+) -> Callable[[Sequence[int], frozenset[int], tuple[bool, ...]], Derived]:
     """The differentiable backward by which tangents are defined and require grad, compiled when it is first needed."""
     if draws_differentiably(joint) or (joint.opaque and any(is_random(n) for n in program.graph.nodes)):
         return functools.partial(_refuse, program.graph.name)
@@ -238,20 +241,18 @@ def _second(program: _Program, split: Split, joint: Joint) -> Callable[[frozense
         places = tuple(range(len(split.gradients)))
         return functools.partial(_replayed, program.graph, split, every, places)
 
-    @functools.cache
-    def second(defined: frozenset[int], flags: tuple[bool, ...]) -> Derived:
-        with autocast.outside():
-            recorded = program.of_some(split, defined, by_hand=True)
-            derived, drawn, reread = gradient_graph(recorded)
-            if not set(drawn) <= set(program.drawn):
-                _refuse(program.graph.name, defined, flags)
-            needs = [w and i in split.reread for i, w in enumerate(program.wanted)]
-            again = (*needs, *(False for _ in drawn), *flags)
-            call = compile_training(derived, (), again, program.compile_one, Artifacts()).call
+    def second(sizes: Mapping[str, int], defined: frozenset[int], flags: tuple[bool, ...]) -> Derived:
+        recorded = program.of_some(split, sizes, defined, by_hand=True)
+        derived, drawn, reread = gradient_graph(recorded)
+        if not set(drawn) <= set(program.drawn):
+            _refuse(program.graph.name)
+        needs = [w and i in split.reread for i, w in enumerate(program.wanted)]
+        again = (*needs, *(False for _ in drawn), *flags)
+        call = compile_training(derived, (), again, program.compile_one, Artifacts()).call
         random = tuple(program.drawn.index(r) for r in drawn)
         return Derived(call, _by_ops(derived), random, reread, places_of(split, recorded))
 
-    return second
+    return Late(tuple(size_sources(split.forward)), second)
 
 
 def _replayed(
@@ -259,6 +260,7 @@ def _replayed(
     split: Split,
     every: frozenset[int],
     places: tuple[int | None, ...],
+    sizes: Sequence[int],
     defined: frozenset[int],
     flags: tuple[bool, ...],
 ) -> Derived:
@@ -274,7 +276,7 @@ def _replayed_gradients(graph: Graph, split: Split, defined: Sequence[int], *giv
     return tuple(found[i] for i in split.gradients)
 
 
-def _refuse(name: str, defined: frozenset[int], flags: tuple[bool, ...]) -> Derived:
+def _refuse(name: str, *_: Any) -> Derived:
     raise NotImplementedError(
         f"second derivatives of {name}: it draws random numbers in a call whose gradient is torch's own, and they can't be "
         "drawn again"

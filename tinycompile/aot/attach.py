@@ -21,6 +21,7 @@ from tinycompile.base.errors import InternalError, KernelError
 from tinycompile.base.expr import Expr
 from tinycompile.base.watch import Watch
 from tinycompile.eager.torch_words import edited, function_name
+from tinycompile.ir.builder import size_sources
 from tinycompile.ir.graph import Ref
 
 Fn = Callable[..., tuple[Any, ...]]
@@ -30,8 +31,8 @@ def attach(
     split: Split,
     forward: Fn,
     backward: Pullback,
-    part: Callable[[frozenset[int]], Pullback],
-    second: Callable[[frozenset[int], tuple[bool, ...]], Derived],
+    part: Callable[[Sequence[int], frozenset[int]], Pullback],
+    second: Callable[[Sequence[int], frozenset[int], tuple[bool, ...]], Derived],
     differentiable: Sequence[bool],
     aliases: Sequence[tuple[int, int]],
     watched: Sequence[Kept] = (),
@@ -39,9 +40,10 @@ def attach(
 ) -> Fn:
     """A function like the forward's first ``outputs`` results, whose outputs carry gradients.
 
-    ``part(defined)`` gives the backward for some of the tangents, where the others are undefined. ``second(defined, flags)``
-    gives the differentiable one, where ``flags`` tells which of these tangents require grad. ``differentiable``: which outputs
-    depend on an input that requires grad, as eager would say. ``aliases``: ``(output, input)`` pairs where the output is a view
+    ``part(sizes, defined)`` gives the backward for some of the tangents, where the others are undefined; ``sizes``: the values
+    of the forward's size symbols. ``second(sizes, defined, flags)`` gives the differentiable one, where ``flags`` tells which
+    of these tangents require grad. ``differentiable``: which outputs depend on an input that requires grad, as eager would
+    say. ``aliases``: ``(output, input)`` pairs where the output is a view
     of the input: those are made by torch itself. ``watched``: inputs and outputs that eager may have saved; ``kept()``: those
     that it would, asked when one was edited.
     """
@@ -81,6 +83,8 @@ def attach(
                 ctx.saved_versions = [t._version for t in saved]
             ctx.inputs = inputs if rereads_all else wiring.reread(inputs)
             ctx.versions = [inputs[i]._version for i in reread]
+            if wiring.sources:
+                ctx.sizes = wiring.sizes(inputs)
             if wiring.keeps_results:
                 ctx.numbers = [(inputs if kind == "input" else results)[i] for kind, i in split.sizes]
                 ctx.random = [results[i] for i in split.random]
@@ -104,20 +108,21 @@ def attach(
             defined = every if not any(g is None for g in grads) else frozenset(i for i, g in enumerate(grads) if g is not None)
             if not defined:
                 return tuple(nothing)
+            sizes = ctx.sizes if wiring.sources else ()
             numbers, random = (ctx.numbers, ctx.random) if wiring.keeps_results else ((), ())
             if torch.is_grad_enabled():
                 torch_private.some_saved(ctx, (), ())  # freed?
                 check_watched(ctx, given)
                 wrapped = any(map(_is_wrapped, grads))
                 tangents = [_taken(grads[i], layouts[i], wrapped) for i in sorted(defined)]
-                derived = second(defined, tuple([t.requires_grad for t in tangents]))
+                derived = second(sizes, defined, tuple([t.requires_grad for t in tangents]))
                 known = zip(reread, ctx.versions, strict=True)
                 _refuse_edited((x, v) for i, v in known if i in derived.reads and (x := ctx.inputs[i])._version != v)
                 call = derived.by_ops if wrapped else derived.call
                 found = call(*ctx.inputs, *[random[i] for i in derived.random], *tangents)
                 places, with_zeros = derived.places, False
             else:
-                pull = backward if defined is every else part(defined)
+                pull = backward if defined is every else part(sizes, defined)
                 whole = len(pull.saved) == len(split.saved)
                 saved = ctx.saved_tensors if whole else torch_private.some_saved(ctx, pull.saved, ctx.saved_versions)
                 check_watched(ctx, given)
@@ -205,10 +210,16 @@ class _Wiring:
         self.tangent_positions = [where.get(i) for i in split.tangents]
         self.keeps_results = bool(split.sizes or split.random)
         self._reread = split.reread
+        inputs = {p.name: i for i, p in enumerate(split.forward.placeholders)}
+        self.sources = [(inputs[name], dim) for name, dim in size_sources(split.forward).values()]
         metas = [n.meta for n in split.backward.placeholders[len(split.sizes) + len(split.saved) :]]
         self._metas = dict(zip(split.tangents, metas, strict=True))
         symbolic = any(isinstance(d, Expr) for m in metas for d in (*m.shape, *m.strides))
         self.layouts = [] if symbolic else [(m.shape, m.strides, m.dtype, m.device.torch()) for m in metas]
+
+    def sizes(self, inputs: Sequence[Any]) -> list[int]:
+        """The values of the forward's size symbols."""
+        return [inputs[i] if dim is None else inputs[i].shape[dim] for i, dim in self.sources]
 
     def reread(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs that second derivatives need; the others are not kept alive."""

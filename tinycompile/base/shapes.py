@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -31,6 +31,11 @@ class Relation:
     def __str__(self) -> str:
         sign = {("ge", True): ">=", ("ge", False): "<", ("eq", True): "==", ("eq", False): "!="}[self.kind, self.holds]
         return f"{self.expr} {sign} 0"
+
+    def fits(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it is so for these values of the symbols."""
+        value = ex.evaluate(self.expr, sizes)
+        return (value >= 0 if self.kind == "ge" else value == 0) is self.holds
 
 
 @dataclass
@@ -73,6 +78,14 @@ _local = threading.local()
 def current_env() -> ShapeEnv | None:
     """The active environment of this thread."""
     return getattr(_local, "env", None)
+
+
+def assume(relations: Iterable[Relation]) -> None:
+    """Make conditions of the capture what was decided elsewhere for it: in an environment of its own, or by another process
+    whose code is used."""
+    env = current_env()
+    if env is not None:
+        env.relations.update(dict.fromkeys(relations))
 
 
 def _decide(kind: str, d: Dim) -> bool:

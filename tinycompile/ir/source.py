@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim
+from tinycompile.base.shapes import Relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ class Source:
     of each library function that the wrapper calls. ``aliases``: ``(output, input)`` positions where an output is a view of
     an input. ``aligned``: positions of inputs that the code takes to begin at a multiple of 16 bytes, or not, as captured.
     ``donated``: positions of inputs that the caller gives up; with any, ``call`` takes all in one list, which it empties.
-    ``overwritten``: those of them that the code writes to. ``choices``: what is decided by timing."""
+    ``overwritten``: those of them that the code writes to. ``choices``: what is decided by timing. ``relations``: what was
+    decided about sizes on the way from the graph; for others the code is wrong."""
 
     name: str
     device: Device
@@ -92,6 +94,7 @@ class Source:
     donated: tuple[int, ...] = ()
     overwritten: tuple[int, ...] = ()
     choices: tuple[ChoiceSource, ...] = ()
+    relations: tuple[Relation, ...] = ()
 
     @property
     def offered(self) -> frozenset[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from tinycompile.base import expr as ex
 from tinycompile.base.device import Device
 from tinycompile.base.expr_text import parse
+from tinycompile.base.shapes import Relation
 from tinycompile.ir.source import ChoiceSource, Config, KernelArg, KernelSource, Source
 
 
@@ -43,6 +44,7 @@ def load_source(text: str) -> Source:
         ChoiceSource(c["name"], c["library"], tuple((way, kernel) for way, kernel in c["ways"]), tuple(c["writes"]))
         for c in data["choices"]
     )
+    data["relations"] = tuple(Relation(**{**r, "expr": _dim(r["expr"])}) for r in data["relations"])
     for positions in ("aligned", "donated", "overwritten"):
         data[positions] = tuple(data[positions])
     return Source(kernels=kernels, **{**data, "device": Device.of(data["device"])})
