@@ -34,7 +34,7 @@ VIEWS: dict[str, Callable[..., torch.Tensor]] = {
 }
 SOURCES: dict[str, Callable[[], torch.Tensor]] = {
     "plain": lambda: torch.arange(12.0).view(4, 3),
-    "leaf": lambda: torch.arange(12.0).view(4, 3).requires_grad_(),
+    "leaf": lambda: torch.arange(12.0).view(4, 3).clone().requires_grad_(),
     "inner": lambda: torch.arange(12.0).view(4, 3).requires_grad_() * 1,
 }
 
@@ -105,6 +105,41 @@ def across_a_break(x, v):
 @pytest.mark.parametrize("fn", [copied, twice, siblings, with_backward, across_a_break], ids=lambda f: f.__name__)
 def test_ways_to_write(fn: Callable[..., Any], source: str) -> None:
     assert said(tinycompile.compile, fn, SOURCES[source]()) == said(lambda f: f, fn, SOURCES[source]())
+
+
+def data_scaled(x):
+    x.data.mul_(3)
+    return x + 1
+
+
+def row_scaled(x):
+    row = x[0]
+    row.data.mul_(3)
+    x.detach()[1].add_(1)
+    return x * x
+
+
+def within_no_grad(x):
+    with torch.no_grad():
+        row = x[0]
+    row.detach().mul_(3)
+    return x * x
+
+
+@pytest.mark.parametrize(
+    "of", [lambda x: x, lambda x: x.t(), lambda x: x[:3], lambda x: x * 1], ids="leaf turned rows inner".split()
+)
+@pytest.mark.parametrize("fn", [data_scaled, row_scaled, within_no_grad], ids=lambda f: f.__name__)
+def test_data_of_what_requires_grad(fn: Callable[..., Any], of: Callable[..., torch.Tensor]) -> None:
+    """The history of what was cut off from stays as it is, a leaf's and that of views of leaves too."""
+    found = []
+    for wrapped in (fn, tinycompile.compile(fn, fullgraph=True)):
+        leaf = SOURCES["leaf"]()
+        x = of(leaf)
+        made = wrapped(x)
+        made.sum().backward()
+        found.append((made.tolist(), x.tolist(), leaf.tolist(), leaf.grad.tolist(), x._version))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("several", [lambda x: x.split([1, 2]), lambda x: x.unbind(), lambda x: x.tensor_split(2)])

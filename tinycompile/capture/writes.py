@@ -43,7 +43,7 @@ def write(
     _check_history(tr, line, value)
     root = line[-1]
     if root.memory.outside:
-        tr.effects.write(tr, root, tracked=_is_tracked(tr, root, value))
+        tr.effects.write(tr, root, tracked=_is_tracked(tr, line, value))
     root.memory.version += counted and not any(map(_is_data, line))
     tr.effects.note_edit(root.memory.contents or [root.fake], own, root.memory.writes)
     _take_over(tr, line, value)
@@ -58,7 +58,7 @@ def write_itself(tr: Tracer, target: TensorValue) -> None:
     _check_memory(tr, line, ())
     _check_history(tr, line, target)
     if root.memory.outside:
-        tr.effects.write(tr, root, tracked=_is_tracked(tr, root, target))
+        tr.effects.write(tr, root, tracked=_is_tracked(tr, line, target))
     root.memory.version += not any(map(_is_data, line))
 
 
@@ -74,9 +74,10 @@ def _is_data(t: TensorValue) -> bool:
     return t.view is not None and t.view.origin == "data"
 
 
-def _is_tracked(tr: Tracer, root: TensorValue, value: TensorValue) -> bool:
-    """Whether the write becomes a part of the tensor's history."""
-    return tr.grad_enabled and (root.requires_grad or value.requires_grad)
+def _is_tracked(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) -> bool:
+    """Whether the write becomes a part of the tensor's history: what was cut off from one has none but the value's."""
+    own = any(t.view is not None and t.view.cut and t.view.origin != "no_grad" for t in line)
+    return tr.grad_enabled and (value.requires_grad or (line[-1].requires_grad and not own))
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def _check_history(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) 
         raise GraphBreak(
             "input-mutation", f"{line[0].describe()} is one for all examples, and each writes its own values to it"
         )
-    if not _is_tracked(tr, root, value):
+    if not _is_tracked(tr, line, value):
         return
     if root.is_input and root.source is not None:
         if root.obj.requires_grad and root.obj.is_leaf:
