@@ -57,6 +57,21 @@ def test_printing(t: torch.Tensor, tracked: bool, options: dict | None) -> None:
         torch.set_printoptions(profile="default", sci_mode=None)
 
 
+@pytest.mark.parametrize("digits", range(1, 9))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_where_a_field_begins_a_line(digits: int, dtype: torch.dtype) -> None:
+    """Last lines of every length around the width, with a dtype on them or on their own."""
+    for count in range(1, 9):
+        for lead in (count, 1):
+            theirs = torch.full((lead, count), 10.0**digits + 0.5, dtype=dtype).requires_grad_()
+            ours = tc.from_torch(theirs.detach().clone()).requires_grad_()
+            assert repr(ours) == repr(theirs) and repr(ours * 2) == repr(theirs * 2)
+            for shape in ((1, 1, 1, count), (count, 1)):
+                assert repr((ours[:1] * 1).view(*shape)).replace("View", "") == repr((theirs[:1] * 1).view(*shape)).replace(
+                    "View", ""
+                )
+
+
 @hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(st.lists(st.integers(0, 3), max_size=3), st.sampled_from(DTYPES))
 def test_printing_of_meta_tensors(shape: list[int], dtype: torch.dtype) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import torch
@@ -66,8 +67,10 @@ torch.serialization.add_safe_globals([unpickled])  # so that torch.load takes it
 
 
 def _with(text: str, suffix: str) -> str:
-    """``tensor(...)`` with one more field, on a line of its own where the last is full."""
-    last = len(text) - 1 - text.rfind("\n")
+    """``tensor(...)`` with one more field, on a line of its own where the last is full, as ``torch._tensor_str`` counts: a line
+    of values as two longer than one that a field begins."""
+    line = text[text.rfind("\n") + 1 : -1]
+    last = len(line) + (0 if re.match(r"\s+\w+=", line) else 2)
     width = torch._tensor_str.PRINT_OPTS.linewidth  # what torch.set_printoptions sets
     indent = " " * len("tensor(")
     return f"{text[:-1]},\n{indent}{suffix})" if last + len(suffix) + 2 > width else f"{text[:-1]}, {suffix})"

@@ -102,7 +102,7 @@ declare(
 def _take(x: Any, index: Any) -> Any:
     if index.dtype != torch.int64:
         return NotImplemented
-    return ops.index(ops.reshape(x, (-1,)), (index,))
+    return ops.contiguous(ops.index(ops.reshape(x, (-1,)), (index,)))
 
 
 def _index_fill(x: Any, dim: int, index: Any, value: Any) -> Any:
