@@ -142,6 +142,15 @@ def compile_registered(graph: Graph, device: Device, codegen: Codegen, artifacts
     return CompiledGraph(graph, None, device, call, source, artifacts, plan, times)
 
 
+def stage_times(parts: Iterable[CompiledGraph]) -> dict[str, float]:
+    """Seconds by stage, of several together."""
+    times: dict[str, float] = {}
+    for part in parts:
+        for stage, seconds in part.times.items():
+            times[stage] = times.get(stage, 0.0) + seconds
+    return times
+
+
 def generate(
     graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, float], products: bool = False
 ) -> tuple[Plan, Source]:

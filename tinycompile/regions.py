@@ -15,7 +15,7 @@ from tinycompile.base.device import Device
 from tinycompile.base.errors import KernelError
 from tinycompile.base.expr import symbols
 from tinycompile.base.meta import TensorMeta
-from tinycompile.compiler import CompiledGraph
+from tinycompile.compiler import CompiledGraph, stage_times
 from tinycompile.ir.builder import dims_in, inputs_of, size_sources
 from tinycompile.ir.effects import writes_first, writes_in_between, written
 from tinycompile.ir.graph import Graph, Node, Ref
@@ -154,9 +154,8 @@ class _Machine(OpByOp):
 
 
 def _run(graph: Graph, steps: Sequence[Node | _Compiled], *inputs: Any) -> tuple[Any, ...]:
-    with (
-        torch.no_grad()
-    ):  # whoever wants gradients of this graph compiles them: what torch runs here must not hang on the inputs
+    # Whoever wants gradients of this graph compiles them: what torch runs here must not hang on the inputs.
+    with torch.no_grad():
         return _Machine(graph, steps).start(inputs)
 
 
@@ -181,13 +180,11 @@ def compile_regions(
     artifacts["1_graph.py"] = print_graph(graph)
     for name in dict.fromkeys(name for text in texts for name in text if name[0] in "3456"):
         artifacts.lazy(name, functools.partial(_joined, parts, texts, name))
-    times: dict[str, float] = {}
-    for code in compiled:
-        for stage, seconds in code.times.items():
-            times[stage] = times.get(stage, 0.0) + seconds
     call = functools.partial(_run, graph, [s if isinstance(s, Node) else made[id(s)] for s in steps])
     from_disk = all(code.from_disk for code in compiled)
-    return CompiledGraph(graph, None, None, call, None, artifacts, None, times, from_disk, parts=tuple(compiled))
+    return CompiledGraph(
+        graph, None, None, call, None, artifacts, None, stage_times(compiled), from_disk, parts=tuple(compiled)
+    )
 
 
 def _joined(parts: Sequence[Region], texts: Sequence[Artifacts], name: str) -> str:

@@ -31,7 +31,7 @@ from tinycompile.aot.whole import written_out
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.logs import log
-from tinycompile.compiler import CompiledGraph
+from tinycompile.compiler import CompiledGraph, stage_times
 from tinycompile.ir.builder import size_sources
 from tinycompile.ir.effects import is_random, without_writes, written
 from tinycompile.ir.graph import Graph, Ref
@@ -80,8 +80,8 @@ def compile_training(
             log("graph", f"{graph.name}: the backward replays the graph, for {reason}")
     compiled = compile_one(graph, inputs, artifacts)
     aliases = compiled.source.aliases if compiled.source is not None else views_of_inputs(graph, flags)
-    changed = {r.name for n in graph.nodes for r in written(n)}
-    kept = [p.name in changed or i in overwritten for i, p in enumerate(graph.placeholders)]
+    rewritten = overwritten | _written_by(graph)
+    kept = [i in rewritten for i in range(len(graph.placeholders))]
     replay = functools.partial(_replay, without_writes(graph))
     return replace(compiled, call=attach_replay(compiled.call, replay, flags, aliases, kept))
 
@@ -154,10 +154,7 @@ def _compile_halves(
     program = _Program(known, graph, tuple(wanted), tuple(flags), tuple(drawn), compile_one)
     part = _parts(program, split, joint, pull, refusing)
     call = attach(split, forward.call, pull, part, _second(program, split, joint), flags, seen, watched, ask_torch)
-    times = {"aot": spent}
-    for half in (forward, backward):
-        for stage, seconds in half.times.items():
-            times[stage] = times.get(stage, 0.0) + seconds
+    times = {"aot": spent, **stage_times((forward, backward))}
     from_disk = forward.from_disk and backward.from_disk
     return replace(forward, call=call, artifacts=artifacts, backward=backward, times=times, from_disk=from_disk)
 

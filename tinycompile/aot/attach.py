@@ -64,8 +64,10 @@ def attach(
     of_output = {where[i]: at for at, w in enumerate(watched) if (i := w.place[1]) in where and w.place[0] == "output"}
 
     def check_watched(ctx: Any, given: Sequence[Any]) -> None:
-        asked = {o for o in where if given[where[o]] is not None}
-        found = list(ctx.watch.edited(at for at, w in enumerate(watched) if w.behind & asked)) if watched else ()
+        if not watched:
+            return
+        asked = {o for o, at in where.items() if given[at] is not None}
+        found = list(ctx.watch.edited(at for at, w in enumerate(watched) if w.behind & asked))
         if found:
             behind = {k.place: k.behind for k in kept()}
             _refuse_edited((t, version) for at, t, version in found if behind.get(watched[at].place, frozenset()) & asked)

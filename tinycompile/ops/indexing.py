@@ -212,16 +212,12 @@ def _index_meta(x: TensorMeta, indices: Sequence[TensorMeta | None]) -> TensorMe
 def _index_strides(full: Coords, x: TensorMeta, indices: Sequence[TensorMeta | None], block: int) -> Coords:
     """ATen's iterator over the values and the indices, each with stride 0 where it does not vary, lays out what they give."""
     before, indexed, after = _index_places(x.rank, indices)
-    size = full[len(before) : len(before) + block]
-    shape = ((1,) * len(before)) + size + (1,) * len(after)
     values = (*(x.strides[d] for d in before), *(0,) * block, *(x.strides[d] for d in after))
     operands = [TensorMeta(full, values, x.dtype, x.device)]
     for index in (i for d in indexed if (i := indices[d]) is not None):
-        steps = (0,) * (block - index.rank) + tuple(
-            0 if rules.is_one(n) and not rules.is_one(m) else s
-            for n, m, s in zip(index.shape, size[block - index.rank :], index.strides, strict=True)
-        )
-        operands.append(TensorMeta(shape, ((0,) * len(before)) + steps + (0,) * len(after), index.dtype, index.device))
+        ahead, behind = len(before) + block - index.rank, len(after)
+        shape, steps = (1,) * ahead + index.shape + (1,) * behind, (0,) * ahead + index.strides + (0,) * behind
+        operands.append(TensorMeta(shape, steps, index.dtype, index.device))
     found = TensorMeta(full, rules.iterator_strides(full, operands, False), x.dtype, x.device)
     return rules.dense_strides(full) if rules.is_row_major(found) else found.strides
 

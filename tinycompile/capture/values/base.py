@@ -154,6 +154,13 @@ class MethodOf(Value):
         return True
 
 
+def builtin_method(value: Value, cls: type, name: str) -> MethodOf:
+    """``value.name`` of a built-in kind, to be called. Raises AttributeError in Python's words where the class has none."""
+    if not hasattr(cls, name):
+        raise no_attribute(value, cls, name)
+    return MethodOf(value, name)
+
+
 def no_attribute(value: Value, cls: type, name: str) -> AttributeError:
     """Python's own complaint."""
     if cls.__module__ in ("collections", "torch"):  # whose names are shown with or without the module's

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.values.base import Kwargs, MethodOf, Value, no_attribute
+from tinycompile.capture.values.base import Kwargs, MethodOf, Value, builtin_method
 from tinycompile.capture.values.constant import NONE
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class IteratorValue(Value):
         return True
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        if name not in ("__iter__", "__next__"):
-            cls = self.python_type(tr)
-            if not hasattr(cls, name):
-                raise no_attribute(self, cls, name)
-            if not callable(getattr(cls, name)):
-                raise GraphBreak("unsupported-value", f"attribute {name!r} of an iterator")
-        return MethodOf(self, name)
+        if name in ("__iter__", "__next__"):  # whatever its class
+            return MethodOf(self, name)
+        cls = self.python_type(tr)
+        found = builtin_method(self, cls, name)
+        if not callable(getattr(cls, name)):
+            raise GraphBreak("unsupported-value", f"attribute {name!r} of an iterator")
+        return found
 
     def send(self, value: Value) -> Value | None:
         """The same: only generators take values."""

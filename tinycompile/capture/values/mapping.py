@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
-from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
+from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_method
 from tinycompile.capture.values.constant import NONE, TRUE, Const, boolean
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
@@ -144,11 +144,10 @@ class DictValue(Value):
                 self.set_item(tr, *parts)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        if not hasattr(self.cls, name):
-            raise no_attribute(self, self.cls, name)
+        found = builtin_method(self, self.cls, name)
         if name == "default_factory":
             return NONE if self.default_factory is None else self.default_factory
-        return MethodOf(self, name)
+        return found
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name in ("update", "__init__"):
@@ -252,9 +251,7 @@ class DictView(Value):
         return self.of.contains(tr, item) if self.what == "keys" else super().contains(tr, item)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        if not hasattr(self.python_type(tr), name):
-            raise no_attribute(self, self.python_type(tr), name)
-        return MethodOf(self, name)
+        return builtin_method(self, self.python_type(tr), name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name in ("__iter__", "__len__", "__contains__", "__reversed__") and not kwargs:

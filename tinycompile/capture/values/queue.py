@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
-from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
+from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_method
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.sequence import READING, ListValue, Method
 
@@ -33,9 +33,8 @@ class DequeValue(ListValue):
             self.items[:] = self.items[: self.maxlen] if left else self.items[excess:]
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        if not hasattr(deque, name):
-            raise no_attribute(self, deque, name)
-        return Const(self.maxlen) if name == "maxlen" else MethodOf(self, name)
+        found = builtin_method(self, deque, name)
+        return Const(self.maxlen) if name == "maxlen" else found
 
     def constant(self, tr: Tracer) -> Any:
         return deque((v.constant(tr) for v in self.values(tr)), self.maxlen)

@@ -11,7 +11,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
-from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, no_attribute
+from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, builtin_method, no_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.symbolic import SymInt, dim_value
 
@@ -201,9 +201,7 @@ class ListValue(SequenceValue):
             natively(operator.delitem, self.items, tr.index(key, "list"))
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        if not hasattr(list, name):
-            raise no_attribute(self, list, name)
-        return MethodOf(self, name)
+        return builtin_method(self, list, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name == "sort":

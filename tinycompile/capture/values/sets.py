@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
-from tinycompile.capture.values.base import Kwargs, MethodOf, Value, no_attribute
+from tinycompile.capture.values.base import Kwargs, Value, builtin_method
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import ListValue, Method
@@ -138,9 +138,7 @@ class SetValue(Value):
         return getattr(set, method)(self.real, *known)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        if not hasattr(self.cls, name):
-            raise no_attribute(self, self.cls, name)
-        return MethodOf(self, name)
+        return builtin_method(self, self.cls, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         rule = _METHODS.get(name) if hasattr(self.cls, name) else None
