@@ -42,7 +42,7 @@ def get(tr: Tracer, t: TensorValue, key: Value) -> Value:
 
 def _view(tr: Tracer, t: TensorValue, at: Any) -> Value:
     tr.about_to_record()
-    return torch_calls.wrap_result(tr, basic_view(t.fake, at), [t], alias=True)
+    return torch_calls.wrap_result(tr, basic_view(t.fake, at), [t], t)
 
 
 def _parts(tr: Tracer, t: TensorValue, key: Value) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tinycompile.base.device import Device
 from tinycompile.base.expr import Expr, symbols
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.rebuilt_sets import set_text
@@ -33,8 +34,8 @@ from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.set_steps import program
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.capture.views import are_known
 from tinycompile.ir.builder import dims_in, identifier
-from tinycompile.ops.record import OPS
 
 if TYPE_CHECKING:
     from tinycompile.capture.reconstruct import Rebuilder
@@ -219,7 +220,7 @@ def is_torchs_view(value: TensorValue, uses: Mapping[int, int]) -> bool:
     if shared and view is not None and not view.cut and not value.memory.outside:
         return True
     while view is not None and (not view.cut or view.origin == "no_grad"):
-        if view.origin in ("no_grad", "several"):
+        if view.origin in ("no_grad", "several") or (not are_known(view.steps) and (shared or value.memory.outside)):
             return True
         view = view.base.view
     return view is not None and view is not value.view and shared
@@ -234,7 +235,8 @@ def view_again(rebuilder: Rebuilder, value: TensorValue) -> str:
     for step in value.view.steps:
         rebuilder.symbols.update(s.name for d in dims_in(step.args) for s in symbols(d))
         args = "".join(f", {_argument(rebuilder, a)}" for a in step.args)
-        made = f"{rebuilder.held(OPS[step.op].eager, step.op)}"
+        args += "".join(f", {k}={_argument(rebuilder, a)}" for k, a in step.kwargs)
+        made = rebuilder.held(step.fn, step.op.rpartition(".")[2])
         made = f"{made}({text}{args})" if value.view.origin != "no_grad" else f"{without_grad}({made}, {text}{args})"
         text = made if step.item is None else f"{made}[{step.item}]"
     return text
@@ -250,4 +252,6 @@ def _argument(rebuilder: Rebuilder, value: Any) -> str:
     """An argument of an op: a number, a size, a tuple of these."""
     if isinstance(value, tuple):
         return rebuilder.tuple_([_argument(rebuilder, v) for v in value])
-    return str(value) if isinstance(value, Expr) else rebuilder.constant(value)
+    if isinstance(value, Expr):
+        return str(value)
+    return rebuilder.constant(value.torch() if isinstance(value, Device) else value)

@@ -9,7 +9,6 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +19,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture import op_numbers
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.externs import check_extern, is_of_tensors, viewed_by
 from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.mapping import DictValue
@@ -29,39 +29,16 @@ from tinycompile.capture.views import ViewOf, steps_between
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.autocast import cast_call, outside
 from tinycompile.eager.batched import BatchedTensor
-from tinycompile.eager.fake import FakeTensor, fake_extern_meta, path_of
+from tinycompile.eager.fake import FakeTensor, fake_extern, path_of
 from tinycompile.eager.probe import refuses
 from tinycompile.eager.recording import is_tracked
 from tinycompile.eager.tensor import Tensor as OurTensor
-from tinycompile.ir.interpreter import torch_function
 from tinycompile.ops import table
 from tinycompile.ops.gradients import CUT
 from tinycompile.ops.record import OPS, BoundCall
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
-
-_SEEDS = frozenset({"seed", "initial_seed", "manual_seed", "get_rng_state", "set_rng_state"})
-# Results or effects that no graph node can have.
-_NOT_EXTERN = frozenset(
-    {
-        "set_default_dtype",
-        "set_default_device",
-        "set_grad_enabled",
-        "save",
-        "load",
-        "from_numpy",
-        "as_tensor",
-        "compile",
-        "sparse_coo_tensor",
-        "quantize_per_tensor",
-        "use_deterministic_algorithms",
-        "set_num_threads",
-        "asarray",
-        "multi_head_attention_forward",
-    }
-)
-
 
 # Python functions of torch.nn.functional and torch.functional whose code is followed.
 INLINED = frozenset(
@@ -207,7 +184,7 @@ def run_op(tr: Tracer, name: str, args: tuple[Any, ...], operands: Sequence[Valu
     result = dispatcher.call_bound(name, op_numbers.taken(name, args))
     views = [bool(r.alias) for r in OPS[name].schema.returns]
     cut = name in CUT or not dispatcher.tensors_in(args)  # ``x.new_zeros(3)`` is made of no tensor
-    return wrap_result(tr, result, operands, alias=any(views), cut=cut)
+    return wrap_result(tr, result, operands, next(iter(tensors_in(tr, operands)), None) if any(views) else None, cut)
 
 
 def tensors_in(tr: Tracer, values: Iterable[Value]) -> Iterable[TensorValue]:
@@ -224,10 +201,11 @@ def tensors_in(tr: Tracer, values: Iterable[Value]) -> Iterable[TensorValue]:
 # --- results ------------------------------------------------------------------------------------------------
 
 
-def wrap_result(tr: Tracer, result: Any, operands: Sequence[Value], alias: bool = False, cut: bool = False) -> Value:
-    """FakeTensors as Values. ``alias``: they share the first operand's memory; ``cut``: no gradient flows through."""
+def wrap_result(
+    tr: Tracer, result: Any, operands: Sequence[Value], base: TensorValue | None = None, cut: bool = False
+) -> Value:
+    """FakeTensors as Values. ``base``: the operand whose memory they share; ``cut``: no gradient flows through."""
     inputs = list(tensors_in(tr, operands))
-    base = inputs[0] if alias and inputs else None
     grad = any(t.requires_grad for t in inputs) and not cut
     cls = OurTensor if any(t.cls is OurTensor for t in inputs) else torch.Tensor
     return _wrap(tr, result, cls, grad, base, cut)
@@ -260,8 +238,8 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
         check_places(tr, functional.__name__, operands[0], (*args[1:], *kwargs.values()), operands)
         compute = functools.partial(_functional, tr, functional, args, kwargs, operands)
         return tr.write(operands[0], compute, operands)
-    _check_extern(path, fn, args, kwargs)
-    if not _is_of_tensors(path, fn) and (path.startswith("torch._C.") or not any(tensors_in(tr, operands))):
+    check_extern(path, fn, args, kwargs)
+    if not is_of_tensors(path, fn) and (path.startswith("torch._C.") or not any(tensors_in(tr, operands))):
         raise GraphBreak("side-effect", f"{path} may change a setting: it is not called to learn what it returns")
     if not any_autocast():
         return extern(tr, path, fn, args, kwargs, operands)
@@ -282,7 +260,7 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     _specialise(inputs)
     tr.about_to_record()
     try:
-        metas = fake_extern_meta(fn, args, kwargs)
+        found = fake_extern(fn, args, kwargs)
     except DataDependentError as error:
         raise GraphBreak("data-dependent", f"{path}: {error}") from error
     except Exception as error:
@@ -290,10 +268,14 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
             raise GraphBreak("user-exception", f"{path}: {type(error).__name__}: {error}") from error
         reason = f"{path} has no record, and its metadata can't be told: {type(error).__name__}: {error}"
         raise GraphBreak("unsupported-op", reason) from error
+    metas = found.metas
     if not _all_tensors(metas):
         raise GraphBreak("unsupported-op", f"{path} returns something other than tensors")
+    base = viewed_by(path, found, (args, kwargs), inputs)
+    if base is not None and found.same:
+        return base
     structure = metas if isinstance(metas, TensorMeta) else tuple(metas)
-    value = wrap_result(tr, tr.builder.extern(path, args, kwargs, structure), operands, alias=_may_alias(path))
+    value = wrap_result(tr, tr.builder.extern(path, args, kwargs, structure), operands, base)
     if isinstance(value, TupleValue):
         value.cls = type(metas)
     return value
@@ -320,82 +302,6 @@ def _without_write(fn: Any) -> Any:
     if not name.endswith("_") or name.endswith("__") or name in _NO_FUNCTION or getattr(torch.Tensor, name, None) is not fn:
         return None
     return getattr(torch.Tensor, name[:-1], None)
-
-
-@cache
-def _may_alias(path: str) -> bool:
-    """Whether a torch function's result can share memory with its input, by ATen's schemas; True when there is none to tell."""
-    found = _schemas(path)
-    return not found or any(r.alias_info is not None for s in found for r in s.returns if not _writes(s))
-
-
-@cache
-def _schemas(path: str) -> tuple[Any, ...]:
-    """ATen's schemas of a torch function: all overloads but those that take ``out``; none for what is written in Python."""
-    parts = path.removeprefix("torch.ops.aten.").split(".")
-    if path.startswith("torch.ops.") and len(parts) == 2:
-        return (getattr(getattr(torch.ops.aten, parts[0]), parts[1])._schema,)
-    names = (parts[0], parts[-1], "_".join(parts[-2:]))
-    packet = next((p for n in names if (p := getattr(torch.ops.aten, n, None)) is not None), None)
-    if packet is None:
-        return ()
-    every = (getattr(packet, overload)._schema for overload in packet.overloads())
-    return tuple(s for s in every if not s.name.endswith("_") and not any(a.is_out for a in s.arguments))
-
-
-def _is_of_tensors(path: str, fn: Any) -> bool:
-    """Whether a schema tells that a torch function returns tensors; nothing is told of settings, and of what is in Python."""
-    schemas = (fn._schema,) if isinstance(fn, torch._ops.OpOverload) else _schemas(path)
-    return any("Tensor" in str(r.type) for s in schemas for r in s.returns)
-
-
-def _writes(schema: Any) -> bool:
-    """Whether a tensor is written; TorchScript's lists have schemas of these names too."""
-    return any(
-        a.alias_info is not None and a.alias_info.is_write and str(a.type) in ("Tensor", "Optional[Tensor]")
-        for a in schema.arguments
-    )
-
-
-def _check_extern(path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    name = path.rpartition(".")[2]
-    try:
-        found = torch_function(path)
-    except AttributeError:
-        found = None
-    if found is not fn:
-        raise GraphBreak("unknown-function", path)
-    if kwargs.get("out") is not None or kwargs.get("inplace") or (name.endswith("_") and not name.endswith("__")):
-        raise GraphBreak("input-mutation", f"{path} writes to a tensor")
-    if name.startswith("__i") and hasattr(torch.Tensor, name.replace("__i", "__", 1)):
-        raise GraphBreak("input-mutation", f"{path} writes to a tensor")
-    if name in _SEEDS:
-        raise GraphBreak("random", path)
-    if name in _NOT_EXTERN or kwargs.get("generator") is not None:
-        raise GraphBreak("unsupported-op", path)
-    written = _WRITTEN.get(path)
-    if written is not None:
-        if all(_given(args, kwargs, at, word, default) for at, word, default in written):
-            raise GraphBreak("input-mutation", f"{path} writes to a tensor")
-    elif any(_writes(s) for s in _schemas(path)):
-        raise GraphBreak("input-mutation", f"{path} can write to a tensor")
-
-
-# Functions that write to an argument if all of these are given: position, name, default.
-_WRITTEN: dict[str, tuple[tuple[int, str, Any], ...]] = {
-    "torch.nn.functional.batch_norm": ((1, "running_mean", None), (5, "training", False)),
-    "torch.batch_norm": ((3, "running_mean", None), (5, "training", False)),
-    "torch.native_batch_norm": ((3, "running_mean", None), (5, "training", False)),
-    "torch.nn.functional.instance_norm": ((1, "running_mean", None), (5, "use_input_stats", True)),
-    "torch.instance_norm": ((3, "running_mean", None), (5, "use_input_stats", True)),
-    "torch.nn.functional.embedding": ((3, "max_norm", None),),
-    "torch.nn.functional.embedding_bag": ((4, "max_norm", None),),
-}
-
-
-def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str, default: Any) -> bool:
-    value = kwargs.get(name, args[at] if len(args) > at else default)
-    return value is not None and value is not False
 
 
 def _specialise(inputs: Iterable[TensorValue]) -> None:

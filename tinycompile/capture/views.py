@@ -15,6 +15,8 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.ir.builder import refs_in
+from tinycompile.ir.graph import Node, Ref
+from tinycompile.ir.interpreter import torch_function
 from tinycompile.ops.meta_rules import is_non_overlapping_and_dense
 from tinycompile.ops.record import OPS
 
@@ -24,15 +26,30 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """One view op: its name, its arguments behind the tensor, and which of several results (None: there is one)."""
+    """One view op: its name, its arguments behind the tensor, and which of several results (None: there is one). ``call``: the
+    node of a function of torch's that has no record, which can be called again, and nothing else is known of it."""
 
     op: str
     args: tuple[Any, ...]
     item: int | None = None
+    call: Node | None = None
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """torch's function."""
+        return OPS[self.op].eager if self.call is None else torch_function(self.op)
+
+    @property
+    def kwargs(self) -> tuple[tuple[str, Any], ...]:
+        """Arguments by name."""
+        return () if self.call is None else self.call.kwargs
 
     def apply(self, whole: FakeTensor) -> FakeTensor:
         """Record the op."""
-        made = dispatcher.call_bound(self.op, (whole, *self.args))
+        if self.call is None:
+            made = dispatcher.call_bound(self.op, (whole, *self.args))
+        else:
+            made = whole.recorder.extern(self.op, (whole, *self.args), dict(self.kwargs), self.call.meta)
         return made if self.item is None else made[self.item]
 
     def meta(self, whole: TensorMeta) -> TensorMeta:
@@ -67,9 +84,10 @@ def steps_between(builder: GraphBuilder, base: Any, view: Any) -> tuple[Step, ..
         if node.kind == "item":
             name, item = node.args[0].name, node.args[1]
             continue
-        if node.kind != "call" or node.target not in _BACK or any(refs_in(node.args[1:])):
+        known = node.kind == "extern" or (node.kind == "call" and node.target in _BACK)
+        if not known or not isinstance(node.args[0], Ref) or any(refs_in((node.args[1:], node.kwargs))):
             return None
-        found.append(Step(node.target, node.args[1:], item))
+        found.append(Step(node.target, node.args[1:], item, node if node.kind == "extern" else None))
         name, item = node.args[0].name, None
     return tuple(reversed(found))
 
@@ -84,6 +102,11 @@ def put_back(steps: Sequence[Step], whole: FakeTensor, part: FakeTensor) -> Fake
             of = dispatcher.call("clone", of)
         part = _BACK[step.op](of, part, step)
     return part
+
+
+def are_known(steps: Sequence[Step]) -> bool:
+    """Whether it is known which elements a view has: of the views of functions without a record it is not."""
+    return all(s.call is None for s in steps)
 
 
 def overlaps_itself(steps: Sequence[Step]) -> bool:

@@ -19,7 +19,7 @@ from tinycompile.capture.torch_calls import call_method, tensors_in
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.tensor import TensorValue
-from tinycompile.capture.views import overlaps_itself, put_back
+from tinycompile.capture.views import are_known, overlaps_itself, put_back
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor
@@ -87,7 +87,7 @@ def _check_memory(tr: Tracer, line: Sequence[TensorValue], operands: Sequence[Va
     target, root = line[0], line[-1]
     if root.memory.outside and not _may_be_written(root):
         raise GraphBreak("input-mutation", f"{root.describe()} is written in place, and it exists outside the graph")
-    if any(t is not root and t.view is None for t in root.memory.members):
+    if any(t is not root and (t.view is None or not are_known(t.view.steps)) for t in root.memory.members):
         raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and others share its memory")
     if any(t.view is not None and overlaps_itself(t.view.steps) for t in line):
         raise GraphBreak("input-mutation", f"{target.describe()} is written in place, and its elements overlap")
@@ -119,6 +119,8 @@ def is_same_place(a: TensorValue, b: TensorValue) -> bool:
     if a.memory is not b.memory or a.meta.dtype != b.meta.dtype:
         return False
     lines = list(_line(a)), list(_line(b))
+    if not all(t.view is None or are_known(t.view.steps) for line in lines for t in line):
+        return a is b
     return lines[0][-1] is lines[1][-1] and _region(lines[0]) == _region(lines[1])
 
 

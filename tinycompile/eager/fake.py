@@ -11,7 +11,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -190,26 +190,54 @@ def path_of(fn: Callable[..., Any]) -> str:
     return known or f"{getattr(fn, '__module__', None) or 'torch'}.{getattr(fn, '__qualname__', fn)}"
 
 
-def fake_extern_meta(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The results' metadata of a torch function that has no record, by running it on torch's meta tensors.
+class Extern(NamedTuple):
+    """What is known of a torch function's results. ``metas``: TensorMeta for each tensor, in tuples (or named tuples) as the
+    function returns them; other results are as they are. ``owners``: for each tensor the argument in whose memory it is, or
+    None; the whole is None where that can't be told. ``same``: it returns an argument itself."""
 
-    TensorMeta for each tensor result, in tuples (or named tuples) as ``fn`` returns them; other results are as they are.
+    metas: Any
+    owners: tuple[Any, ...] | None
+    same: bool = False
+
+
+def fake_extern_meta(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The metadata of :func:`fake_extern`."""
+    return fake_extern(fn, args, kwargs).metas
+
+
+def fake_extern(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Extern:
+    """The results of a torch function that has no record, by running it on torch's meta tensors.
+
     Symbolic sizes count with their hints. Where torch's meta kernels are wrong in strides, or missing, ``fn`` itself runs on
     stand-ins for the arguments (see ``eager/probe.py``). Raises what ``fn`` raises, NotImplementedError if both ways fail."""
     device = _result_device(args, kwargs)
-    given = {k: "meta" if k == "device" and v is not None else _to_torch_meta(v) for k, v in kwargs.items()}
+    named = {k: "meta" if k == "device" and v is not None else _to_torch_meta(v) for k, v in kwargs.items()}
+    given = [_to_torch_meta(a) for a in args]
     try:
         with torch.no_grad(), torch.device("meta"):
-            result = fn(*(_to_torch_meta(a) for a in args), **given)
+            result = fn(*given, **named)
     except NotImplementedError:
-        result = probe(fn, args, kwargs)
-        if result is None:
+        found = probe(fn, args, kwargs)
+        if found is None:
             raise
-    else:
-        if is_unreliable(path_of(fn)):
-            real = probe(fn, args, kwargs)
-            result = result if real is None else real
-    return _from_torch_meta(result, device)
+        return Extern(_from_torch_meta(found, device), None)
+    pairs = _tensor_pairs((given, list(named.values())), (args, list(kwargs.values())))
+    made = [t for t in _leaves(result) if isinstance(t, torch.Tensor)] if isinstance(result, (tuple, list)) else [result]
+    owners = tuple(next((a for g, a in pairs if _same_storage(g, r)), None) for r in made)
+    same = any(r is g for r in made for g, _ in pairs)
+    real = probe(fn, args, kwargs) if is_unreliable(path_of(fn)) else None
+    return Extern(_from_torch_meta(result if real is None else real, device), owners, same)
+
+
+def _tensor_pairs(given: Any, originals: Any) -> list[tuple[torch.Tensor, Any]]:
+    """The meta tensors in nested arguments, each with what it stands for."""
+    pairs = zip(_leaves(given), _leaves(originals), strict=True)
+    return [(g, a) for g, a in pairs if isinstance(g, torch.Tensor)]
+
+
+def _same_storage(a: torch.Tensor, b: Any) -> bool:
+    strided = isinstance(b, torch.Tensor) and a.layout == b.layout == torch.strided
+    return strided and a.untyped_storage() is b.untyped_storage()
 
 
 def _result_device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Device:

@@ -92,7 +92,7 @@ def _rebuilt(tr: Tracer, value: Value, dims: Any, fn: Callable[[Value, Any], Val
 def _entered(tr: Tracer, value: Value, dims: Any, here: Level) -> Value:
     if not isinstance(value, TensorValue):
         return _rebuilt(tr, value, dims, lambda v, d: _entered(tr, v, d, here))
-    return value if dims is None else torch_calls.wrap_result(tr, enter(value.fake, dims, here), [value], alias=True)
+    return value if dims is None else torch_calls.wrap_result(tr, enter(value.fake, dims, here), [value], value)
 
 
 def _left(tr: Tracer, value: Value, dims: Any, here: Level, strict: bool) -> Value:
@@ -101,7 +101,7 @@ def _left(tr: Tracer, value: Value, dims: Any, here: Level, strict: bool) -> Val
             raise GraphBreak("unsupported-value", "a function under vmap returns something other than tensors")
         return _rebuilt(tr, value, dims, lambda v, d: _left(tr, v, d, here, strict))
     dim = dims[0] if isinstance(dims, (tuple, list)) else dims
-    return torch_calls.wrap_result(tr, leave(value.fake, dim, here), [value], alias=True)
+    return torch_calls.wrap_result(tr, leave(value.fake, dim, here), [value], value)
 
 
 @rule(vmap)

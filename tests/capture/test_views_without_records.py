@@ -1,0 +1,110 @@
+"""Views by functions of torch's that have no record: whoever writes to one, or to what it views, gives both the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import tinycompile
+
+pytestmark = pytest.mark.cpu
+
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "strided": lambda t: t.as_strided((5,), (1,)),
+    "strided_from": lambda t: torch.as_strided(t, size=(3,), stride=(1,), storage_offset=2),
+    "broadcast": lambda t: torch.broadcast_tensors(t, t)[0],
+    "adjoint": lambda t: t.adjoint(),
+    "alias": lambda t: torch.ops.aten.alias(t),
+    "itself": lambda t: t.resolve_conj(),
+    "out_of_order": lambda t: t.tensor_split([3, 1])[0],
+    "of_a_view": lambda t: t[1:].as_strided((3,), (2,))[1:],
+}
+WHOLES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "itself": lambda x: x,
+    "detach": lambda x: x.detach(),
+    "product": lambda x: x * 2,
+}
+SOURCES: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.arange(12.0).view(4, 3).clone(),
+    "leaf": lambda: torch.arange(12.0).view(4, 3).clone().requires_grad_(),
+    "inner": lambda: torch.arange(12.0).view(4, 3).clone().requires_grad_() * 1,
+}
+
+
+def said(fn: Callable[..., Any], x: torch.Tensor) -> Any:
+    v = torch.ones(2, requires_grad=True)
+    try:
+        t, u = fn(x, v)
+    except RuntimeError as error:
+        return str(error)
+    loss = t.sum() + u.sum() * 2
+    if loss.requires_grad:
+        loss.backward()
+    grads = [None if g.grad is None else g.grad.tolist() for g in (x, v) if g.is_leaf]
+    return [*(o.detach().tolist() for o in (t, u, x)), t.requires_grad, u.requires_grad, u is t, *grads]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("whole", WHOLES)
+def test_written(whole: str, view: str) -> None:
+    make, part = WHOLES[whole], VIEWS[view]
+
+    def inside(x, v):
+        t = make(x)
+        u = part(t)
+        u.add_(v.sum())
+        return t, u
+
+    def behind_a_break(x, v):
+        t = make(x)
+        u = part(t)
+        tinycompile.graph_break()
+        u.mul_(v.sum())
+        return t, u
+
+    def the_whole(x, v):
+        t = make(x)
+        u = part(t)
+        t.mul_(v.sum())
+        return t, u
+
+    def only_read(x, v):
+        t = make(x)
+        u = part(t)
+        return t * 1, u * v.sum()
+
+    for source in SOURCES:
+        for fn in (inside,) if source == "leaf" else (inside, behind_a_break, the_whole, only_read):
+            found, expected = said(tinycompile.compile(fn), SOURCES[source]()), said(fn, SOURCES[source]())
+            assert found == expected, (source, fn.__name__)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_made_under_no_grad(view: str) -> None:
+    part = VIEWS[view]
+
+    def fn(x, v):
+        with torch.no_grad():
+            u = part(x)
+        u.add_(v.sum())
+        return x, u
+
+    for source in ("plain", "inner"):
+        assert said(tinycompile.compile(fn), SOURCES[source]()) == said(fn, SOURCES[source]()), source
+
+
+READ: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gaps": lambda x: x.add_(1)[:, ::2].as_strided((6,), (1,)),
+    "beside": lambda x: x[1:].add_(1).as_strided((6,), (1,), 4),
+    "of_a_result": lambda x: (x * 2)[1:].add_(1).as_strided((6,), (1,), 1),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_strided_over_what_was_written(name: str) -> None:
+    """It sees the memory, also beside the tensor."""
+    for make in (lambda: torch.arange(12.0).view(4, 3), lambda: torch.arange(15.0).view(5, 3)[1:]):
+        assert torch.equal(tinycompile.compile(READ[name])(make()), READ[name](make()))
