@@ -146,6 +146,10 @@ def assert_contract(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor |
     if not want.is_floating_point():
         assert torch.equal(got, want), f"{got}\n{want}"
         return
+    mended = _lost_by_torch(got, want, exact)
+    if exact is not None and mended.any():
+        assert torch.equal(got[mended], exact[mended].to(want.dtype)), f"{got}\n{exact}"
+        got, want, exact = got[~mended], want[~mended], exact[~mended]
     special = ~torch.isfinite(want)
     assert torch.equal(got[special].double(), want[special].double()) or _same_special(got[special], want[special]), (
         f"{got}\n{want}"
@@ -158,6 +162,13 @@ def assert_contract(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor |
     if error.numel():
         bound = 2 * eager_error.max() + ulp * unit.max()
         assert error.max() <= bound, f"off by {error.max():.3g}, allowed {bound:.3g}\n{got}\n{want}"
+
+
+def _lost_by_torch(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor | None) -> torch.Tensor:
+    """Where torch's answer is NaN and neither float64's nor ours is: some of its vector loops lose infinities (gelu's)."""
+    if exact is None or not exact.is_floating_point():
+        return torch.zeros_like(want, dtype=torch.bool)
+    return want.isnan() & ~exact.isnan() & ~got.isnan()
 
 
 def _same_special(a: torch.Tensor, b: torch.Tensor) -> bool:
