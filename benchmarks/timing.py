@@ -8,6 +8,7 @@ contenders and for the copy alike.
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -70,11 +71,14 @@ def _cpu_seconds(calls: Sequence[Call], flush: Call) -> list[float]:
 
 
 def host_seconds(calls: Mapping[str, Call], device: str, seconds: float, batch: int = 50) -> dict[str, float]:
-    """Host time of one call. ``batch`` calls are enqueued without waiting, which stays below what a stream's queue holds."""
+    """Host time of one call. ``batch`` calls are enqueued without waiting, which stays below what a stream's queue holds. Who
+    follows whom is drawn anew for each round: the first calls of a batch find in the CPU's caches what the last batch left."""
     best: dict[str, list[float]] = {name: [] for name in calls}
+    order, rng = list(calls.items()), random.Random(0)
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:
-        for name, call in calls.items():
+        rng.shuffle(order)
+        for name, call in order:
             synchronize(device)
             before = time.perf_counter()
             for _ in range(batch):
