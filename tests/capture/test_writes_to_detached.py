@@ -126,10 +126,19 @@ def within_no_grad(x):
     return x * x
 
 
+def itself_scaled(x):
+    with torch.no_grad():
+        x[0].mul_(3)
+        x.t()[1].add_(1)
+    return x * x
+
+
 @pytest.mark.parametrize(
-    "of", [lambda x: x, lambda x: x.t(), lambda x: x[:3], lambda x: x * 1], ids="leaf turned rows inner".split()
+    "of",
+    [lambda x: x, lambda x: x.t(), lambda x: x[1:], lambda x: x[:, 1:], lambda x: x * 1],
+    ids="leaf turned rows columns inner".split(),
 )
-@pytest.mark.parametrize("fn", [data_scaled, row_scaled, within_no_grad], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", [data_scaled, row_scaled, within_no_grad, itself_scaled], ids=lambda f: f.__name__)
 def test_data_of_what_requires_grad(fn: Callable[..., Any], of: Callable[..., torch.Tensor]) -> None:
     """The history of what was cut off from stays as it is, a leaf's and that of views of leaves too."""
     found = []
