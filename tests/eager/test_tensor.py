@@ -296,6 +296,31 @@ def test_numpy_and_back_without_copy() -> None:
     assert not np.shares_memory(np.array(ours, copy=True), array)
 
 
+ARRAYS = {
+    "asarray": np.asarray, "array": np.array, "a dtype": lambda t: np.asarray(t, np.float64), "ufunc": np.sin,
+    "stack": lambda t: np.stack([t, t]), "numpy": lambda t: t.numpy(), "dlpack": torch.from_dlpack,
+}  # fmt: skip
+KINDS = {
+    "requires grad": lambda t: t.requires_grad_(), "on the tape": lambda t: t.requires_grad_() * 2, "meta": lambda t: t.to("meta"),
+    "sparse": lambda t: t.to_sparse(), "bfloat16": lambda t: t.bfloat16(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", ARRAYS)
+def test_arrays_of_what_torch_makes_none_of_are_refused_in_torchs_words(way: str, kind: str) -> None:
+    """Gradients would be lost without a word."""
+    theirs, ours = (KINDS[kind](t) for t in (torch.ones(3), factories.ones(3)))
+    try:
+        ARRAYS[way](theirs)
+    except Exception as error:
+        with pytest.raises(type(error)) as caught:
+            ARRAYS[way](ours)
+        assert str(caught.value) == str(error)
+    else:
+        ARRAYS[way](ours)
+
+
 def test_dlpack_both_ways_without_copy() -> None:
     ours, _ = pair(2, 3)
     theirs = torch.from_dlpack(ours)

@@ -22,12 +22,12 @@ from tinycompile.ops.calls import ops
 
 def make(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Tensor:
     """Through the record that torch's factory has, else as it is; under tracing the result is a FakeTensor."""
-    if active.levels and fn in _RANDOM:
+    if active.levels and fn in RANDOM:
         return draw(lambda: _made(fn, args, options))
     return _made(fn, args, options)
 
 
-_RANDOM = frozenset((torch.rand, torch.randn, torch.randint, torch.randperm))
+RANDOM = frozenset((torch.rand, torch.randn, torch.randint, torch.randperm))
 
 
 def _made(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Tensor:

@@ -19,6 +19,7 @@ from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager.batched import Level
+from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.eager.vmap import batched, enter, leave, level, vmap
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class MappedFunction(Value):
         with level(sizes[0], randomness) as here:
             given = [_entered(tr, a, d, here) for a, d in zip(args, each, strict=True)]
             result = self.fn.call(tr, given, {k: _entered(tr, v, 0, here) for k, v in kwargs.items()})
-            return _left(tr, result, out_dims, here, self.strict)
+            ours = any(t.cls is OurTensor for t, _ in pairs)
+            return _left(tr, result, out_dims, here, self.strict, OurTensor if ours else torch.Tensor)
 
 
 def _leaves(tr: Tracer, value: Value, dims: Any) -> list[tuple[TensorValue, int | None]]:
@@ -95,13 +97,17 @@ def _entered(tr: Tracer, value: Value, dims: Any, here: Level) -> Value:
     return value if dims is None else torch_calls.wrap_result(tr, enter(value.fake, dims, here), [value], value)
 
 
-def _left(tr: Tracer, value: Value, dims: Any, here: Level, strict: bool) -> Value:
+def _left(tr: Tracer, value: Value, dims: Any, here: Level, strict: bool, cls: type) -> Value:
+    """Results have the class of what was mapped over, whatever the function met inside."""
     if not isinstance(value, TensorValue):
         if strict and not isinstance(value, (SequenceValue, DictValue)):
             raise GraphBreak("unsupported-value", "a function under vmap returns something other than tensors")
-        return _rebuilt(tr, value, dims, lambda v, d: _left(tr, v, d, here, strict))
+        return _rebuilt(tr, value, dims, lambda v, d: _left(tr, v, d, here, strict, cls))
     dim = dims[0] if isinstance(dims, (tuple, list)) else dims
-    return torch_calls.wrap_result(tr, leave(value.fake, dim, here), [value], value)
+    made = torch_calls.wrap_result(tr, leave(value.fake, dim, here), [value], value)
+    assert isinstance(made, TensorValue)
+    made.cls = cls
+    return made
 
 
 @rule(vmap)
