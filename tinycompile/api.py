@@ -10,6 +10,7 @@ import types
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import CellType
 from typing import Any
 
 import torch
@@ -79,7 +80,11 @@ class CompiledFunction(FirstPiece):
                 raise
             failure = error
         else:
-            return result if entry.stop is None else drive(entry.stop, result)
+            if entry.stop is None:
+                return result
+            held = CellType(result)
+            del result  # whatever the program drops from here on dies there
+            return drive(entry.stop, held)
         return self.redo(entry, failure, args, kwargs)
 
     def _under_vmap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

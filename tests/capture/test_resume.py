@@ -414,9 +414,9 @@ def by_steps(fn, args, stop=None):
             result = call(code, fn, state)
             if not (type(result) is tuple and len(result) == 2 and type(result[1]) is Outcome):
                 return result, count  # through a handler, to the end
-            pushed, end = result
-            assert end in ends and len(pushed) == end.new
-            frame = Emulator(end.place, state[: end.keep] + pushed, fn)
+            state, end = result
+            assert end in ends and len(state) == end.place.size
+            frame = Emulator(end.place, state, fn)
 
 
 def observed(run):

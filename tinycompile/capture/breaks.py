@@ -148,6 +148,12 @@ _ALL = (
         "Compile the functions that it calls, or return a list.",
     ),
     BreakKind(
+        "finalizer",
+        "The frame let go of an object whose end is noticed: a generator asleep in a try or with, an object with __del__",
+        "what it does then comes before what follows, and compiled code holds its arguments until it returns",
+        "Close it (a with block, generator.close()), or keep it until the end of the function.",
+    ),
+    BreakKind(
         "iterator",
         "A loop over an iterator that exists outside the graph",
         "what it yields is only known when it is asked, and asking moves it on",

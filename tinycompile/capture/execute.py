@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import Instruction, decode, guarded_by_try
+from tinycompile.capture.endings import Carried
 from tinycompile.capture.opcodes.exceptions import unwind
 from tinycompile.capture.opcodes.registry import HANDLERS
 from tinycompile.capture.values.base import Value
@@ -64,12 +65,14 @@ def run_outermost(tr: Tracer, frame: Frame, stop: int | None) -> bool:
     """Execute until the frame returns, or (False) until so many instructions are done."""
     tr.frames.append(frame)
     instructions, force = frame.instructions, tr.options.force
+    carried = Carried(frame) if tr.resumed else None
     entered = tr.resumed  # a break before the very first instruction has been taken already
     try:
         while frame.result is None:
             if frame.count == stop:
                 return False
-            ins = instructions[frame.at]
+            at = frame.at
+            ins = instructions[at]
             frame.at += 1
             if force is not None and stop is None and (frame.count or not entered) and ins.op != "SET_FUNCTION_ATTRIBUTE":
                 if force(frame.code, frame.at - 1):  # (half a function can't be carried over)
@@ -82,6 +85,8 @@ def run_outermost(tr: Tracer, frame: Frame, stop: int | None) -> bool:
             except (Exception, GeneratorExit) as error:
                 if not unwind(tr, frame, error):
                     raise
+            if carried is not None:
+                carried.after(tr, frame, at)
             frame.count += 1
             if frame.stack:
                 tr.note_birth(list.__getitem__(frame.stack, -1), frame.count - 1)

@@ -135,7 +135,7 @@ class _Attempt:
             self.leave_at = None
         elif self.frame is not None and self.frame.result is None and failure is not None and failure.error is error:
             self.callee_broke = failure.depth > 1 or kind == "optimizer"
-            trivial = self.frame.current.op in TRIVIAL and kind != "forced"
+            trivial = self.frame.current.op in TRIVIAL and kind not in ("forced", "finalizer")
             self.leave_at = None if trivial else self.frame.count
 
     def _where(self, error: Exception) -> Location:

@@ -5,9 +5,11 @@ A frame that capture left lives on as a *state*: a tuple of its bound variables 
 user's lines and an exception finds the user's handlers. The state comes in one extra free variable, appended last, so that no
 index of the original shifts.
 
-    step   load the state; do the instruction; return (what it pushed, Outcome). An exception goes to the user's handler,
-           and then the frame runs to its end in plain Python
+    step   load the state; do the instruction; return (the state then, Outcome). An exception goes to the user's handler, and
+           then the frame runs to its end in plain Python
     rest   load the state; jump to the instruction
+
+Both empty the cell of the state first: the frame alone holds its objects then, and what the program drops dies there.
 
 Needs nothing but the standard library.
 """
@@ -59,12 +61,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """One way in which a step can end: where the frame is then, how many entries of the old state stay, how many are new."""
+    """One way in which a step can end, where the frame is then, and what it leaves on the stack: a method without its NULL."""
 
     index: int
     place: Place
-    keep: int
-    new: int
+    left: tuple[bool, ...]
 
 
 class NotResumableError(Exception):
@@ -93,6 +94,28 @@ def is_trivial(place: Place) -> bool:
     """Whether the next instruction is one of these. One that deletes a variable is, where the variable is bound."""
     ins = place.instruction
     return ins.op in TRIVIAL or (ins.op == "DELETE_FAST" and any(s.name == ins.arg for s in place.slots))
+
+
+def moved(place: Place) -> tuple[Place, tuple[int, ...]] | None:
+    """For an instruction that does nothing but let go of an object: where the frame is behind it, and which entries of the
+    state it has then. None for any other."""
+    ins, last = place.instruction, place.size - 1
+    bound = {slot.name: i for i, slot in enumerate(place.slots) if not slot.cell}
+    entries, slots, stack = list(range(place.size)), place.slots, place.stack
+    if ins.op == "DELETE_FAST" and ins.arg in bound:
+        at = bound[ins.arg]
+        del entries[at]
+        slots = slots[:at] + slots[at + 1 :]
+    elif ins.op in ("POP_TOP", "STORE_FAST") and stack and stack[-1]:
+        del entries[last]
+        stack = stack[:-1]
+        if ins.op == "STORE_FAST":
+            if ins.arg not in bound:
+                return None
+            entries[bound[ins.arg]] = last
+    else:
+        return None
+    return Place(place.code, place.at + 1, slots, stack), tuple(entries)
 
 
 _Effect = tuple[int, tuple[bool, ...]]  # how many it pops, what it pushes
@@ -158,8 +181,9 @@ def outcomes(place: Place) -> tuple[Outcome, ...]:
 
 def _outcome(place: Place, index: int, at: int, effect: _Effect) -> Outcome:
     popped, pushed = effect
-    left = place.stack[: len(place.stack) - popped]
-    return Outcome(index, Place(place.code, at, place.slots, left + pushed), len(place.slots) + sum(left), sum(pushed))
+    left, ins = place.stack[: len(place.stack) - popped], place.instruction
+    slots = tuple(s for s in place.slots if ins.op != "DELETE_FAST" or s.name != ins.arg)
+    return Outcome(index, Place(place.code, at, slots, left + pushed), left + tuple(filter(None, pushed)))
 
 
 # --- the code -----------------------------------------------------------------------------------------------
@@ -171,7 +195,7 @@ _AHEAD = encode("NOP") if VERSION >= (3, 13) else b""
 
 @cache
 def step(place: Place) -> tuple[CodeType, tuple[Outcome, ...]]:
-    """A code object that does the instruction at ``place`` and returns ``(pushed values, Outcome)``."""
+    """A code object that does the instruction at ``place`` and returns ``(state, Outcome)``."""
     ends = outcomes(place)
     maker = _Maker(place)
     prologue = maker.prologue()
@@ -242,8 +266,13 @@ class _Maker:
         return Chunk(b"".join([*out, encode("DELETE_DEREF", state)]))
 
     def epilogue(self, end: Outcome) -> bytes:
-        """Return what is new on the stack, and how it came out."""
-        return b"".join([encode("BUILD_TUPLE", end.new), self.const(end), encode("BUILD_TUPLE", 2), encode("RETURN_VALUE")])
+        """Return the state behind the instruction, and how it came out. The stack stays as it is, NULLs and all."""
+        out, stack = [encode("LOAD_FAST", self.names[slot.name]) for slot in end.place.slots], end.left
+        for at, is_value in enumerate(stack):
+            if is_value:
+                out.append(encode("COPY", len(stack) + len(out) - at))
+        out += [encode("BUILD_TUPLE", end.place.size), self.const(end), encode("BUILD_TUPLE", 2), encode("RETURN_VALUE")]
+        return b"".join(out)
 
     def doing(self, at: int, skip: int) -> bytes:
         """The canonical instruction; a branch jumps over ``skip`` units."""
@@ -287,7 +316,7 @@ class _Maker:
         offset = self.place.instruction.offset
         rows = [r for r in exception_table(self.code) if r.start <= offset < r.end]
         protected = [ExceptionEntry(start, end, r.target, r.depth, r.lasti) for start, end in spans for r in rows]
-        room = max(self.code.co_stacksize, len(self.place.stack) + 2) + 4
+        room = max(self.code.co_stacksize, len(self.place.stack) + 2) + self.place.size + 4
         return prepend(
             self.code,
             chunks,

@@ -117,9 +117,9 @@ class ResumeStart:
         return frame
 
     @cached_property
-    def eager(self) -> Callable[..., Any]:
+    def eager(self) -> Rest:
         """Runs from ``place`` to the end in plain Python."""
-        return Runner(self.function, rest(self.place)).rest
+        return Rest(Runner(self.function, rest(self.place)))
 
 
 Start = FunctionStart | ResumeStart
@@ -133,14 +133,20 @@ class Runner:
         self.closure = function.__closure__ or ()
         self.blank = (None,) * code.co_argcount
 
-    def __call__(self, state: tuple[Any, ...]) -> Any:
-        """Run on a state."""
-        made = FunctionType(self.code, self.globals, self.name, None, (*self.closure, CellType(state)))
-        return made(*self.blank)
+    def __call__(self, held: CellType) -> Any:
+        """Run on the state in a cell."""
+        return FunctionType(self.code, self.globals, self.name, None, (*self.closure, held))(*self.blank)
 
-    def rest(self, *state: Any) -> Any:
-        """The same with the state as arguments."""
-        return self(state)
+
+class Rest:
+    """Runs a function from some place to its end, with the state as arguments. A caller that is to keep nothing alive calls
+    ``run`` on the cell that alone holds the state."""
+
+    def __init__(self, run: Runner) -> None:
+        self.run = run
+
+    def __call__(self, *state: Any) -> Any:
+        return self.run(CellType(state))
 
 
 def _python_function(fn: Callable[..., Any]) -> tuple[FunctionType, int]:

@@ -101,6 +101,9 @@ class Tracer(Inputs, Lookups):
 
     def forget(self) -> None:
         """Let go of the objects of the call, when guards and code are made."""
+        for raised in self._exceptions.values():
+            if raised.source is None:  # made in here: its traceback holds our frames, and these hold it
+                raised.error.__traceback__ = None
         self.inputs.clear()
         self.asleep.clear()
         self.failure = self.handled = None
@@ -141,6 +144,10 @@ class Tracer(Inputs, Lookups):
     def force(self, lazy: Lazy | Value) -> Value:
         """The Value of a lazy entry."""
         return self.wrap(lazy.obj, lazy.source) if isinstance(lazy, Lazy) else lazy
+
+    def value_of(self, lazy: Lazy) -> Value | None:
+        """The Value of a lazy entry; None where nobody has looked at it."""
+        return self._by_source.get(lazy.source.text)
 
     def from_python(self, obj: Any) -> Value:
         """The Value of an object that needs no guard."""

@@ -1,15 +1,15 @@
-"""From one compiled piece of a function to the next. A loop calls them in turn, so breaks in a loop don't nest frames."""
+"""From one compiled piece of a function to the next. A loop calls them in turn, so breaks in a loop don't nest frames.
+
+The state between two pieces lies in a cell, and nowhere else: what plain Python drops while it runs on it dies there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any, Protocol
 
-from tinycompile.capture.resume import Outcome, Place, is_trivial, step
-from tinycompile.capture.start import Runner
-
-State = tuple[Any, ...]
+from tinycompile.capture.resume import Outcome, Place, is_trivial, moved, step
+from tinycompile.capture.start import Rest, Runner
 
 
 class Entry(Protocol):
@@ -38,7 +38,13 @@ class Stop:
     def __init__(self, function: FunctionType, place: Place, piece_at: Callable[[Place], Any]) -> None:
         self.place = place
         self.step: Runner | None = None
+        self.entries: tuple[int, ...] | None = None  # of the state: those that stay, where that is all that it does
         self.pieces: tuple[Any, ...]
+        let_go = moved(place)
+        if let_go is not None:
+            behind, self.entries = let_go
+            self.pieces = (piece_at(behind),)
+            return
         if is_trivial(place):  # nothing of it can fail: it belongs to the next piece
             self.pieces = (piece_at(place),)
             return
@@ -46,26 +52,31 @@ class Stop:
         self.step = Runner(function, code)
         self.pieces = tuple(piece_at(o.place) for o in outcomes)
 
-    def advance(self, state: State) -> tuple[Piece | None, Any]:
-        """The next piece and its state; None and the function's result, where a handler of the user's ran to the end."""
+    def advance(self, held: CellType) -> tuple[Piece | None, Any]:
+        """The next piece, with its state held; None and the function's result, where a handler of the user's ran to the end."""
+        if self.entries is not None:
+            held.cell_contents = tuple(map(held.cell_contents.__getitem__, self.entries))
         if self.step is None:
-            return self.pieces[0], state
-        result = self.step(state)
+            return self.pieces[0], None
+        result = self.step(held)
         if type(result) is tuple and len(result) == 2 and type(result[1]) is Outcome:
-            pushed, outcome = result
-            return self.pieces[outcome.index], state[: outcome.keep] + pushed
+            held.cell_contents, outcome = result
+            return self.pieces[outcome.index], None
         return None, result
 
 
-def drive(stop: Stop, state: State) -> Any:
-    """Run a function on from a break to its end."""
+def drive(stop: Stop, held: CellType) -> Any:
+    """Run a function on from a break to its end. ``held``: the state there."""
     while True:
-        piece, state = stop.advance(state)
+        piece, result = stop.advance(held)
         if piece is None:
-            return state
-        entry = piece.find(state, {})
+            return result
+        entry = piece.find(held.cell_contents, {})
+        run = entry.run
+        if isinstance(run, Rest):
+            return run.run(held)
         try:
-            result = entry.run(*state)
+            result = run(*held.cell_contents)
         except Exception as error:
             if not piece.can_be_redone(entry, error):
                 raise
@@ -73,6 +84,7 @@ def drive(stop: Stop, state: State) -> Any:
         else:
             if entry.stop is None:
                 return result
-            stop, state = entry.stop, result
+            stop, held.cell_contents = entry.stop, result
+            del result
             continue
-        return piece.redo(entry, failure, state, {})
+        return piece.redo(entry, failure, held.cell_contents, {})

@@ -1,0 +1,118 @@
+"""Where the program lets go of an object whose end does something: a generator asleep in a ``try`` or ``with``, an object with
+``__del__``, one that a weak reference watches. Compiled code keeps what it was called with until it returns, so the frame is
+left before such an instruction, and the object dies between two pieces."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.bytecode import decode
+from tinycompile.capture.values.base import Lazy
+from tinycompile.capture.values.classes import defines
+from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.function import Cell
+from tinycompile.capture.values.scalar import ScalarValue
+from tinycompile.capture.values.symbolic import SymInt
+from tinycompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from tinycompile.capture.execute import Frame
+    from tinycompile.capture.tracer import Tracer
+
+# What ends without a trace, and what is never the last to hold an object of the program's.
+_QUIET = frozenset(
+    {
+        int, float, complex, bool, str, bytes, bytearray, type(None), type(Ellipsis), type(NotImplemented), range, slice,
+        type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.TracebackType, types.FrameType, np.ndarray,
+        torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device,
+    }
+)  # fmt: skip
+_SLEEPERS = {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
+_MANY = 1000  # objects; in more nobody looks for one
+_KEEPS_ALL = frozenset(
+    {"LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "PUSH_NULL", "COPY", "SWAP", "JUMP", "MAKE_CELL"}
+)
+_KNOWN = (Const, TensorValue, SymInt, ScalarValue)
+
+
+def ends_quietly(obj: Any) -> bool:
+    """Whether nobody notices when an object goes, with all that it may be the last to hold."""
+    todo, seen = [obj], {id(obj)}
+    while todo:
+        found = todo.pop()
+        if type(found) in _QUIET or issubclass(type(found), (type, torch.Tensor, torch.nn.Module)):
+            continue
+        if _is_noticed(found) or len(seen) > _MANY:
+            return False
+        for part in _held_by(found):
+            if type(part) not in _QUIET and id(part) not in seen:
+                seen.add(id(part))
+                todo.append(part)
+    return True
+
+
+def _is_noticed(obj: Any) -> bool:
+    """Nothing of the object is asked: the program would notice that."""
+    kind = type(obj)
+    if kind in _SLEEPERS:
+        frame = getattr(obj, _SLEEPERS[kind])
+        return frame is not None and _has_handlers(frame.f_code)
+    return defines(kind, "__del__") or (kind is not types.FunctionType and weakref.getweakrefcount(obj) > 0)
+
+
+def _held_by(obj: Any) -> Iterable[Any]:
+    return (obj.__closure__ or ()) if type(obj) is types.FunctionType else gc.get_referents(obj)
+
+
+@functools.cache
+def _has_handlers(code: CodeType) -> bool:
+    """Whether a generator's code has a ``try`` or a ``with``, beside the guard around all of it."""
+    instructions = decode(code)
+    handlers = {i.handler for i in instructions if i.handler is not None}
+    return any(instructions[at].op == "PUSH_EXC_INFO" for at in handlers)
+
+
+class Carried:
+    """The objects of a frame that goes on behind a break, as long as the frame has them."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.entries = [v for v in _contents(frame) if isinstance(v, Lazy)]
+
+    def after(self, tr: Tracer, frame: Frame, at: int) -> None:
+        """Called after the instruction ``at``: leave the frame there, if it let go of an object whose end is noticed."""
+        if not self.entries or frame.result is not None or frame.instructions[at].op in _KEEPS_ALL:
+            return
+        held = {id(v.obj) if isinstance(v, Lazy) else id(v) for v in _contents(frame)}
+        kept, gone = list[Lazy](), list[Lazy]()
+        for entry in self.entries:
+            is_there = id(entry.obj) in held or id(tr.value_of(entry)) in held
+            (kept if is_there else gone).append(entry)
+        self.entries = kept
+        if frame.instructions[at].op == "SET_FUNCTION_ATTRIBUTE":  # the function holds its cells from here on
+            return
+        for entry in gone:
+            if isinstance(tr.value_of(entry), _KNOWN):
+                continue
+            quiet, text = ends_quietly(entry.obj), f"{tr.guards.hold(ends_quietly, 'ends_quietly').name}({entry.source.text})"
+            tr.guards.check(text if quiet else f"not {text}", f"nobody notices the end of {entry.source.label}: {quiet}")
+            if not quiet:
+                frame.at = at + 1
+                raise GraphBreak("finalizer", f"of {entry.source.label}, a {type(entry.obj).__name__}")
+
+
+def _contents(frame: Frame) -> Iterator[Any]:
+    """What the frame holds itself: in variables, cells and on its stack."""
+    for value in frame.slots.values():
+        yield value.content if isinstance(value, Cell) else value
+    yield from list.copy(frame.stack)
