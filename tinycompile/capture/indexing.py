@@ -136,6 +136,8 @@ def _tensor_of(tr: Tracer, value: Value, like: TensorValue) -> TensorValue:
     """A tensor, or a number as one of the right dtype and device."""
     if isinstance(value, TensorValue):
         return value
+    if isinstance(value, Const) and type(value.value) is int and not -(2**63) <= value.value < 2**63:
+        raise GraphBreak("unsupported-argument", f"{value.value}, which torch does not take, as what is assigned")
     made = torch_calls.call_torch(
         tr, torch.full, [TupleValue([]), value], {"dtype": Const(like.meta.dtype), "device": Const(like.meta.device.torch())}
     )

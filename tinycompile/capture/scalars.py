@@ -6,6 +6,7 @@ in which torch computes with a number (float32 for half types), and the result t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.ops import ranges
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 # Ints outside this range are no sizes.
 SIZES = range(2, 2**31)
 _HALVES = (torch.float16, torch.bfloat16)
+_WIDEST = (torch.float64, torch.int64)  # they hold any number that is an input
 
 
 def scalar_tensor(value: float, device: torch.device) -> torch.Tensor:
@@ -119,6 +122,20 @@ def _dtypes(tensors: Sequence[TensorValue], scalars: Sequence[ScalarValue]) -> t
     return dtype, torch.float32 if dtype in _HALVES else dtype
 
 
+def _held(tr: Tracer, value: Value, dtype: torch.dtype) -> bool:
+    """Whether a dtype holds a number, which is guarded: torch refuses others. False: compile for the number of this call."""
+    if not isinstance(value, ScalarValue) or dtype in _WIDEST:
+        return True
+    ends = ranges.bounds(dtype)
+    if ends is None or not ranges.holds(dtype, value.value):
+        return ends is None
+    low, high = ends
+    # infinities and NaN are numbers of all float dtypes
+    outside = f"{high!r} < abs({value.text}) <= {sys.float_info.max!r}" if dtype.is_floating_point else ""
+    tr.guards.check(f"not {outside}" if outside else f"{low} <= {value.text} <= {high}", f"{value.text} is a number of {dtype}")
+    return True
+
+
 def _cast(tr: Tracer, values: Sequence[Value], compute: torch.dtype, device: Device) -> list[Value]:
     made: list[Value] = []
     for v in values:
@@ -130,10 +147,15 @@ def _cast(tr: Tracer, values: Sequence[Value], compute: torch.dtype, device: Dev
 
 
 def _computed(
-    tr: Tracer, values: Sequence[Value], fn: Callable[..., Value], exact: torch.dtype | None = None, rounded: bool = False
+    tr: Tracer,
+    values: Sequence[Value],
+    fn: Callable[..., Value],
+    exact: torch.dtype | None = None,
+    rounded: bool = False,
+    free: bool = False,
 ) -> Value | None:
     """``fn`` on operands cast to the dtype of computation; the result is cast back. ``exact``: the result's dtype. ``rounded``:
-    torch rounds the number to the result's dtype first."""
+    torch rounds the number to the result's dtype first. ``free``: torch takes a number that the result's dtype can't hold."""
     tensors = [v for v in values if isinstance(v, TensorValue)]
     if not tensors or any(t.meta.dtype.is_complex for t in tensors):
         return None
@@ -141,6 +163,8 @@ def _computed(
     if exact is not None:
         result = exact
         compute = torch.float32 if exact in _HALVES else exact
+    if not free and not all(_held(tr, v, result) for v in values):
+        return None
     if rounded:
         compute = result
     made = fn(*_cast(tr, values, compute, tensors[0].meta.device))
@@ -158,8 +182,10 @@ def _operator(tr: Tracer, symbol: str, args: Sequence[Value], kwargs: Kwargs) ->
             return None
         return _computed(tr, [a, b, alpha], lambda x, y, s: tr.binary(symbol, x, tr.binary("*", y, s)))
     if symbol in ("<", "<=", ">", ">=", "==", "!="):
-        return _computed(tr, args, lambda x, y: tr.compare(symbol, x, y))
-    return _computed(tr, args, lambda x, y: tr.binary(symbol, x, y), rounded=symbol in ("%", "//"))
+        return _computed(tr, args, lambda x, y: tr.compare(symbol, x, y), free=True)
+    return _computed(
+        tr, args, lambda x, y: tr.binary(symbol, x, y), rounded=symbol in ("%", "//"), free=symbol in ("+", "-", "*", "/")
+    )
 
 
 def _pow(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
@@ -234,6 +260,8 @@ def _masked_fill(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | N
     x, mask = args[0], args[1] if len(args) > 1 else None
     if not isinstance(value, ScalarValue) or not isinstance(x, TensorValue) or not isinstance(mask, TensorValue):
         return None
+    if not _held(tr, value, x.meta.dtype):
+        return None
     number = as_tensor(tr, value, x.meta.dtype, x.meta.device)
     return torch_calls.call_torch(tr, torch.where, [mask, number, x], {})
 
@@ -253,7 +281,7 @@ def _filled(tr: Tracer, ones: Any, args: Sequence[Value], kwargs: Kwargs, value:
     dtype = made.meta.dtype
     if dtype.is_complex or dtype == torch.bool or (type(value.value) is float and not dtype.is_floating_point):
         return None
-    return tr.binary("*", made, as_tensor(tr, value, dtype, made.meta.device))
+    return tr.binary("*", made, as_tensor(tr, value, dtype, made.meta.device)) if _held(tr, value, dtype) else None
 
 
 def _full_like(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:

@@ -23,6 +23,7 @@ from tinycompile.lower.reduction import lower_reduction, lower_scan
 from tinycompile.lower.scatter import is_lowered, lower_scatter
 from tinycompile.lower.values import TensorValue, ViewStep
 from tinycompile.lower.writes import is_plain_write, lower_write
+from tinycompile.ops.ranges import out_of_range
 from tinycompile.ops.record import OPS, Indexed, Pointwise, Reduction, Scan, Scatter, View
 
 
@@ -92,10 +93,10 @@ def _lower_view(program: Program, node: Node, lowering: View) -> TensorValue:
 
 
 def _computable(program: Program, node: Node) -> bool:
-    """Whether generated code has all the dtypes of a call."""
+    """Whether generated code has all the dtypes of a call, and its numbers are such that it may compute with them."""
     return all(
         m.dtype in COMPUTABLE for m in (*results_of(node), *_tensor_metas(program, node.args)) if isinstance(m, TensorMeta)
-    )
+    ) and not out_of_range(OPS[node.target], node.args, node.meta)
 
 
 def _tensor_metas(program: Program, arg: Any) -> list[TensorMeta]:

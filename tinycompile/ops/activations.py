@@ -143,7 +143,7 @@ declare(
 
 def _elu(b: Builder, x: Value, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Value:
     left = b("expm1", x * float(input_scale)) * (float(alpha) * float(scale))
-    return b.where(x <= 0, left, x if scale == 1 else x * float(scale))
+    return b.where(x < 0, left, x if scale == 1 else x * float(scale))
 
 
 def _celu(b: Builder, x: Value, alpha: Number = 1.0) -> Value:

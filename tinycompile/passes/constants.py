@@ -11,6 +11,7 @@ from tinycompile.base.expr import Expr
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import contiguous_strides
 from tinycompile.ir.graph import Graph, Node, Ref
+from tinycompile.ops.ranges import holds
 from tinycompile.ops.record import OPS, Pointwise
 
 # Records that fill a tensor with a number -> the number's position.
@@ -39,7 +40,8 @@ def _value(node: Node, filled: dict[str, torch.Tensor]) -> torch.Tensor | None:
     position = _FILLS.get(node.target)
     if position is not None:
         number = node.args[position]
-        return None if isinstance(number, (Ref, Expr)) else torch.full((1,) * meta.rank, number, dtype=meta.dtype)
+        unknown = isinstance(number, (Ref, Expr)) or not holds(meta.dtype, number)
+        return None if unknown else torch.full((1,) * meta.rank, number, dtype=meta.dtype)
     if not filled or not isinstance(OPS[node.target].lowering, Pointwise) or meta.strides != contiguous_strides(meta.shape):
         return None
     args = [filled.get(a.name) if isinstance(a, Ref) else a for a in node.args]

@@ -15,6 +15,7 @@ from tinycompile.base.shapes import ShapeEnv, current_env
 from tinycompile.eager.fake import FakeTensor, tracing
 from tinycompile.ir.builder import UniqueNames, as_arg, map_refs, with_refs
 from tinycompile.ir.graph import Graph, Location, Node, Ref
+from tinycompile.ops.ranges import out_of_range
 from tinycompile.ops.record import OPS, Decompose, Metas, Op
 
 
@@ -26,6 +27,11 @@ def decompose(graph: Graph) -> Graph:
     for node in expander.copying(graph):
         expander.add(node)
     return expander.finish(graph)
+
+
+def _has_parts(node: Node) -> bool:
+    op = OPS[node.target]
+    return isinstance(op.lowering, Decompose) and not out_of_range(op, node.args, node.meta)
 
 
 class Expander:
@@ -61,7 +67,7 @@ class Expander:
             return
         if self.results:
             node = with_refs(node, self.results)
-        if node.kind != "call" or not isinstance(OPS[node.target].lowering, Decompose):
+        if node.kind != "call" or not _has_parts(node):
             self.nodes.append(node)
             self.metas[node.name] = node.meta
             return
