@@ -19,6 +19,7 @@ from tests.capture.constructs import (  # noqa: F401
     odd_library,
     odd_namespaces,
     odd_objects,
+    overriding,
     stdlib,
 )
 from tests.capture.constructs.compare import alike, observed

@@ -20,7 +20,7 @@ from tinycompile.capture.gradients import Gradients
 from tinycompile.capture.rebuilt_sets import parts_of_changes, set_changes
 from tinycompile.capture.sources import Attr, Computed, Held, Item, Source, is_name
 from tinycompile.capture.values.base import Lazy, Value
-from tinycompile.capture.values.classes import is_pythons_own
+from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.descriptors import has_dict
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.mapping import DictValue
@@ -203,14 +203,16 @@ class Effects:
 
     def _replay_object(self, rebuilder: Rebuilder, name: str, value: ObjectValue) -> list[str]:
         """Attributes as they are at the end. What the program's own ``__setattr__`` did has been followed: it is not called."""
-        own = is_pythons_own(type(value.obj), "__setattr__") and is_pythons_own(type(value.obj), "__delattr__")
-        if (own or isinstance(value, ModuleValue)) and all(map(is_name, value.shadow)):
+        kind: type = torch.nn.Module if isinstance(value, ModuleValue) else object
+        found = [class_lookup(type(value.obj), at) or (kind, None) for at in ("__setattr__", "__delattr__")]
+        own = all(owner is kind or owner.__module__ in ("builtins", "collections") for owner, _ in found)
+        if own and all(map(is_name, value.shadow)):
             assign, delete = "{name}.{at} = {to}", "del {name}.{at}"
-        elif own or isinstance(value, ModuleValue):
+        elif own:
             assign = rebuilder.held(setattr, "setattr") + "({name}, {at!r}, {to})"
             delete = rebuilder.held(delattr, "delattr") + "({name}, {at!r})"
         else:
-            base = rebuilder.held(object, "object")
+            base = rebuilder.held(kind, kind.__name__)
             assign, delete = base + ".__setattr__({name}, {at!r}, {to})", base + ".__delattr__({name}, {at!r})"
         lines = [delete.format(name=name, at=at) for at in value.shadow if (id(value), at) in self.reborn]
         for at, v in value.shadow.items():

@@ -63,7 +63,7 @@ class Lookups:
         if obj is raw and not isinstance(raw, property):
             return self.wrap(obj, source)
         self.guards.item(source, raw, equal=False)
-        return Const(None) if isinstance(obj, property) else self.from_python(obj)
+        return self.from_python(obj)
 
     def inherited(self, cls: type, owner: type, name: str) -> None:
         """Guard that no class between ``cls`` and ``owner``, where ``name`` was found, comes to define it."""

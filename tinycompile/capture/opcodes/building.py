@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture import strings
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.classes import defines
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.mapping import DictValue, pairs_of_mapping
+from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.opaque import Opaque
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue
@@ -148,9 +151,19 @@ def list_to_tuple(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 # --- unpacking ---
 
 
+def _unpacked(tr: Tracer, value: Value) -> Iterator[Value]:
+    """The items of what is unpacked. Where there is no way to ask for any, Python says so in other words than elsewhere."""
+    kind = value.python_type(tr) if isinstance(value, (Const, ObjectValue)) else list
+    if not any(defines(kind, name) for name in ("__iter__", "__getitem__")):
+        if isinstance(value, ObjectValue):
+            value.special(tr, "__iter__"), value.special(tr, "__getitem__")  # guards that it lacks them
+        raise TypeError(f"cannot unpack non-iterable {kind.__name__} object")
+    return value.iterate(tr)
+
+
 def unpack_sequence(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``a, b = x``."""
-    values = list(itertools.islice(frame.stack.pop().iterate(tr), ins.arg + 1))  # an iterator is asked for one more
+    values = list(itertools.islice(_unpacked(tr, frame.stack.pop()), ins.arg + 1))  # an iterator is asked for one more
     if len(values) < ins.arg:
         raise ValueError(f"not enough values to unpack (expected {ins.arg}, got {len(values)})")
     if len(values) > ins.arg:
@@ -161,7 +174,7 @@ def unpack_sequence(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def unpack_ex(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``a, *b, c = x``."""
     before, after = ins.arg
-    values = list(frame.stack.pop().iterate(tr))
+    values = list(_unpacked(tr, frame.stack.pop()))
     if len(values) < before + after:
         raise ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})")
     middle = ListValue(values[before : len(values) - after])

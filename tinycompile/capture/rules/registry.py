@@ -27,8 +27,8 @@ from tinycompile.capture.values.classes import (
     is_plain_class,
     is_pythons_metaclass,
 )
-from tinycompile.capture.values.constant import NONE, Const
-from tinycompile.capture.values.container import BASES, NewContainer, base_of, empty_contents, fill
+from tinycompile.capture.values.constant import NONE, TRUE, Const
+from tinycompile.capture.values.container import BASES, ContainerObject, NewContainer, base_of, empty_contents, fill
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BuiltinValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
@@ -73,7 +73,7 @@ def call(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
         return tr.from_python(natively(fn, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
     owner = getattr(fn, "__objclass__", None)
     if owner is not None and args and owner not in torch.Tensor.__mro__[:-1]:  # list.append(x, y): an unbound method
-        return args[0].call_method(tr, fn.__name__, args[1:], kwargs)
+        return _unbound(tr, fn, args, kwargs)
     receiver = getattr(fn, "__self__", None)
     if isinstance(receiver, np.ufunc) and fn.__name__ in ("reduce", "accumulate", "outer") and len(args) <= 3:
         return array.call(tr, fn, args, kwargs)
@@ -82,6 +82,19 @@ def call(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     if is_torch(fn) or isinstance(fn, OpObject):
         return torch_calls.call_torch(tr, fn, args, kwargs)
     raise GraphBreak("unknown-function", BuiltinValue(fn).describe())
+
+
+def _unbound(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
+    """A method of a built-in class, called on an object. One of a class that derives from it may have another of that name."""
+    receiver, name = args[0], fn.__name__
+    inside = isinstance(receiver, (ContainerObject, NewContainer))
+    kind = base_of(receiver.python_type(tr)) if inside else receiver.python_type(tr)
+    found = None if kind is None else class_lookup(kind, name)
+    if found is None or found[1] is not fn:
+        raise GraphBreak("unsupported-value", f"{fn.__qualname__} of {receiver.describe()}")
+    if isinstance(receiver, (ContainerObject, NewContainer)):
+        return receiver.inherited_method(name).call(tr, args[1:], kwargs)
+    return receiver.call_method(tr, name, args[1:], kwargs)
 
 
 def is_torch(fn: Any) -> bool:
@@ -201,6 +214,7 @@ def _initialised(tr: Tracer, made: Value, args: Args, kwargs: Kwargs) -> Value:
         assert method is not None
         method.call(tr, args, kwargs)
     elif isinstance(made, NewContainer):
+        made.inherited_method("__init__")
         fill(tr, made.base, args, kwargs)
     return made
 
@@ -243,6 +257,11 @@ def _new_object(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     elif args or kwargs:
         raise TypeError(f"{cls.__name__}() takes no arguments")
     return made
+
+
+@rule(object.__eq__)
+def _object_eq(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return TRUE if tr.identical(*args) else Const(NotImplemented)
 
 
 @rule(object.__getattribute__)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 BASES: tuple[type, ...] = (OrderedDict, dict, list, set, frozenset, tuple)
+_ITEMS = ("__getitem__", "__setitem__", "__delitem__", "__contains__", "__missing__")
+_ASK_NOTHING = frozenset({*_ITEMS, "__len__", "__iter__", "__reversed__", "keys", "move_to_end", "clear"})
 Contents = ListValue | DictValue | SetValue | TupleValue
 
 
@@ -58,11 +60,13 @@ class _Contained(ObjectValue):
             if isinstance(raw, (classmethod, staticmethod)) or not callable(raw):
                 raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
             tr.inherited(type(self.obj), owner, name)
-            return MethodOf(self.base, name)
+            return self.inherited_method(name)
         return super()._class_member(tr, name, owner, raw)
 
     def inherited_method(self, name: str) -> Value:
-        """``super().name``, which the built-in class defines."""
+        """``super().name``, which the built-in class defines. OrderedDict's asks for the items as the program does."""
+        if base_of(type(self.obj)) is OrderedDict and name not in _ASK_NOTHING and any(map(self.defines, _ITEMS)):
+            raise GraphBreak("unsupported-value", f"OrderedDict.{name} of {self.describe()}")
         return MethodOf(self.base, name)
 
     # --- protocols ---

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.bytecode import VERSION
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Item, Source
 from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
@@ -66,7 +65,6 @@ class CodeConstant(Value):
         return tr.from_python(natively(getattr, self.code, name))
 
 
-_HAS_DOCSTRING = 0x4000000  # of code objects, from 3.13
 _TEXTS = ("__name__", "__qualname__", "__module__", "__doc__")
 _OUTSIDE_DICT = (*_TEXTS, "__type_params__")  # attributes that functools.wraps copies, and that don't lie in ``__dict__``
 
@@ -143,16 +141,9 @@ class FunctionValue(Value):
 
     def _of_new(self, tr: Tracer, name: str) -> Value:
         """What Python gives a function when it is made."""
-        first = self.code.co_consts[0] if self.code.co_consts else None
-        has_doc = isinstance(first, str) and (VERSION < (3, 13) or bool(self.code.co_flags & _HAS_DOCSTRING))
-        known = {
-            "__name__": self.code.co_name,
-            "__qualname__": self.code.co_qualname,
-            "__module__": self.globals.get("__name__"),
-            "__doc__": first if has_doc else None,
-        }
-        if name in known:
-            return Const(known[name])
+        if name in _TEXTS:
+            cells = tuple(CellType() for _ in self.code.co_freevars)
+            return Const(getattr(FunctionType(self.code, self.globals, closure=cells), name))
         if name == "__defaults__":
             return TupleValue(self.defaults) if self.defaults else Const(None)
         if name == "__type_params__" and hasattr(FunctionType, name):  # (a generic one is made by an intrinsic that breaks)

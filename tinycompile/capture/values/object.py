@@ -273,6 +273,8 @@ class ObjectValue(Value):
         if own and name not in self.shadow:
             self._own(tr, name)  # guards that it is there
         elif self.shadow.get(name, DELETED) is DELETED:
+            if found is not None and isinstance(found[1], MemberDescriptorType):
+                natively(found[1].__delete__, self.obj)  # fails in Python's words
             raise no_attribute(self, type(self.obj), name)
         tr.effects.touch(self)
         if own:
@@ -397,7 +399,7 @@ class NewObject(ObjectValue):
 
     def _data_descriptor(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
         if isinstance(raw, MemberDescriptorType):
-            raise no_attribute(self, type(self.obj), name)
+            natively(raw.__get__, self.obj)  # fails, for the blank one has none
         if isinstance(raw, GetSetDescriptorType) and name == "__dict__":
             return tr.attributes_of(self)
         if isinstance(raw, GetSetDescriptorType):
