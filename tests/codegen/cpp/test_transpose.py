@@ -4,10 +4,12 @@ vector extensions."""
 from __future__ import annotations
 
 import ctypes
+import re
 
 import pytest
 import torch
 
+import tinycompile
 from tests.codegen.cpp.harness import TARGETS
 from tinycompile.codegen.cpp.emit import prelude
 from tinycompile.codegen.cpp.scalars import MEMORY_TYPES
@@ -43,3 +45,19 @@ def test_every_cut_of_a_block(library: ctypes.CDLL, dtype: torch.dtype) -> None:
             assert torch.equal(tile[:columns, :rows], block.t())
             tile[:columns, :rows] = 121
             assert (tile == 121).all()  # nothing beside it was written
+
+
+@pytest.mark.parametrize("dtype", (torch.bool, torch.bfloat16, torch.float32, torch.float64), ids=str)
+@pytest.mark.parametrize(("rows", "lanes"), [(600, 600), (1000, 33), (20, 700)])
+def test_blocks_are_a_cache_line_wide(dtype: torch.dtype, rows: int, lanes: int) -> None:
+    """What is read across comes in whole cache lines, everything else in long stretches; and the numbers are right."""
+    x, y = (torch.randint(0, 2, (rows, lanes)).to(dtype), torch.randint(0, 2, (lanes, rows)).to(dtype))
+    add = torch.logical_or if dtype == torch.bool else torch.add
+    fn = tinycompile.compile(lambda x, y: add(x, y.t()), backend="cpp")
+    assert torch.equal(fn(x, y), add(x, y.t()))
+    tile = re.search(r"\w+_tile\[(\d+)\];\n.*transpose<(\d+)>", fn.kernels[0].source)
+    assert tile is not None
+    points, width = int(tile[1]), int(tile[2])
+    assert width == min(256, 1 << (lanes - 1).bit_length())
+    assert points // width * dtype.itemsize >= 64
+    assert points >= 4096

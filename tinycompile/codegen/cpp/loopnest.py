@@ -46,8 +46,9 @@ class LoopNest:
         out, plan = self.out, self.plan
         lane = self.lanes
         loops = [(self.names.value(a.name), "0", self.text.dim(a.extent), 1) for a in plan.outer if a != plan.tile]
-        blocks = [a for a in (plan.tile, lane) if a is not None and plan.block]
-        loops += [(f"{self.names.value(a.name)}_begin", "0", self.text.dim(a.extent), plan.block) for a in blocks]
+        steps = [(plan.tile, plan.tile_rows), (lane, plan.block)]
+        blocks = [(a, step) for a, step in steps if a is not None and step]
+        loops += [(f"{self.names.value(a.name)}_begin", "0", self.text.dim(a.extent), step) for a, step in blocks]
         axes = [*plan.outer, *([lane] if lane else []), *plan.inner]
         work = self.text.dim(ex.product(a.extent for a in axes) * plan.cost)
         if loops or plan.split:
@@ -60,9 +61,9 @@ class LoopNest:
                 last = i == len(loops) - 1
                 header = f"for (int64_t {name} = {begin}; {name} < {end}; {_step(name, step)})"
                 stack.enter_context(out.block(header + (" {" if last else ""), "}" if last else ""))
-            for a in blocks:
+            for a, step in blocks:
                 name, extent = self.names.value(a.name), self.text.dim(a.extent)
-                out.line(f"const int64_t {name}_end = tc::least<int64_t>({name}_begin + {plan.block}, {extent});")
+                out.line(f"const int64_t {name}_end = tc::least<int64_t>({name}_begin + {step}, {extent});")
             if plan.tile is not None:
                 stack.enter_context(self.tile_loop(plan.tile))
             self.scope(frozenset(a.name for a in plan.outer), list(roots))
@@ -80,7 +81,7 @@ class LoopNest:
                 step = ex.coefficient(s.index[0], self.lanes.name)
                 assert step is not None
                 start = c_dim(s.index[0], lambda n: begins.get(n) or self.text.symbol(n))
-                self.out.line(f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{block * block}];")
+                self.out.line(f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{block * self.plan.tile_rows}];")
                 self.out.line(
                     f"tc::transpose<{block}>({array}, {self.names.buffer(s.buffer)} + {start}, {self.text.dim(step)}, "
                     f"{lane}_end - {lane}_begin, {row}_end - {row}_begin);"
