@@ -20,7 +20,9 @@ from tinycompile.base.torch_private import give_device_module, storage_id
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import MAY_COPY, is_same, is_view, make_view, meta_of, named_results, run_torch
+from tinycompile.eager.device_queues import QUEUES, DeviceQueues, Queue, let_go, used_on
 from tinycompile.eager.storage import ALLOCATORS, Storage
+from tinycompile.eager.streams import current_stream
 from tinycompile.eager.tensor import Tensor, extent, from_torch, unwrap, view_of
 from tinycompile.ops.record import OPS, BoundCall, Decompose, Op
 
@@ -37,6 +39,7 @@ class RegisteredDevice:
     copy: Callable[[Memory, Memory], None]
     kernels: Mapping[str, Callable[..., None]]
     codegen: Callable[..., Any] | None = None
+    streams: Callable[[int], Queue] | None = None
 
 
 _registered: RegisteredDevice | None = None
@@ -48,6 +51,7 @@ def register_device(
     copy: Callable[[Memory, Memory], None],
     kernels: Mapping[str, Callable[..., None]],
     codegen: Callable[..., Any] | None = None,
+    streams: Callable[[int], Queue] | None = None,
 ) -> Device:
     """Add a device: ``tinycompile.zeros(3, device=name)``, ``x.to(name)`` and ``f"{name}:1"`` work from then on.
 
@@ -55,7 +59,10 @@ def register_device(
     copies all bytes between two memories of one size; the host's are flat uint8 torch tensors. ``kernels``: by the name of the
     op's record, each called as ``kernel(out, *args)``: ``out`` is a new tensor (a tuple of them where the op has several
     results) in the shape, strides and dtype that the record says, ``args`` are in schema order. ``codegen(kernel, plan)``
-    compiles one fused kernel: see ``docs/add_a_backend.md``. Returns the device.
+    compiles one fused kernel: see ``docs/add_a_backend.md``. ``streams(index)`` makes a queue of work with the methods of
+    :class:`~tinycompile.eager.device_queues.Queue`, for ``tinycompile.cuda.Stream(name)`` and its like; kernels launch on
+    ``tinycompile.cuda.current_stream(out.device).raw``, and ``copy`` is called when that has done what it was given. Returns
+    the device.
 
     There is one slot, as in torch (whose ``privateuseone`` is renamed too). Raises RuntimeError when it is taken under another
     name, KeyError for a kernel of an op that has no record, TypeError for what can't be called, ValueError for what is no name.
@@ -67,7 +74,8 @@ def register_device(
     if not name.isidentifier():  # torch would take it, for good
         raise ValueError(f"the name of a device is letters, digits and underscores, not {name!r}")
     given = {"allocator": allocator, "copy": copy, **{f"the kernel of {op}": kernel for op, kernel in kernels.items()}}
-    for what, fn in given.items():
+    optional = {"codegen": codegen, "streams": streams}
+    for what, fn in (given | {what: fn for what, fn in optional.items() if fn is not None}).items():
         if not callable(fn):
             raise TypeError(f"{what} is a function, not {fn!r}")
     if _registered is not None and _registered.name != name:
@@ -78,8 +86,10 @@ def register_device(
     give_device_module(name)
     rename_privateuse1(name)
     forget_device()
-    _registered = RegisteredDevice(name, allocator, copy, dict(kernels), codegen)
-    ALLOCATORS[name] = allocator
+    _registered = RegisteredDevice(name, allocator, copy, dict(kernels), codegen, streams)
+    ALLOCATORS[name] = _allocate
+    if streams is not None:
+        QUEUES[name] = DeviceQueues(streams)
     Tensor.elsewhere = Elsewhere()
     for op_name, kernel in kernels.items():
         dispatcher.register(op_name, Key.PRIVATEUSE1, _runner(OPS[op_name], kernel))
@@ -100,6 +110,7 @@ def forget_device() -> None:
     for key in (Key.CPU, Key.CUDA):
         dispatcher.register("to_device", key, None)
     del ALLOCATORS[_registered.name]
+    QUEUES.pop(_registered.name, None)
     rename_privateuse1("privateuseone")
     Tensor.elsewhere, _registered = None, None
 
@@ -117,8 +128,16 @@ def is_registered(device: Device | None) -> bool:
 # --- copies ------------------------------------------------------------------------------------------------------------------
 
 
-def _copy(to: Memory, of: Memory) -> None:
+def _allocate(nbytes: int, index: int) -> Memory:
     assert _registered is not None
+    let_go()
+    return _registered.allocator(nbytes, index)
+
+
+def _copy(to: Memory, of: Memory, device: Device) -> None:
+    """All bytes, once the current stream has done what it was given."""
+    assert _registered is not None
+    current_stream(device).synchronize()
     _registered.copy(to, of)
 
 
@@ -126,7 +145,7 @@ def to_host(tensor: Tensor) -> torch.Tensor:
     """A torch tensor on the CPU with the same values, shape and strides."""
     storage, meta = tensor.storage, tensor.meta
     flat = torch.empty(storage.nbytes, dtype=torch.uint8)
-    _copy(flat, storage.memory)
+    _copy(flat, storage.memory, tensor.device)
     typed = torch.empty(0, dtype=meta.dtype).set_(flat.untyped_storage(), 0, (storage.nbytes // meta.dtype.itemsize,), (1,))
     placed: Any = meta.shape, meta.strides, meta.offset
     return typed.as_strided(*placed)
@@ -151,7 +170,7 @@ def write(tensor: Tensor, value: torch.Tensor) -> None:
     host = to_host(tensor)
     host.copy_(value)
     whole = torch.empty(0, dtype=torch.uint8).set_(host.untyped_storage())
-    _copy(tensor.storage.memory, whole)
+    _copy(tensor.storage.memory, whole, tensor.device)
 
 
 # --- ops ---------------------------------------------------------------------------------------------------------------------
@@ -281,6 +300,11 @@ class Elsewhere:
     """What ``Tensor`` asks of tensors without a torch handle."""
 
     host = staticmethod(to_host)
+
+    def used_on(self, tensor: Tensor, queue: Queue | None) -> None:
+        """``record_stream``. Nothing to do where the device has no streams."""
+        if queue is not None:
+            used_on(tensor.storage, queue)
 
     def concerns(self, args: Any, kwargs: Mapping[str, Any], out: Any = None) -> bool:
         """Whether a tensor of the device is among them."""

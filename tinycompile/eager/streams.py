@@ -1,7 +1,8 @@
 """Streams and events: queues of work on a CUDA device, and marks in them.
 
 They are torch's own underneath (``raw``), so torch's code, compiled kernels and CUDA graphs launch on the same current stream.
-For a CPU there is one queue, which is always empty: everything here exists, and does nothing.
+A registered device may bring queues of its own. For a CPU there is one queue, which is always empty: everything here exists,
+and does nothing.
 """
 
 from __future__ import annotations
@@ -15,46 +16,60 @@ import torch
 
 from tinycompile.base import torch_private
 from tinycompile.base.device import Device
+from tinycompile.eager.device_queues import QUEUES, DeviceQueues
 
 Spec = Device | torch.device | str | int | None
 
 
-def _cuda_index(device: Spec) -> int | None:
-    """The card that is meant; None for a CPU. Without a device: the current card, where there is one."""
+def _placed(device: Spec) -> Device:
+    """The device that is meant, with its index. Without one: the current card, where there is one, else the CPU."""
     if device is None:
-        return torch.cuda.current_device() if torch.cuda.is_available() else None
+        return Device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else Device("cpu")
     found = Device.of(device)
-    if found.type != "cuda":
-        return None
-    return found.index if found.index >= 0 else torch.cuda.current_device()
+    if found.type == "cuda":
+        return found if found.index >= 0 else Device("cuda", torch.cuda.current_device())
+    return Device(found.type, max(found.index, 0)) if found.type in QUEUES else Device(found.type)
+
+
+def _queues(device: Device) -> DeviceQueues | None:
+    """Of a registered device that has streams."""
+    return QUEUES.get(device.type)
 
 
 class Stream:
     """A queue of work. What is launched inside ``with stream:`` runs in order with itself, and beside other streams.
 
-    ``raw`` is torch's stream, None for a CPU."""
+    ``raw`` is torch's stream, or a registered device's; None where there are none."""
 
     __slots__ = ("_outer", "device", "raw")
 
     def __init__(self, device: Spec = None, priority: int = 0) -> None:
-        """A new one. ``priority``: negative runs before."""
-        index = _cuda_index(device)
-        self.raw: Any = None if index is None else torch.cuda.Stream(index, priority=priority)
-        self.device = Device("cpu") if index is None else Device("cuda", index)
+        """A new one. ``priority``: negative runs before, on a card."""
+        self.device = _placed(device)
+        queues = _queues(self.device)
+        self.raw: Any = None
+        if self.device.type == "cuda":
+            self.raw = torch.cuda.Stream(self.device.index, priority=priority)
+        elif queues is not None:
+            self.raw = queues.another(self.device.index)
         self._outer: list[Any] = []
 
     @classmethod
-    def of(cls, raw: torch.cuda.Stream) -> Stream:
-        """Around a stream of torch's."""
+    def of(cls, raw: Any, device: Device | None = None) -> Stream:
+        """Around a stream of torch's, or of a registered ``device``'s."""
         made = cls.__new__(cls)
-        made.raw, made.device, made._outer = raw, Device.of(raw.device), []
+        made.raw, made.device, made._outer = raw, Device.of(raw.device) if device is None else device, []
         return made
 
     def wait_stream(self, other: Stream | torch.cuda.Stream) -> None:
         """What is launched here from now on runs after all that ``other`` has been given so far."""
         theirs = getattr(other, "raw", other)
-        if self.raw is not None and theirs is not None:
-            self.raw.wait_stream(theirs)
+        if self.raw is None or theirs is None:
+            return
+        if Device.of(other.device).type == self.device.type:
+            self.raw.wait_event(theirs.record_event())
+        else:  # devices of two kinds can't wait for each other: the host does
+            theirs.synchronize()
 
     def wait_event(self, event: Event) -> None:
         """What is launched here from now on runs after the event."""
@@ -76,14 +91,20 @@ class Stream:
         return True if self.raw is None else bool(self.raw.query())
 
     def __enter__(self) -> Stream:
-        if self.raw is not None:
+        queues = _queues(self.device)
+        if queues is not None:
+            queues.enter(self.device.index, self.raw)
+        elif self.raw is not None:
             entered = torch.cuda.stream(self.raw)
             entered.__enter__()
             self._outer.append(entered)
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        if self.raw is not None:
+        queues = _queues(self.device)
+        if queues is not None:
+            queues.leave(self.device.index)
+        elif self.raw is not None:
             self._outer.pop().__exit__(*exc)
 
     def __eq__(self, other: object) -> bool:
@@ -93,32 +114,52 @@ class Stream:
         return hash((self.device, self.raw))
 
     def __repr__(self) -> str:
-        return f"Stream(device={self.device}{'' if self.raw is None else f', handle={self.raw.cuda_stream:#x}'})"
+        handle = getattr(self.raw, "cuda_stream", None)
+        return f"Stream(device={self.device}{'' if handle is None else f', handle={handle:#x}'})"
 
 
 class Event:
-    """A mark in a stream. ``raw`` is torch's event, None without CUDA."""
+    """A mark in a stream. ``raw`` is torch's event, or after ``record`` on a stream of a registered device its mark; None
+    without either."""
 
-    __slots__ = ("_at", "enable_timing", "raw")
+    __slots__ = ("_at", "_blocking", "_where", "enable_timing", "raw")
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
         """``enable_timing``: for :meth:`elapsed_time`. ``blocking``: :meth:`synchronize` sleeps and does not spin."""
-        self.raw: Any = None
-        if torch.cuda.is_available():
-            self.raw = torch.cuda.Event(enable_timing=enable_timing, blocking=blocking)
-        self.enable_timing, self._at = enable_timing, 0.0
+        self.enable_timing, self._blocking, self._at = enable_timing, blocking, 0.0
+        self._where: Device | None = None  # the registered device in whose queue it is
+        self.raw: Any = self._of_torch()
+
+    def _of_torch(self) -> Any:
+        if not torch.cuda.is_available():
+            return None
+        return torch.cuda.Event(enable_timing=self.enable_timing, blocking=self._blocking)
 
     def record(self, stream: Stream | torch.cuda.Stream | None = None) -> None:
         """Here is where ``stream`` (the current one) has got to with what it was given so far."""
-        on = getattr(stream, "raw", stream)
-        if self.raw is not None and (stream is None or on is not None):
-            self.raw.record(*(() if on is None else (on,)))
+        on: Any = getattr(stream, "raw", stream)
+        if isinstance(stream, Stream) and _queues(stream.device) is not None:
+            self.raw, self._where = on.record_event(), stream.device
+        else:
+            if self._where is not None:
+                self.raw, self._where = self._of_torch(), None
+            if self.raw is not None and (stream is None or on is not None):
+                self.raw.record(*(() if on is None else (on,)))
         self._at = time.perf_counter()
 
     def wait(self, stream: Stream | torch.cuda.Stream | None = None) -> None:
         """What ``stream`` (the current one) is given from now on runs after this."""
-        on = getattr(stream, "raw", stream)
-        if self.raw is not None and (stream is None or on is not None):
+        if stream is None and self._where is not None:
+            stream = current_stream(self._where)
+        on: Any = getattr(stream, "raw", stream)
+        there = None if stream is None else Device.of(stream.device)
+        if self.raw is None or (stream is not None and on is None):
+            return
+        if there is not None and (there.type if _queues(there) is not None else None) != (self._where and self._where.type):
+            self.synchronize()  # devices of two kinds can't wait for each other: the host does
+        elif self._where is not None:
+            on.wait_event(self.raw)
+        else:
             self.raw.wait(*(() if on is None else (on,)))
 
     def synchronize(self) -> None:
@@ -144,27 +185,42 @@ class Event:
 
 def current_stream(device: Spec = None) -> Stream:
     """The stream on which this thread launches."""
-    index = _cuda_index(device)
-    return Stream.of(torch.cuda.current_stream(index)) if index is not None else _CPU
+    found = _placed(device)
+    queues = _queues(found)
+    if queues is not None:
+        return Stream.of(queues.current(found.index), found)
+    return Stream.of(torch.cuda.current_stream(found.index)) if found.type == "cuda" else _without_queue(found)
 
 
 def default_stream(device: Spec = None) -> Stream:
     """The stream on which everything runs unless said otherwise."""
-    index = _cuda_index(device)
-    return Stream.of(torch.cuda.default_stream(index)) if index is not None else _CPU
+    found = _placed(device)
+    queues = _queues(found)
+    if queues is not None:
+        return Stream.of(queues.default(found.index), found)
+    return Stream.of(torch.cuda.default_stream(found.index)) if found.type == "cuda" else _without_queue(found)
 
 
 def stream(chosen: Stream | torch.cuda.Stream | None) -> AbstractContextManager[Any]:
     """Launch on ``chosen`` inside a ``with`` block; None changes nothing."""
+    if isinstance(chosen, Stream) and _queues(chosen.device) is not None:
+        return chosen
     raw: Any = getattr(chosen, "raw", chosen)
     return _NOTHING if raw is None else torch.cuda.stream(raw)
 
 
 def synchronize(device: Spec = None) -> None:
     """Let the host wait until a device has done everything. A CPU has."""
-    index = _cuda_index(device)
-    if index is not None:
-        torch.cuda.synchronize(index)
+    found = _placed(device)
+    queues = _queues(found)
+    if queues is not None:
+        queues.synchronize(found.index)
+    elif found.type == "cuda":
+        torch.cuda.synchronize(found.index)
+
+
+def _without_queue(device: Device) -> Stream:
+    return _CPU if device == _CPU.device else Stream(device)
 
 
 _CPU = Stream("cpu")
@@ -174,34 +230,43 @@ _NOTHING = nullcontext()
 # --- the backward pass -------------------------------------------------------------------------------------------------------
 
 
-def where_launched(device: Device) -> int:
-    """The handle of the stream on which this thread launches on ``device``; 0 is the default one."""
-    return torch_private.raw_stream(max(device.index, 0)) if device.type == "cuda" else 0
+def where_launched(device: Device) -> Any:
+    """The handle of the stream on which this thread launches on ``device`` (0 is the default one), or a registered device's
+    queue."""
+    if device.type == "cuda":
+        return torch_private.raw_stream(max(device.index, 0))
+    queues = QUEUES.get(device.type)
+    return 0 if queues is None else queues.current(max(device.index, 0))
 
 
 class OnStream:
     """Runs a step of the backward on its forward's stream: it waits for what the current stream was given, and the current
     stream for it; the memory of what crosses over is not given away before both are done with it."""
 
-    __slots__ = ("before", "index", "there")
+    __slots__ = ("before", "there")
 
-    def __init__(self, device: Device, handle: int) -> None:
-        self.index = max(device.index, 0)
-        self.before = torch.cuda.current_stream(self.index)
-        self.there = torch.cuda.ExternalStream(handle, self.index) if handle else torch.cuda.default_stream(self.index)
+    def __init__(self, device: Device, handle: Any) -> None:
+        self.before, self.there = current_stream(device), _stream_at(_placed(device), handle)
 
     def run(self, step: Any, gradients: Sequence[Any]) -> Sequence[Any]:
         """``step()`` there. ``gradients``: what it reads."""
         self.there.wait_stream(self.before)
         _used_on(gradients, self.there)
-        with torch.cuda.stream(self.there):
+        with self.there:
             results: Sequence[Any] = step()
         self.before.wait_stream(self.there)
         _used_on(results, self.before)
         return results
 
 
-def _used_on(tensors: Sequence[Any], on: torch.cuda.Stream) -> None:
+def _stream_at(device: Device, handle: Any) -> Stream:
+    """The stream that :func:`where_launched` told."""
+    if not handle:
+        return default_stream(device)
+    return Stream.of(torch.cuda.ExternalStream(handle, device.index) if device.type == "cuda" else handle, device)
+
+
+def _used_on(tensors: Sequence[Any], on: Stream) -> None:
     for tensor in tensors:
-        if tensor is not None and tensor.device.type == "cuda":
-            tensor.raw().record_stream(on)
+        if tensor is not None and tensor.device.type == on.device.type:
+            tensor.record_stream(on)

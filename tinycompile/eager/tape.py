@@ -25,7 +25,7 @@ from tinycompile.eager.tensor import Tensor, from_torch, same_memory
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import ops
 
-AUTOGRAD, _CUDA = Key.AUTOGRAD.bit, Key.CUDA.bit
+AUTOGRAD, _HAVE_STREAMS = Key.AUTOGRAD.bit, Key.CUDA.bit | Key.PRIVATEUSE1.bit
 _anomaly = torch.is_anomaly_enabled
 
 
@@ -177,7 +177,7 @@ def set_history(tensor: Tensor, node: Node, index: int) -> Tensor:
     generation = 0 if tensor._autograd is None else tensor._autograd.generation
     tensor._autograd = AutogradMeta(node, index, generation)
     tensor.keys |= AUTOGRAD
-    if tensor.keys & _CUDA:
+    if tensor.keys & _HAVE_STREAMS:
         node.stream = where_launched(tensor.device)
     return tensor
 

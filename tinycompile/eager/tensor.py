@@ -102,6 +102,8 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
         on = getattr(stream, "raw", stream)
         if self.is_cuda and on is not None:
             self.raw().record_stream(on)
+        elif self.lacks_handle:
+            self.elsewhere.used_on(self, on)
 
     def pin_memory(self) -> Tensor:
         """A copy in page-locked memory of the host, from which copies to a card run beside everything else; itself where it is
