@@ -32,7 +32,8 @@ class Schedule:
     """``lane``: the axis of the innermost loops. ``block``: lanes in a block when the lane is parallel (0: it is none, or runs
     whole). ``inner``: reduction axes, outermost first. ``split``: the reduction axis that threads share where the parallel
     axes offer too little. ``tile``: the parallel axis along which some loads are contiguous instead of along the lane;
-    ``tile_rows``: how much of it is in a block. ``cost``: of one point. ``chunk``: values of a sum along the lane that make one part of its total."""
+    ``tile_rows``: how much of it is in a block. ``cost``: of one point. ``chunk``: values of a sum along the lane that make
+    one part of its total."""
 
     outer: tuple[Axis, ...]
     lane: Axis | None
