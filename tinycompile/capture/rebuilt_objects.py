@@ -35,6 +35,7 @@ from tinycompile.capture.values.set_steps import program
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.views import are_known
+from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.builder import dims_in, identifier
 
 if TYPE_CHECKING:
@@ -218,6 +219,8 @@ def is_torchs_view(value: TensorValue, uses: Mapping[int, int]) -> bool:
     view = value.view
     shared = any(t is not value and uses[id(t)] for t in value.memory.members)
     if shared and view is not None and not view.cut and not value.memory.outside:
+        return True
+    if view is not None and value.cls is OurTensor and (shared or value.memory.outside):  # our tape makes its own views
         return True
     while view is not None and (not view.cut or view.origin == "no_grad"):
         if view.origin in ("no_grad", "several") or (not are_known(view.steps) and (shared or value.memory.outside)):

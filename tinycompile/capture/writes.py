@@ -13,7 +13,8 @@ import torch
 
 from tinycompile.base import shapes
 from tinycompile.base.meta import TensorMeta
-from tinycompile.capture.breaks import GraphBreak
+from tinycompile.base.torch_private import refuses_writes
+from tinycompile.capture.breaks import GraphBreak, NotRebuildable
 from tinycompile.capture.overlaps import Region, may_overlap
 from tinycompile.capture.torch_calls import call_method, tensors_in
 from tinycompile.capture.values.base import Value
@@ -85,6 +86,9 @@ def _is_tracked(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) -> 
 
 def _check_memory(tr: Tracer, line: Sequence[TensorValue], operands: Sequence[Value]) -> None:
     target, root = line[0], line[-1]
+    if root.memory.lent:
+        what = f"{target.describe()} is written in place, and it is an argument under tinycompile.func"
+        raise GraphBreak("input-mutation", what)
     if root.memory.outside and not _may_be_written(root):
         raise GraphBreak("input-mutation", f"{root.describe()} is written in place, and it exists outside the graph")
     if any(t is not root and (t.view is None or not are_known(t.view.steps)) for t in root.memory.members):
@@ -140,8 +144,13 @@ def _check_history(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) 
     if not _is_tracked(tr, line, value):
         return
     if root.is_input and root.source is not None:
-        if root.obj.requires_grad and root.obj.is_leaf:
-            raise GraphBreak("input-mutation", f"{root.describe()}, a leaf that requires grad, is written in place")
+        refused, asked = refuses_writes(root.obj), tr.guards.hold(refuses_writes, "refuses_writes").name
+        tr.guards.check(f"{asked}({root.source.text}) is {refused}", f"torch refuses writes to {root.source.label}: {refused}")
+        if refused:
+            what = "a leaf that requires grad, or a view that torch lets nobody write to,"
+            text = f"{root.describe()}, {what} is written in place"
+            # (torch's error tells how a view was made: then all of the frame is plain Python's)
+            raise GraphBreak("input-mutation", text) if line[0] is root else NotRebuildable(line[0], text, "input-mutation")
         tr.guards.check(f"{root.source.text}.is_leaf is {root.obj.is_leaf}", f"{root.source.label}.is_leaf")
     if any(t.view is not None and t.view.origin in ("no_grad", "several") for t in line):
         raise GraphBreak("input-mutation", f"{line[0].describe()}, a view that torch lets nobody write to, is written in place")

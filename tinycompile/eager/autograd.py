@@ -18,7 +18,7 @@ from tinycompile.eager.autograd_function import Function, once_differentiable
 from tinycompile.eager.bridge import Found, gradients_of_torchs, run_all, to_torch
 from tinycompile.eager.engine import Backward
 from tinycompile.eager.hooks import HookHandle, Hooks, Retain
-from tinycompile.eager.recording import call_torch, edge_of, is_tracked
+from tinycompile.eager.recording import call_torch, edge_of, is_tracked, refuse_half
 from tinycompile.eager.saved import saved_hooks
 from tinycompile.eager.tape import (
     AUTOGRAD,
@@ -199,7 +199,11 @@ class _Tape:
     @staticmethod
     def follows(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any = None) -> bool:
         """Whether the call must be recorded."""
-        return torch.is_grad_enabled() and is_tracked((*args, *kwargs.values(), out))
+        given = (*args, *kwargs.values(), out)
+        if not torch.is_grad_enabled():
+            refuse_half(given)
+            return False
+        return is_tracked(given)
 
     @staticmethod
     def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -7,15 +7,15 @@ example's own gradient.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tinycompile.eager import autograd
 from tinycompile.eager.batched import BatchedTensor, active, mapped
-from tinycompile.eager.recording import edge_of
-from tinycompile.eager.tape import AccumulateGrad, Node
+from tinycompile.eager.recording import edge_of, functions
+from tinycompile.eager.tape import AccumulateGrad, Node, ViewInfo, generation_of
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory
 from tinycompile.eager.transforms import made_by, whole
 from tinycompile.eager.vmap import vmap
@@ -50,7 +50,7 @@ def grad_and_value(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, h
             return mapped(compiled(*args, **kwargs), _ours)
         with torch.enable_grad():
             given, leaves = _with_leaves(args, argnums)
-            result = fn(*given, **kwargs)
+            result = _called(fn, given, kwargs)
             scalar = _scalar(result[0] if has_aux else result)
             keep = _is_differentiable_again(scalar, leaves)
             found = _gradients([scalar], leaves, [None], None, keep)
@@ -98,7 +98,7 @@ class _Linearized:
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any], argnums: int | tuple[int, ...], has_aux: bool) -> None:
         with torch.enable_grad():
             given, self.leaves = _with_leaves(args, argnums)
-            result = fn(*given)
+            result = _called(fn, given, {})
         self.chosen = _chosen(given, argnums)
         self.aux: tuple[Any, ...] = ()
         if has_aux:
@@ -161,6 +161,14 @@ def hessian(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Calla
     return made
 
 
+def _called(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    functions.nested += 1
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        functions.nested -= 1
+
+
 def _gradients(
     outputs: Sequence[Any], leaves: Sequence[Tensor], seeds: Sequence[Any], retain_graph: bool | None, create_graph: bool
 ) -> list[Any]:
@@ -215,6 +223,7 @@ def _leaf(value: Any) -> Tensor:
     if level and not (isinstance(tensor, BatchedTensor) and tensor.level == level):
         tensor = BatchedTensor(tensor, level, batched=False)
     made = ops.alias(tensor)
+    made._view = ViewInfo(made, (), generation_of(made), "leaf")  # to what the function does with it, whatever it came from
     return made if made.requires_grad else made.requires_grad_()
 
 

@@ -149,7 +149,9 @@ def check_writable(target: Tensor) -> None:
             "inplace either both inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if "
             "you want the inplace to be tracked)."
         )
-    if info.base._autograd is not None and tape_of(info.base).grad_fn is None:
+    if info.origin == "leaf" and not info.chain:
+        raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+    if info.origin == "leaf" or (info.base._autograd is not None and tape_of(info.base).grad_fn is None):
         raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
 
 

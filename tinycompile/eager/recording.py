@@ -7,6 +7,7 @@ torch's tape.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,27 @@ def is_tracked(args: Sequence[Any]) -> bool:
     return any(isinstance(t, Tensor) and t.keys & AUTOGRAD for t in dispatcher.tensors_in(args))
 
 
+class NestedNoGradError(NotImplementedError):
+    """Within derivatives of derivatives, what is done without gradients counts for the outer ones: one tape can't tell."""
+
+
+class _Functions(threading.local):
+    nested = 0
+
+
+functions = _Functions()
+"""``nested``: how many functions are being called that ``func.py`` differentiates, each within the one before."""
+
+
+def refuse_half(args: Sequence[Any]) -> None:
+    """Called where gradients are off. ``no_grad`` in a function hides what is done from the innermost derivative alone."""
+    if functions.nested > 1 and is_tracked(args):
+        raise NestedNoGradError(
+            "no_grad within a function of which a derivative is differentiated again: the outer derivative counts what is done "
+            "there, the inner does not. Use detach() where neither is to count it, torch.func where they differ."
+        )
+
+
 def refresh(view: Tensor) -> None:
     """Give a view the history that its base has now, if the base was written to since."""
     info = view._view
@@ -83,6 +105,8 @@ def run_autograd(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     op = OPS.get(op_name)
     if keyset >> Key.BATCHED & 1:  # what is on a tape of a lower level is a constant to this one
         args = lifted(args, level_of(args))
+    if not torch.is_grad_enabled() and op_name not in CUT:
+        refuse_half(args)
     if op is None or op_name in CUT or not torch.is_grad_enabled():
         return dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
     if op.vjp is None:

@@ -53,7 +53,8 @@ class AutogradMeta:
 
 class ViewInfo(NamedTuple):
     """How a tensor is a view: ``chain`` of (op, its other arguments) from ``base``. ``origin``: "" for an ordinary view,
-    "no_grad" or "several" for those that torch does not let be written to."""
+    "no_grad" or "several" for those that torch does not let be written to; "leaf" for an argument that is differentiated for
+    (``chain`` is empty) and views of it."""
 
     base: Tensor
     chain: tuple[tuple[str, tuple[Any, ...]], ...]

@@ -22,6 +22,7 @@ from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager import func
+from tinycompile.eager.recording import NestedNoGradError
 from tinycompile.eager.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _run(tr: Tracer, made: Callable[..., Any], args: Sequence[Value], kwargs: Kw
     tr.about_to_record()
     try:
         found = made(*(_fakes(tr, a) for a in args), **{k: _fakes(tr, v) for k, v in kwargs.items()})
-    except DataDependentError as error:  # a function that torch alone can differentiate
+    except (DataDependentError, NestedNoGradError) as error:  # the first: a function that torch alone can differentiate
         raise GraphBreak("unsupported-op", f"under tinycompile.func: {error}") from error
     finally:
         tr.on_tape = before
@@ -81,8 +82,10 @@ def _on_fakes(tr: Tracer, fn: Value, reached: list[Value]) -> Callable[..., Any]
     """The program's function, as the eager one calls it. What it returns is noted: it may depend on more than its arguments."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        given = [_values(tr, a, []) for a in args]
-        result = fn.call(tr, given, {k: _values(tr, v, []) for k, v in kwargs.items()})
+        given, named = [_values(tr, a, []) for a in args], {k: _values(tr, v, []) for k, v in kwargs.items()}
+        for lent in torch_calls.tensors_in(tr, [*given, *named.values()]):
+            lent.memory.lent = True
+        result = fn.call(tr, given, named)
         reached.append(result)
         return _fakes(tr, result)
 

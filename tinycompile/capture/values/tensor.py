@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 class Memory:
     """The tensors of the program that share one storage. ``outside``: some of them exist outside the graph. ``writes``: how
     often it was written to; ``version``: how many of these writes torch counts; ``contents``: the graph's values that the last
-    write put there."""
+    write put there. ``lent``: it is that of an argument of a function under ``tinycompile.func``, another tensor's outside."""
 
-    __slots__ = ("contents", "members", "outside", "version", "writes")
+    __slots__ = ("contents", "lent", "members", "outside", "version", "writes")
 
     def __init__(self, outside: bool = False) -> None:
         self.members: weakref.WeakSet[TensorValue] = weakref.WeakSet()
-        self.outside = outside
+        self.outside, self.lent = outside, False
         self.writes = self.version = 0
         self.contents: list[FakeTensor] = []
 
