@@ -37,6 +37,20 @@ def test_raw_keys_tell_apart_what_torch_dispatches_apart(keys: Callable[[torch.T
     assert keys(torch.ones(3)) == keys(torch.zeros(2, 2).t())
 
 
+@pytest.mark.parametrize("refuses", [private.refuses_writes, private.refuses_writes_public], ids=["private", "public"])
+def test_what_torch_lets_nobody_write_to(refuses: Callable[[torch.Tensor], bool]) -> None:
+    leaf = torch.ones(4, requires_grad=True)
+    with torch.no_grad():
+        unfollowed, of_leaf = (leaf * 1)[:2], leaf[:2]
+    for t in (leaf, leaf[:2], leaf.view(2, 2).t(), *(leaf * 1).split(2), (leaf * 1).unbind()[0], unfollowed, of_leaf):
+        assert refuses(t)
+        with pytest.raises(RuntimeError):
+            t.mul_(torch.ones((), requires_grad=True))
+    for t in (leaf * 1, torch.ones(4), leaf.detach().clone()):
+        assert not refuses(t)
+    assert not private.refuses_writes((leaf * 1)[:2])  # the public way can't tell
+
+
 def test_raw_keys_see_vmap() -> None:
     seen: list[int] = []
     torch.vmap(lambda t: seen.append(private.raw_keys(t)) or t)(torch.ones(2, 2))

@@ -73,6 +73,27 @@ def is_wrapped_public(t: torch.Tensor) -> bool:
     return False
 
 
+# --- histories ---------------------------------------------------------------------------------------------------------------
+
+_made_how = _find("_autograd._get_creation_meta")
+
+
+def refuses_writes(t: torch.Tensor) -> bool:
+    """Whether torch lets nobody write to ``t`` in place where gradients are followed: a leaf that requires grad, a view of one,
+    one of several views that an op gave, a view made under ``no_grad``. The public way says so of every view."""
+    if not t._is_view():
+        return t.is_leaf and t.requires_grad
+    base = t._base
+    if _made_how is None or base is None:
+        return refuses_writes_public(t)
+    return (base.is_leaf and base.requires_grad) or _made_how(t).value != 0
+
+
+def refuses_writes_public(t: torch.Tensor) -> bool:
+    """As ``refuses_writes``, or more."""
+    return t._is_view() or (t.is_leaf and t.requires_grad)
+
+
 # --- modes -------------------------------------------------------------------------------------------------------------------
 
 _any_autocast = _find("_is_any_autocast_enabled")
@@ -402,6 +423,7 @@ def in_use() -> dict[str, bool]:
         "_FunctionBase": _FunctionBase is not None,
         "_get_current_graph_task_keep_graph": _keep_graph is not None,
         "_profiler_enabled": _profiler_enabled is not None,
+        "_get_creation_meta": _made_how is not None,
         "_addmm_activation": _addmm_activation is not None,
         "modes": None not in (_any_autocast, _function_modes, _dispatch_modes),
     }
