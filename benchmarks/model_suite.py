@@ -94,6 +94,8 @@ def run_models(suite: str, subjects: Sequence[Subject], settings: Settings, dtyp
         torch._dynamo.reset()
         del module, inputs
         gc.collect()
+        if settings.out is not None:
+            results.write_json(settings.out)
     progress.close()
     return results
 
