@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -104,3 +105,29 @@ def test_indexed_as_torch(order: tuple[int, ...]) -> None:
         want = torch.ops.aten.index(x, indices)
         got = OPS["index"].meta(meta_of(x), tuple(None if k is None else meta_of(k) for k in indices))
         assert isinstance(got, TensorMeta) and (got.shape, got.strides) == (tuple(want.shape), want.stride()), indices
+
+
+def _indices(rng: random.Random) -> torch.Tensor:
+    """Zeros in one of many shapes, with dims of size 1 and permuted ones."""
+    shape = rng.choice([(1,), (2,), (1, 1), (2, 1), (1, 2), (), (3, 1, 2), (2, 2), (0,)])
+    return torch.zeros(shape, dtype=torch.int64).permute(rng.sample(range(len(shape)), len(shape)))
+
+
+@pytest.mark.parametrize("shape", LAYOUTS, ids=str)
+def test_indexed_with_dims_of_size_one(shape: tuple[int, ...]) -> None:
+    """Values in odd layouts at indices in odd layouts: expanded and reshaped as ATen does before its iterator sees them."""
+    rng = random.Random(0)
+    for strides in LAYOUTS[shape]:
+        x = made(shape, strides, torch.float32)
+        for _ in range(40):
+            indices = [_indices(rng) if n and rng.random() < 0.5 else None for n in shape]
+            try:
+                want = torch.ops.aten.index(x, indices)
+            except (RuntimeError, IndexError):
+                continue  # indices that don't broadcast
+            if all(i is None for i in indices):
+                continue
+            got = OPS["index"].meta(meta_of(x), tuple(None if i is None else meta_of(i) for i in indices))
+            layouts = [i if i is None else (tuple(i.shape), i.stride()) for i in indices]
+            assert isinstance(got, TensorMeta)
+            assert (got.shape, got.strides) == (tuple(want.shape), want.stride()), (strides, layouts)

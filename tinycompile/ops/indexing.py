@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -213,13 +214,18 @@ def _index_strides(full: Coords, x: TensorMeta, indices: Sequence[TensorMeta | N
     """ATen's iterator over the values and the indices, each with stride 0 where it does not vary, lays out what they give."""
     before, indexed, after = _index_places(x.rank, indices)
     values = (*(x.strides[d] for d in before), *(0,) * block, *(x.strides[d] for d in after))
-    operands = [TensorMeta(full, values, x.dtype, x.device)]
+    places: list[TensorMeta] = []
+    common = full[len(before) : len(before) + block]
+    shape = (1,) * len(before) + common + (1,) * len(after)
     for index in (i for d in indexed if (i := indices[d]) is not None):
-        ahead, behind = len(before) + block - index.rank, len(after)
-        shape, steps = (1,) * ahead + index.shape + (1,) * behind, (0,) * ahead + index.strides + (0,) * behind
-        operands.append(TensorMeta(shape, steps, index.dtype, index.device))
-    found = TensorMeta(full, rules.iterator_strides(full, operands, False), x.dtype, x.device)
-    return rules.dense_strides(full) if rules.is_row_major(found) else found.strides
+        steps = shapes.view_strides(common, shapes.expand_strides(index.shape, index.strides, common), shape)
+        assert steps is not None  # dims of size 1 can be added anywhere
+        places.append(TensorMeta(shape, steps, index.dtype, index.device))
+    if x.device.type == "cuda" and any(
+        p.strides != places[0].strides for p in places
+    ):  # its kernel takes indices of one layout
+        places = [p if rules.is_row_major(p) else replace(p, strides=rules.dense_strides(shape)) for p in places]
+    return rules.iterator_strides(full, [TensorMeta(full, values, x.dtype, x.device), *places], False)
 
 
 def indexed_shape(x: Any, indices: Sequence[Any], shape: Coords) -> Coords:
