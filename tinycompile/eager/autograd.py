@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -188,9 +188,22 @@ def _target(tensor: Any) -> Edge | None:
 # --- what Tensor asks for ----------------------------------------------------------------------------------------------------
 
 
+def _of_torchs_grad(
+    outputs: Any, inputs: Any, *, only_inputs: bool = True, is_grads_batched: bool = False, **options: Any
+) -> tuple[Any, ...]:
+    """``torch.autograd.grad`` that is given tensors of ours."""
+    if is_grads_batched:
+        raise NotImplementedError("torch.autograd.grad with is_grads_batched for tinycompile's tensors: use tinycompile.vmap")
+    return grad(outputs, inputs, **options)
+
+
 class _Tape:
     """``Tensor.tape``: see ``differentiable.py`` for what each is."""
 
+    functions: ClassVar[Mapping[Any, Callable[..., Any]]] = {
+        torch.autograd.backward: backward,
+        torch.autograd.grad: _of_torchs_grad,
+    }
     write = staticmethod(inplace.write)
     write_item = staticmethod(inplace.write_item)
     backward = staticmethod(backward)

@@ -135,7 +135,7 @@ class BatchedTensor(Tensor):
     @classmethod
     def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A torch function without a record: one call an example."""
-        own = EXTERN_RULES.get(fn)
+        own = EXTERN_RULES.get(fn) or cls.tape.functions.get(fn)
         if own is not None:
             return own(*args, **kwargs)
         name = getattr(fn, "__name__", "a function")
