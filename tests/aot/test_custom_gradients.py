@@ -223,3 +223,55 @@ def test_what_stays_with_torch() -> None:
         fn(theirs).backward()
         torch.testing.assert_close(ours.grad, theirs.grad)
         assert run.breaks
+
+
+def cube(backward: Callable[..., Any]) -> Any:
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x * x
+
+    Cube.backward = staticmethod(backward)
+    return Cube
+
+
+@torch.autograd.function.once_differentiable
+def once(ctx, grad):
+    return grad * 3 * ctx.saved_tensors[0] ** 2
+
+
+def half_without(ctx, grad):
+    (x,) = ctx.saved_tensors
+    with torch.no_grad():
+        slope = 3 * x * x
+    return grad * slope
+
+
+def all_without(ctx, grad):
+    with torch.no_grad():
+        return grad * 3 * ctx.saved_tensors[0] ** 2
+
+
+def detached(ctx, grad):
+    return grad * 3 * ctx.saved_tensors[0].detach() ** 2
+
+
+@pytest.mark.parametrize("backward", [once, half_without, all_without, detached], ids=lambda f: f.__name__)
+def test_backwards_that_are_cut_off(backward: Callable[..., Any]) -> None:
+    """Their second derivatives are torch's, or its refusal."""
+
+    def found(wrap: Callable[..., Any]) -> list[Any]:
+        x, w = (torch.tensor([v], requires_grad=True) for v in (2.0, 3.0))
+        made = list[Any]()
+        y = wrap(lambda x, w: cube(backward).apply(x * w) * w)(x, w).sum()
+        gx, gw = torch.autograd.grad(y, (x, w), create_graph=True)
+        for first in (gx, gw):
+            try:
+                second = torch.autograd.grad(first.sum(), (x, w), retain_graph=True, materialize_grads=True)
+                made.append([g.tolist() for g in second])
+            except RuntimeError as error:
+                made.append(str(error))
+        return [gx.tolist(), gw.tolist(), gx.requires_grad, gw.requires_grad, *made]
+
+    assert found(tinycompile.compile) == found(lambda f: f)

@@ -76,6 +76,7 @@ class Tracer(Inputs, Lookups):
         self.frames: list[Frame] = []
         self.pinned: dict[int, Value] = {}  # by id of an object that guards hold
         self.grad_enabled = self.root_grad_enabled = torch.is_grad_enabled()
+        self.in_formula = False  # whether the backward of an autograd.Function is followed
         self.on_tape = False  # whether our tape follows the fakes: see rules/functions_of.py
         self.root_regions = region_state() if any_autocast() else None
         self._regions = region_state()
@@ -352,6 +353,10 @@ class Tracer(Inputs, Lookups):
 
     def set_grad(self, mode: bool) -> None:
         """Switch gradients on or off from here on."""
+        if self.in_formula and not mode:
+            raise GraphBreak(
+                "backward", "no_grad, or once_differentiable, in a custom backward: its own derivatives are cut off"
+            )
         if mode and not self.root_grad_enabled:
             raise GraphBreak("grad-mode", "gradients are switched on inside a call that runs without")
         self.grad_enabled = mode

@@ -68,11 +68,13 @@ def _apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
             raise GraphBreak("backward", f"{cls.cls.__qualname__}.apply with tensors in containers or keywords")
         return _differentiable(tr, cls, context, given)
     before = tr.grad_enabled
-    tr.set_grad(False)
+    if before:
+        tr.set_grad(False)
     try:
         result = _forward(tr, cls, context, given, kwargs)
     finally:
-        tr.set_grad(before)
+        if before:
+            tr.set_grad(True)
     if any(t is other for t in tensors_in(tr, [result]) for other in tensors):
         raise GraphBreak("unknown-function", f"{cls.cls.__qualname__}.apply returns an argument")
     return result
@@ -94,7 +96,7 @@ def _differentiable(tr: Tracer, cls: ClassValue, context: NewObject, given: Sequ
     """Follow both ways, cut out what they recorded, and call the op that it makes."""
     name, nodes = cls.cls.__name__, tr.builder.nodes
     changed, start = tr.effects.count, len(nodes)
-    before = tr.grad_enabled, tr.root_grad_enabled
+    before = tr.grad_enabled, tr.root_grad_enabled, tr.in_formula
     tr.grad_enabled = tr.root_grad_enabled = False  # nothing is cut off: the formula may be differentiated again
     try:
         result = _forward(tr, cls, context, given, {})
@@ -102,10 +104,11 @@ def _differentiable(tr: Tracer, cls: ClassValue, context: NewObject, given: Sequ
         middle = len(nodes)
         tangents = [tr.builder.placeholder("tangent", dense(t.meta)) for t in outputs]
         incoming = [TensorValue(t, torch.Tensor, False) for t in tangents]
+        tr.in_formula = True
         returned = cls.get_attr(tr, "backward").call(tr, [context, *_incoming(tr, context, name, outputs, incoming)], {})
         gradients = _returned(tr, name, given, returned)
     finally:
-        tr.grad_enabled, tr.root_grad_enabled = before
+        tr.grad_enabled, tr.root_grad_enabled, tr.in_formula = before
     if tr.effects.count != changed:
         raise GraphBreak("side-effect", f"{name}.apply changes something outside")
     ours = [v for v in given if isinstance(v, TensorValue)]
