@@ -17,6 +17,7 @@ from tinycompile.base.watch import take_over
 from tinycompile.capture.apart import Apart, apart_from_arrays, clash, place
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.gradients import Gradients
+from tinycompile.capture.rebuilt_dicts import dict_changes, unchanged
 from tinycompile.capture.rebuilt_sets import parts_of_changes, set_changes
 from tinycompile.capture.sources import Attr, Computed, Held, Item, Source, is_name
 from tinycompile.capture.values.base import Lazy, Value
@@ -108,7 +109,7 @@ class Effects:
         before = value.before if found[1] is None and isinstance(value, Unread) else found[1]
         if before is None or now.keys() != before.keys():
             return None
-        return {at: item for at, item in now.items() if not _unchanged(item, before[at][1])}
+        return {at: item for at, item in now.items() if not unchanged(item, before[at][1])}
 
     def note_edit(self, contents: Sequence[FakeTensor], by: frozenset[str], version: int) -> None:
         """Called before a tensor's memory takes over new data."""
@@ -184,7 +185,7 @@ class Effects:
             if isinstance(value, ListValue):
                 lines += _replay_list(rebuilder, name, value, before)
             elif isinstance(value, DictValue):
-                lines += _replay_dict(rebuilder, name, value, before)
+                lines += dict_changes(rebuilder, _caller(rebuilder, name, value), value, before)
             elif isinstance(value, SetValue):
                 lines += set_changes(rebuilder, _caller(rebuilder, name, value), value)
             elif isinstance(value, Cell):
@@ -375,7 +376,7 @@ def _replay_additions(rebuilder: Rebuilder, name: str, value: Any) -> list[str]:
 
 def _replay_list(rebuilder: Rebuilder, name: str, value: ListValue, before: list[Entry]) -> list[str]:
     call = _caller(rebuilder, name, value)
-    grown = len(value.items) >= len(before) and all(map(_unchanged, value.items, before))
+    grown = len(value.items) >= len(before) and all(map(unchanged, value.items, before))
     if isinstance(value, DequeValue):
         grown = grown and (value.maxlen is None or len(value.items) < value.maxlen)
     if grown:
@@ -388,21 +389,3 @@ def _replay_list(rebuilder: Rebuilder, name: str, value: ListValue, before: list
     if value.holder is not None:
         return [call("__setitem__", f"{rebuilder.held(slice, 'slice')}(None)", items)]
     return [f"{name}[:] = {items}"]
-
-
-def _replay_dict(rebuilder: Rebuilder, name: str, value: DictValue, before: dict[Any, tuple[Value, Entry]]) -> list[str]:
-    call = _caller(rebuilder, name, value)
-    kept = [at for at in before if at in value.items]
-    if list(value.items)[: len(kept)] != kept:  # a key was deleted and came back
-        kept = []
-        lines = [call("clear")]
-    else:
-        lines = [call("__delitem__", rebuilder.expr(key)) for at, (key, _) in before.items() if at not in value.items]
-    for at, (key, item) in value.items.items():
-        if at not in kept or not _unchanged(item, before[at][1]):
-            lines.append(call("__setitem__", rebuilder.expr(key), rebuilder.expr(item)))
-    return lines
-
-
-def _unchanged(now: Entry, before: Entry) -> bool:
-    return now is before or (isinstance(before, Lazy) and now.source == before.source)

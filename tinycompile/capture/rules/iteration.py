@@ -21,6 +21,7 @@ from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.container import contents_of
 from tinycompile.capture.values.iterator import IteratorValue
+from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.scalar import ScalarValue
@@ -134,7 +135,10 @@ def _reversed(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
         return map(Const, reversed(args[0].value))
     if not hasattr(args[0].python_type(tr), "__reversed__") and not hasattr(args[0].python_type(tr), "__getitem__"):
         raise GraphBreak("user-exception", f"reversed({args[0].describe()})")
-    return reversed(list(args[0].iterate(tr)))
+    if isinstance(args[0], DictView):
+        return args[0].iterate(tr, backwards=True)
+    of = contents_of(args[0])
+    return of.each_key(backwards=True) if isinstance(of, DictValue) else reversed(list(args[0].iterate(tr)))
 
 
 def _islice(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:

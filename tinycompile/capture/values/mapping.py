@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
@@ -27,10 +27,19 @@ def pairs_of_mapping(tr: Tracer, mapping: Value) -> Iterator[tuple[Value, Value]
             yield key, mapping.get_item(tr, key)
 
 
-class DictValue(Value):
-    """A dict. ``items`` maps ``key.key()`` to the key and the value, which may be Lazy."""
+class DictStep(NamedTuple):
+    """What changed the keys of a dict: a method's name, the key as ``items`` has it, the key, and what else the method took."""
 
-    __slots__ = ("cls", "default_factory", "holder", "items")
+    method: str
+    at: Any
+    key: Value
+    more: tuple[bool, ...] = ()
+
+
+class DictValue(Value):
+    """A dict. ``items`` maps ``key.key()`` to the key and the value, which may be Lazy. ``steps``: how keys were changed."""
+
+    __slots__ = ("cls", "default_factory", "holder", "items", "steps")
     holder: Value | None
 
     def __init__(
@@ -40,13 +49,21 @@ class DictValue(Value):
         self.cls, self.holder = cls, None
         self.default_factory: Value | None = None
         self.items: dict[Any, tuple[Value, Value | Lazy]] = {}
+        self.steps: list[DictStep] = []
         for key, value in pairs:
             self._put(key.key(tr), key, value)
+        self.steps.clear()
 
     def _put(self, at: Any, key: Value, value: Value | Lazy) -> None:
         """Python keeps the first of equal keys."""
         old = self.items.get(at)
         self.items[at] = (key if old is None else old[0], value)
+        if old is None:
+            self.steps.append(DictStep("__setitem__", at, key))
+
+    def _take(self, at: Any) -> None:
+        """Delete an entry."""
+        self.steps.append(DictStep("__delitem__", at, self.items.pop(at)[0]))
 
     def _value(self, tr: Tracer, at: Any) -> Value:
         key, value = self.items[at]
@@ -82,21 +99,21 @@ class DictValue(Value):
     def length(self, tr: Tracer) -> Value:
         return Const(len(self.items))
 
-    def each_key(self) -> Iterator[Value]:
+    def layout(self) -> Any:
+        """What differs once keys were changed."""
+        return len(self.steps)
+
+    def each_key(self, backwards: bool = False) -> Iterator[Value]:
         """The keys, as a loop sees them. Which come next after some were replaced by others depends on how Python lays the
         dict out, so that is left to it."""
-        size, live, order = len(self.items), iter(self.items), list(self.items)
-        for at in order:
-            try:
-                met = next(live, None)
-            except RuntimeError:  # the size has stayed, the keys have not
-                met = None
-            if met is not at or (self.cls is OrderedDict and list(self.items) != order):
-                raise GraphBreak("iterator", "keys of a dict are replaced while it is iterated")
+        size, layout, order = len(self.items), self.layout(), list(self.items)
+        for at in reversed(order) if backwards else order:
             yield self.items[at][0]
             if len(self.items) != size:
-                what = "OrderedDict mutated" if self.cls is OrderedDict else "dictionary changed size"
+                what = "OrderedDict mutated" if issubclass(self.cls, OrderedDict) else "dictionary changed size"
                 raise RuntimeError(f"{what} during iteration")
+            if self.layout() != layout:
+                raise GraphBreak("iterator", "keys of a dict are replaced while it is iterated")
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         return self.each_key()
@@ -125,7 +142,7 @@ class DictValue(Value):
         if at not in self.items:
             raise KeyError(at)
         self.changed(tr)
-        del self.items[at]
+        self._take(at)
 
     def update(self, tr: Tracer, other: Value) -> None:
         """``dict.update`` from a mapping or pairs."""
@@ -170,6 +187,7 @@ class DictValue(Value):
             raise KeyError(at)
         self.changed(tr)
         entry = self.items.pop(at)
+        self.steps.append(DictStep("move_to_end", at, entry[0], (last,)))
         rest = [] if last else list(self.items.items())
         if not last:
             self.items.clear()
@@ -191,7 +209,7 @@ class DictValue(Value):
             raise KeyError(at)
         self.changed(tr)
         value = self._value(tr, at)
-        del self.items[at]
+        self._take(at)
         return value
 
     def _popitem(self, tr: Tracer, args: Sequence[Value], last: bool = True) -> Value:
@@ -199,7 +217,7 @@ class DictValue(Value):
         if not self.items:
             raise KeyError("dictionary is empty" if issubclass(self.cls, OrderedDict) else "popitem(): dictionary is empty")
         key, value = self.pairs(tr)[-1 if last else 0]
-        del self.items[key.key(tr)]
+        self._take(key.key(tr))
         return TupleValue([key, value])
 
     def _setdefault(self, tr: Tracer, args: Sequence[Value]) -> Value:
@@ -209,6 +227,7 @@ class DictValue(Value):
 
     def _clear(self, tr: Tracer, args: Sequence[Value]) -> Value:
         self.changed(tr)
+        self.steps.append(DictStep("clear", None, NONE))
         self.items.clear()
         return NONE
 
@@ -234,12 +253,13 @@ class DictView(Value):
         natively(hash, getattr({}, self.what)())  # Python's own complaint
         return super().key(tr)
 
-    def iterate(self, tr: Tracer) -> Iterator[Value]:
+    def iterate(self, tr: Tracer, backwards: bool = False) -> Iterator[Value]:
+        keys = self.of.each_key(backwards)
         if self.what == "keys":
-            return self.of.each_key()
+            return keys
         if self.what == "values":
-            return (self.of.get_item(tr, k) for k in self.of.each_key())
-        return (TupleValue([k, self.of.get_item(tr, k)]) for k in self.of.each_key())
+            return (self.of.get_item(tr, k) for k in keys)
+        return (TupleValue([k, self.of.get_item(tr, k)]) for k in keys)
 
     def length(self, tr: Tracer) -> Value:
         return self.of.length(tr)
@@ -258,7 +278,7 @@ class DictView(Value):
             if name == "__iter__":
                 return tr.iterator(self.iterate(tr))
             if name == "__reversed__":
-                return tr.iterator(reversed(list(self.iterate(tr))))
+                return tr.iterator(self.iterate(tr, backwards=True))
             return self.length(tr) if name == "__len__" else boolean(self.contains(tr, args[0]))
         raise GraphBreak("unsupported-value", f"method {name!r} of {self.describe()}")
 
@@ -279,7 +299,7 @@ _METHODS: dict[str, Callable[[Any, Tracer, Sequence[Value]], Value]] = {
     "__contains__": lambda self, tr, args: boolean(self.contains(tr, args[0])),
     "__setitem__": lambda self, tr, args: _none(self.set_item(tr, args[0], args[1])),
     "__delitem__": lambda self, tr, args: _none(self.del_item(tr, args[0])),
-    "__reversed__": lambda self, tr, args: tr.iterator(reversed(list(self.iterate(tr)))),
+    "__reversed__": lambda self, tr, args: tr.iterator(self.each_key(backwards=True)),
 }
 
 

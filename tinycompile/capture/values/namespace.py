@@ -36,6 +36,9 @@ class AttributesValue(DictValue):
         """By name: the name and the value."""
         return {name: (Const(name), value) for name, value in self.owner.shadow.items() if value is not DELETED}
 
+    def layout(self) -> Any:
+        return tuple(self.items)
+
     def changed(self, tr: Tracer) -> None:
         raise GraphBreak("side-effect", f"{self.describe()} is written")
 
@@ -75,6 +78,9 @@ class OutsideAttributes(DictValue):
         if self.owner.shadow:
             raise GraphBreak("side-effect", f"{self.describe()} is read, and attributes were set")
         return self.inner.items
+
+    def layout(self) -> Any:
+        return self.inner.layout()
 
     def changed(self, tr: Tracer) -> None:
         raise GraphBreak("side-effect", f"{self.describe()} is written")

@@ -96,11 +96,13 @@ class SetValue(Value):
         return list(self.items.values())
 
     def _each(self, members: Iterator[Value]) -> Iterator[Value]:
-        size = len(self.items)
+        before = list(self.items)
         for member in members:
             yield member
-            if len(self.items) != size:
+            if len(self.items) != len(before):
                 raise RuntimeError("Set changed size during iteration")
+            if list(self.items) != before:
+                raise GraphBreak("iterator", "members of a set are replaced while it is iterated")
 
     def contains(self, tr: Tracer, item: Value) -> bool:
         return _looked_for(tr, item) in self.items
