@@ -108,3 +108,67 @@ def test_strided_over_what_was_written(name: str) -> None:
     """It sees the memory, also beside the tensor."""
     for make in (lambda: torch.arange(12.0).view(4, 3), lambda: torch.arange(15.0).view(5, 3)[1:]):
         assert torch.equal(tinycompile.compile(READ[name])(make()), READ[name](make()))
+
+
+def written(x, v, split):
+    a, b = split(x)
+    a.mul_(v.sum())
+    return a, b
+
+
+def of_a_result(x, v, split):
+    y = x * 1
+    a, b = split(y)
+    a.mul_(v.sum())
+    return a, y
+
+
+def made_without_grad(x, v, split):
+    with torch.no_grad():
+        a, b = split(x)
+    a.mul_(v.sum())
+    return a, b
+
+
+def behind_a_break(x, v, split):
+    a, b = split(x)
+    tinycompile.graph_break()
+    b.mul_(v.sum())
+    return a, x
+
+
+def written_before(x, v, split):
+    a, b = split(x)
+    x.detach().mul_(2)
+    a.mul_(v.sum())
+    return a, b
+
+
+def left(x, v, split):
+    return split(x)
+
+
+@pytest.mark.parametrize("name", ["unsafe_split", "unsafe_chunk", "split"])
+@pytest.mark.parametrize(
+    "fn", [written, of_a_result, made_without_grad, behind_a_break, written_before, left], ids=lambda f: f.__name__
+)
+def test_unsafe_pieces(fn: Callable[..., Any], name: str) -> None:
+    """They share memory with what they are pieces of, and to autograd are none."""
+
+    def split(x: torch.Tensor) -> Any:
+        return getattr(x, name)(2)
+
+    def outside(wrap: Callable[..., Any]) -> Callable[..., Any]:
+        compiled = wrap(lambda x, v: fn(x, v, split))
+
+        def call(x: torch.Tensor, v: torch.Tensor) -> Any:
+            a, b = compiled(x, v)
+            if fn is left:
+                a.mul_(v.sum())
+            return a, b
+
+        return call
+
+    for source in SOURCES:
+        found, expected = (said(outside(w), SOURCES[source]()) for w in (tinycompile.compile, lambda f: f))
+        assert found == expected, source

@@ -9,6 +9,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +26,7 @@ from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
-from tinycompile.capture.views import ViewOf, steps_between
+from tinycompile.capture.views import Step, ViewOf, steps_between
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.autocast import cast_call, outside
 from tinycompile.eager.batched import BatchedTensor
@@ -33,6 +34,7 @@ from tinycompile.eager.fake import FakeTensor, fake_extern, path_of
 from tinycompile.eager.probe import refuses
 from tinycompile.eager.recording import is_tracked
 from tinycompile.eager.tensor import Tensor as OurTensor
+from tinycompile.ir.graph import Node
 from tinycompile.ops import table
 from tinycompile.ops.gradients import CUT
 from tinycompile.ops.record import OPS, BoundCall
@@ -123,6 +125,8 @@ def run_bound(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
         return _owner(tr, bound.args[0], operands)
     if bound.sliced:
         return _slices(tr, bound.args, operands)
+    if bound.unsafe:
+        return _unsafe(tr, bound, operands)
     if not bound.inplace:
         return run_op(tr, bound.op.name, bound.args, operands)
     target = _owner(tr, bound.args[0], operands)
@@ -136,6 +140,18 @@ def _slices(tr: Tracer, args: tuple[Any, ...], operands: Sequence[Value]) -> Val
     whole, lengths, dim = args
     starts = itertools.accumulate(lengths, initial=0)
     return TupleValue([run_op(tr, "narrow", (whole, dim, *at), operands) for at in zip(starts, lengths, strict=False)])
+
+
+def _unsafe(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
+    """What ``unsafe_split`` and its kin return: to torch no views, so it makes those that leave, or are written to."""
+    made = run_op(tr, bound.op.name, bound.args, operands)
+    for i, part in enumerate(tensors_in(tr, [made])):
+        if part.view is not None:
+            args = part.view.steps[0].args
+            call = Node("", "extern", bound.unsafe, args)
+            origin = part.view.origin.replace("several", "")
+            part.view = replace(part.view, steps=(Step(bound.unsafe, args, i, call),), origin=origin)
+    return made
 
 
 _PLACING = {"scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_reduce", "index_put", "put"}

@@ -184,13 +184,15 @@ class BoundCall:
     """A torch call resolved to a record: arguments positional in schema order, defaults filled in.
 
     ``inplace``: the result must be written into (and is) the first argument. ``out``: the user's ``out=``, if any. ``sliced``:
-    the parts are slices each to torch, which lets them be written to."""
+    the parts are slices each to torch, which lets them be written to. ``unsafe``: torch's function, whose results share memory
+    with its argument and are no views of it to autograd."""
 
     op: Op
     args: tuple[Any, ...]
     inplace: bool = False
     out: Any = None
     sliced: bool = False
+    unsafe: str = ""
 
 
 BindFn = Callable[[Sequence[Any], Mapping[str, Any]], BoundCall]

@@ -131,7 +131,15 @@ def _split_along(dim: int, least: int) -> Callable[[Args, Kwargs], Bound]:
 
 def _unsafe_split(args: Args, kwargs: Kwargs) -> Bound:
     given = dict(zip(("self", "split_size", "dim"), args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
-    return call_of("split", given["self"], given["split_size"], given.get("dim", 0))
+    return _unsafe(call_of("split", given["self"], given["split_size"], given.get("dim", 0)), "torch.unsafe_split")
+
+
+def _unsafe_chunk(args: Args, kwargs: Kwargs) -> Bound:
+    return _unsafe(call_of("chunk", *args, **kwargs), "torch.unsafe_chunk")
+
+
+def _unsafe(bound: Bound, path: str) -> Bound:
+    return None if bound is None else replace(bound, unsafe=path)
 
 
 def _several(name: str) -> Callable[[Args, Kwargs], Bound]:
@@ -153,7 +161,7 @@ def _parts() -> None:
         for name, dim, least in (("hsplit", 1, 1), ("vsplit", 0, 2), ("dsplit", 2, 3)):
             add(f"{where}.{name}", _split_along(dim, least))
         add(f"{where}.unsafe_split", _unsafe_split)
-        add(f"{where}.unsafe_chunk", lambda args, kwargs: call_of("chunk", *args, **kwargs))
+        add(f"{where}.unsafe_chunk", _unsafe_chunk)
     add("torch.ops.aten.slice.Tensor", lambda args, kwargs: call_of("slice", *args, **kwargs))
     add("torch.linalg.diagonal", _linalg_diagonal)
     for name in ("block_diag", "cartesian_prod"):
