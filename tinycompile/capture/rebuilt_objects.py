@@ -22,6 +22,7 @@ from tinycompile.capture.values.array import ArrayValue, address, owner, shown_i
 from tinycompile.capture.values.autocast import AutocastMode, rebuilt_autocast
 from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.callable import Getter
+from tinycompile.capture.values.classes import built_in_base
 from tinycompile.capture.values.container import NewContainer
 from tinycompile.capture.values.context import GradMode, NullContext, UnderGradMode, entered_grad_mode
 from tinycompile.capture.values.descriptors import is_hidden
@@ -82,7 +83,8 @@ def _set_attributes(r: Rebuilder, name: str, cls: type, shadow: Mapping[str, Any
 def new_object(r: Rebuilder, value: NewObject) -> str:
     cls = type(value.obj)
     name = r.names[id(value)] = r.tr.guards.names.take(identifier(cls.__name__.lower()))
-    r.statements.append(f"{name} = {r.held(object, 'object')}.__new__({r.held(cls, cls.__name__)})")
+    base = built_in_base(cls)
+    r.statements.append(f"{name} = {r.held(base, base.__name__)}.__new__({r.held(cls, cls.__name__)})")
     _set_attributes(r, name, cls, value.shadow)
     return name
 

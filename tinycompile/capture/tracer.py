@@ -292,6 +292,8 @@ class Tracer(Inputs, Lookups):
         """A function written in C."""
         if isinstance(fn, functools._lru_cache_wrapper):
             return objects.call_cached(self, fn, args, kwargs)
+        if isinstance(fn, functools.singledispatchmethod):
+            return objects.call_dispatched(self, fn, args, kwargs)
         return registry.call(self, fn, args, kwargs)
 
     def call_class(self, cls: type, args: Sequence[Value], kwargs: Kwargs) -> Value:

@@ -76,6 +76,35 @@ def chosen(by: Any, x: Any) -> Any:
 
 
 @story
+def registered_with_a_method_that_dispatches() -> Story:
+    class Own:
+        @functools.singledispatchmethod
+        def chosen(self, by: Any, x: Any) -> Any:
+            return x
+
+    obj = Own()
+    yield lambda x: obj.chosen(2, x), X
+    Own.chosen.register(float, lambda self, by, x: x * by)
+    yield UNRELATED
+    Own.chosen.register(int, lambda self, by, x: x * by)
+    yield
+    obj.chosen = lambda by, x: x - by
+    yield
+
+
+@story
+def attribute_of_a_namespace() -> Story:
+    obj = types.SimpleNamespace(scale=2.0, other=1)
+    yield lambda x: (x * obj.scale, hasattr(obj, "extra")), X
+    obj.other = 2
+    yield UNRELATED
+    obj.scale = 3.0
+    yield
+    obj.extra = 1
+    yield
+
+
+@story
 def registered_with_single_dispatch() -> Story:
     base, obj = of_its_own()
     chosen.register(int)(lambda by, x: x * by)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections import defaultdict, deque
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ def _has_identity(value: Any) -> bool:
 
 def _plain_object(value: Any) -> bool:
     """An instance of a user's class that is compared by its attributes."""
-    return (
+    return isinstance(value, SimpleNamespace) or (
         type(value).__module__.startswith("tests.")
         and not isinstance(value, (int, str, tuple, type))
         and type(value).__hash__ is not None
@@ -94,6 +94,8 @@ def _plain_object(value: Any) -> bool:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
+    if isinstance(value, SimpleNamespace):
+        return vars(value)
     if not type(value).__module__.startswith("tests.") or isinstance(value, (type, torch.nn.Module)):
         return {}
     slots = [s for c in type(value).__mro__ for s in getattr(c, "__slots__", ()) if s != "__dict__" and hasattr(value, s)]

@@ -190,18 +190,51 @@ def singledisp(x):
 
 
 class SDM:
+    k = 2
+
     @functools.singledispatchmethod
     def f(self, v):
         return "o"
 
     @f.register
-    def _(self, v: int):
-        return v + 1
+    def _(self, v: int, by=1):
+        return v + self.k + by
+
+    @f.register
+    def _(self, v: torch.Tensor, by=1):
+        return v * self.k * by
+
+    @f.register(list)
+    @staticmethod
+    def _(v):
+        return len(v)
+
+    @f.register(dict)
+    @classmethod
+    def _(cls, v):
+        return cls, v
+
+
+class SDM3(SDM):
+    k = 3
+
+
+THREE = SDM3()
+
+
+@case
+def singledispmethod(x):
+    two, g = SDM(), THREE.f
+    return two.f(3), two.f("s"), two.f(x, by=2), g(x), g(True), g([1]), g({"a": 1}), [f(3, by=2) for f in (two.f, g)]
 
 
 @breaks
-def singledispmethod(x):
-    return x, SDM().f(3), SDM().f("s")
+def singledispmethod_otherwise(x):
+    g = SDM().f
+    try:
+        g()
+    except (TypeError, IndexError) as error:
+        return str(error), g.__name__, x + 1
 
 
 class CP:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
+from types import SimpleNamespace
+
+import torch
 
 import tinycompile
 from tests.capture.constructs.odd_objects import Ops, WithNamed
 from tests.capture.constructs.registry import breaks, case
+from tests.capture.corpus import r
 
 
 @breaks
@@ -64,6 +68,33 @@ def vars_read(x):
     o = WithNamed()
     o.__dict__["z"] = x
     return vars(o), sorted(vars(o))
+
+
+def namespace():
+    return r(4), SimpleNamespace(scale=2, inner=SimpleNamespace(items=[1.0]), fn=torch.relu)
+
+
+@case(args=namespace)
+def simple_namespaces(x, n):
+    n.seen, n.scale = x, n.scale + 1
+    n.inner.items.append(2)
+    del n.fn
+    made, empty = SimpleNamespace(by=n.scale, kept=x), SimpleNamespace()
+    made.late = 1
+    vars(made)["written"] = 2
+    said = []
+    for odd in (n, made, empty):
+        try:
+            odd.missing
+        except AttributeError as error:
+            said.append(str(error))
+    facts = bool(empty), type(made) is SimpleNamespace, hasattr(empty, "by"), getattr(empty, "by", 5)
+    return x * n.scale + n.inner.items[0], made, empty, sorted(vars(made)), said, facts
+
+
+@breaks
+def simple_namespaces_as_values(x):
+    return SimpleNamespace(a=1) == SimpleNamespace(a=1), repr(SimpleNamespace(a=1)), SimpleNamespace(a=x).a + 1
 
 
 class P:

@@ -8,6 +8,7 @@ import inspect
 import operator
 import os
 import sys
+import types
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,9 @@ from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.callable import Getter, ParameterValue, SignatureValue
 from tinycompile.capture.values.classes import ClassValue
 from tinycompile.capture.values.constant import NONE, Const
-from tinycompile.capture.values.function import BoundFunction, FunctionValue
+from tinycompile.capture.values.function import BoundFunction, FunctionValue, of_instance
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.object import NewObject, ObjectValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue
@@ -148,6 +149,15 @@ def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     raise GraphBreak("unsupported-value", f"copy.copy({value.describe()})")
 
 
+@rule(types.SimpleNamespace)
+def _namespace(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if args:
+        raise GraphBreak("unsupported-value", "a SimpleNamespace is made of a mapping")
+    made = NewObject(types.SimpleNamespace)
+    made.shadow.update(kwargs)
+    return made
+
+
 # --- single dispatch ----------------------------------------------------------------------------------------
 
 
@@ -158,13 +168,26 @@ def dispatched(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value | None:
     """A call of a function under ``singledispatch``, which what is registered later changes; None for any other function."""
     if fn.__code__ is not _DISPATCHER or not args:
         return None
-    cls = args[0].python_type(tr)
+    return tr.from_callable(_chosen(tr, fn, args[0])).call(tr, args, kwargs)
+
+
+def call_dispatched(tr: Tracer, fn: functools.singledispatchmethod[Any], args: Args, kwargs: Kwargs) -> Value:
+    """A call of a method under ``singledispatchmethod``; its object comes first."""
+    if len(args) < 2:
+        raise GraphBreak("user-exception", "a method that dispatches, called with nothing to dispatch on")
+    chosen = _chosen(tr, fn.dispatcher, args[1])
+    return of_instance(tr, chosen, args[0], "the chosen one").call(tr, args[1:], kwargs)
+
+
+def _chosen(tr: Tracer, fn: Any, arg: Value) -> Any:
+    """What a function under ``singledispatch`` does with an argument. Guarded."""
+    cls = arg.python_type(tr)
     chosen = natively(fn.dispatch, cls)
     dispatch, kind, known = (
         tr.guards.hold(o, n).name for o, n in ((fn.dispatch, "dispatch"), (cls, "kind"), (chosen, "chosen"))
     )
     tr.guards.check(f"{dispatch}({kind}) is {known}", f"what {fn.__qualname__} does with a {cls.__name__}")
-    return tr.from_callable(chosen).call(tr, args, kwargs)
+    return chosen
 
 
 # --- caches -------------------------------------------------------------------------------------------------

@@ -168,5 +168,5 @@ def no_attribute(value: Value, cls: type, name: str) -> AttributeError:
             getattr(cls(), name)
         except AttributeError as error:
             return AttributeError(str(error), name=name)
-    shown = f"itertools.{cls.__name__}" if cls.__module__ == "itertools" else cls.__name__
+    shown = f"{cls.__module__}.{cls.__name__}" if cls.__module__ in ("itertools", "types") else cls.__name__
     return AttributeError(f"'{shown}' object has no attribute '{name}'", name=name)

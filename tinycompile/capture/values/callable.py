@@ -1,12 +1,14 @@
-"""``operator.itemgetter(1)`` and its relatives; signatures of functions."""
+"""``operator.itemgetter(1)`` and its relatives; methods that dispatch; signatures of functions."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.sequence import TupleValue
 
@@ -43,6 +45,28 @@ class Getter(Value):
         )
         found = [read(a) for a in self.args]
         return found[0] if len(found) == 1 else TupleValue(found)
+
+
+class DispatchedMethod(Value):
+    """``receiver.name``, where the class has a ``functools.singledispatchmethod``."""
+
+    __slots__ = ("made_by", "receiver")
+
+    def __init__(self, made_by: functools.singledispatchmethod[Any], receiver: Value) -> None:
+        super().__init__()
+        self.made_by, self.receiver = made_by, receiver
+
+    def describe(self) -> str:
+        return f"a dispatching method of {self.receiver.describe()}"
+
+    def truth(self, tr: Tracer) -> bool:
+        return True
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        return tr.call_builtin(self.made_by, [self.receiver, *args], kwargs)
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        raise GraphBreak("unsupported-value", f"which object {self.describe()} is")  # (from 3.13 they are kept)
 
 
 class SignatureValue(Value):

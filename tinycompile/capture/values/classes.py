@@ -31,7 +31,12 @@ def class_lookup(cls: type, name: str) -> tuple[type, Any] | None:
 def is_pythons_own(cls: type, name: str) -> bool:
     """Whether a special method for attributes is the one that Python's own classes have."""
     found = class_lookup(cls, name)
-    return found is not None and found[0].__module__ in ("builtins", "collections")
+    return found is not None and found[0].__module__ in ("builtins", "collections", "types")
+
+
+def built_in_base(cls: type) -> Any:
+    """The class that makes instances: the first that no class statement made."""
+    return next(c for c in cls.__mro__ if not is_heap_type(c))
 
 
 def defines(cls: type, name: str) -> bool:

@@ -222,6 +222,8 @@ def of_instance(tr: Tracer, raw: Any, receiver: Value, name: str) -> Value:
         return tr.from_python(raw.fget).call(tr, [receiver], {})
     if isinstance(raw, staticmethod):
         return tr.from_python(raw.__func__)
+    if isinstance(raw, classmethod):
+        return BoundFunction(tr.from_python(raw.__func__), tr.from_python(receiver.python_type(tr)))
     if isinstance(raw, (FunctionType, *BUILTIN_TYPES)):
         return BoundFunction(tr.from_python(raw), receiver)
     if hasattr(type(raw), "__get__"):

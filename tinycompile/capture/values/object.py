@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import _lru_cache_wrapper, cached_property, partialmethod
+from functools import _lru_cache_wrapper, cached_property, partialmethod, singledispatchmethod
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
-from tinycompile.capture.values.classes import class_lookup, is_of_the_program, is_pythons_own
+from tinycompile.capture.values.callable import DispatchedMethod
+from tinycompile.capture.values.classes import built_in_base, class_lookup, is_of_the_program, is_pythons_own
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.descriptors import has_dict, is_data_descriptor, is_hidden, is_unset, own_dict
 from tinycompile.capture.values.function import BoundFunction, PartialValue
@@ -143,10 +144,10 @@ class ObjectValue(Value):
                 raise AttributeError(f"property {name!r} of {type(self.obj).__name__!r} object has no getter")
             del getter
             return tr.from_callable(raw.fget).call(tr, [self], {})
+        if name == "__dict__" and isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)):
+            return tr.attributes_of(self)
         if isinstance(raw, MemberDescriptorType):
             return self._slot(tr, name, raw)
-        if isinstance(raw, GetSetDescriptorType) and name == "__dict__":
-            return tr.attributes_of(self)
         if is_of_the_program(raw):
             return self._described(tr, name, owner, raw, "__get__", tr.from_python(type(self.obj)))
         raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
@@ -184,6 +185,9 @@ class ObjectValue(Value):
             return BoundFunction(tr.class_member(owner, name, raw.__func__), tr.from_python(type(self.obj)))
         if type(raw).__module__ == "tinycompile.api":  # a compiled method: its original
             return BoundFunction(tr.class_member(owner, name, raw), self)
+        if isinstance(raw, singledispatchmethod):
+            tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
+            return DispatchedMethod(raw, self)
         if isinstance(raw, _lru_cache_wrapper):
             return BoundFunction(tr.class_member(owner, name, raw), self)
         if isinstance(raw, cached_property):
@@ -386,7 +390,7 @@ class NewObject(ObjectValue):
     __slots__ = ()
 
     def __init__(self, cls: type) -> None:
-        super().__init__(object.__new__(cls), None)
+        super().__init__(built_in_base(cls).__new__(cls), None)
 
     def describe(self) -> str:
         return f"a new {type(self.obj).__name__}"
@@ -398,11 +402,9 @@ class NewObject(ObjectValue):
         return
 
     def _data_descriptor(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
-        if isinstance(raw, MemberDescriptorType):
+        if isinstance(raw, MemberDescriptorType) and name != "__dict__":
             natively(raw.__get__, self.obj)  # fails, for the blank one has none
-        if isinstance(raw, GetSetDescriptorType) and name == "__dict__":
-            return tr.attributes_of(self)
-        if isinstance(raw, GetSetDescriptorType):
+        if isinstance(raw, GetSetDescriptorType) and name != "__dict__":
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
         return super()._data_descriptor(tr, name, owner, raw)
 
