@@ -20,6 +20,7 @@ from tinycompile.fuse.horizontal import Together
 from tinycompile.fuse.weave import without_idle_axes
 from tinycompile.ir.loops import Buffer, ExternCall, Loops, Nest, Reduce, Scalar, Scan, Store
 from tinycompile.ir.plan import Choice, Decision, Kernel, Plan
+from tinycompile.ops.record import OPS, Indexed
 
 NAME_LENGTH = 48
 
@@ -35,7 +36,7 @@ def plan(loops: Loops, target: Target) -> Plan:
     inlined = inline.choose(steps, _facts(steps), kept, cost)
     steps = inline.apply(steps, inlined, buffers, sizes)
     grouped = grouping.group(steps, _facts(steps), kept, cost)
-    decisions = [*inlined.decisions, *grouped.decisions]
+    decisions = [*_left_to_libraries(steps), *inlined.decisions, *grouped.decisions]
 
     final: list[Nest | ExternCall] = []
     woven: dict[int, Nest] = {}  # by id of what it became: over the axes of its own tensors
@@ -78,6 +79,17 @@ def _persistent(buffers: dict[str, Buffer]) -> frozenset[str]:
 
 def _facts(steps: Sequence[LoopStep]) -> list[Facts | None]:
     return [analyse(s) if isinstance(s, Nest) else None for s in steps]
+
+
+def _left_to_libraries(steps: Sequence[LoopStep]) -> list[Decision]:
+    """Calls that kernels could have computed for their readers."""
+    found: list[Decision] = []
+    for call in steps:
+        lowering = OPS[call.target].lowering if isinstance(call, ExternCall) and call.kind == "call" else None
+        if isinstance(call, ExternCall) and isinstance(lowering, Indexed) and (why := lowering.library(*call.args)):
+            readers = [s.name for s in steps if reads_of(s) & writes_of(call)]
+            found += [Decision(call.name, reader, False, "library-call", why) for reader in readers]
+    return found
 
 
 def _empty(nest: Nest) -> bool:

@@ -62,7 +62,7 @@ def _lower_node(program: Program, node: Node) -> Any:
         return lower_reduction(program, node, op, lowering)
     if isinstance(lowering, Scan):
         return lower_scan(program, node, op, lowering)
-    if isinstance(lowering, Indexed):
+    if isinstance(lowering, Indexed) and not lowering.library(*node.args):
         return lower_indexed(program, node, lowering)
     if isinstance(lowering, Scatter) and is_lowered(node, lowering):
         return lower_scatter(program, node, lowering)

@@ -67,9 +67,12 @@ class View:
 @dataclass(frozen=True, slots=True)
 class Indexed:
     """``formula(b, coords, meta_out, *args)`` computes the element at output ``coords``; tensor arguments come as Operands
-    (lists of tensors as lists of Operands). For gathers, padding, concatenation, triangles and creation ops."""
+    (lists of tensors as lists of Operands). For gathers, padding, concatenation, triangles and creation ops.
+
+    ``library(*args)``: why torch's own kernel serves a call better; "" where it doesn't."""
 
     formula: Callable[..., Value]
+    library: Callable[..., str] = lambda *args: ""
 
 
 @dataclass(frozen=True, slots=True)
