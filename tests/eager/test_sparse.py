@@ -29,6 +29,11 @@ def same(ours: Any, theirs: Any) -> None:
     assert torch.equal(ours.detach().to_dense().torch(), theirs.detach().to_dense())
 
 
+def gap(s: Any) -> Any:
+    """What else is there of s's class: 0 and 1 as indices."""
+    return tc.tensor([0, 1]) if isinstance(s, Tensor) else torch.tensor([0, 1])
+
+
 USES: dict[str, Callable[[Any, Any], Any]] = {
     "sum of two": lambda s, d: s + s,
     "times a number": lambda s, d: s * 2,
@@ -44,6 +49,43 @@ USES: dict[str, Callable[[Any, Any], Any]] = {
     "neg": lambda s, d: -s,
     "clone": lambda s, d: s.clone(),
     "device": lambda s, d: s.device == torch.device("cpu"),
+    "item": lambda s, d: s[0],
+    "slice": lambda s, d: s[:, 1:],
+    "new dim": lambda s, d: s[None],
+    "indices": lambda s, d: s[gap(s)],
+    "rows": lambda s, d: list(s)[0],
+    "row into dense": lambda s, d: d.clone().__setitem__(0, s[:, 0].to_dense()),
+    "split": lambda s, d: s.split(1)[0],
+    "narrow": lambda s, d: s.narrow(0, 0, 1),
+    "index_select": lambda s, d: s.index_select(0, gap(s)),
+    "unsqueeze": lambda s, d: s.unsqueeze(0),
+    "view": lambda s, d: s.view(-1),
+    "reshape": lambda s, d: s.reshape(-1),
+    "permute": lambda s, d: s.permute(1, 0),
+    "expand": lambda s, d: s.expand(2, 3),
+    "contiguous": lambda s, d: s.contiguous(),
+    "detach": lambda s, d: s.detach(),
+    "dense product": lambda s, d: d.t() @ s.t(),
+    "times dense": lambda s, d: s * (d.t() * 1),
+    "dense times": lambda s, d: (d.t() * 1) * s,
+    "plus dense": lambda s, d: d.t() + s,
+    "mask": lambda s, d: d.t().sparse_mask(s),
+    "addmm": lambda s, d: torch.addmm(d[:2], s, d),
+    "linear": lambda s, d: F.linear(d.t(), s),
+    "cat": lambda s, d: torch.cat([s, s]),
+    "softmax": lambda s, d: torch.sparse.softmax(s, 1),
+    "sum of a dim": lambda s, d: torch.sparse.sum(s, 0),
+    "values": lambda s, d: s.coalesce().values() * 2,
+    "zeros_like": lambda s, d: torch.zeros_like(s),
+    "gelu": lambda s, d: F.gelu(s),
+    "where": lambda s, d: torch.where(d.t() > 0, s, d.t()),
+    "in place": lambda s, d: s.clone().mul_(2),
+    "into dense": lambda s, d: d.t().clone().add_(s),
+    "copied": lambda s, d: torch.zeros_like(d.t()).copy_(s),
+    "compared": lambda s, d: s > 1,
+    "norm": lambda s, d: s.norm(),
+    "truth": lambda s, d: bool(s.sum()),
+    "other layout": lambda s, d: s.to_sparse_csr(),
 }
 
 
@@ -60,6 +102,104 @@ def test_as_torch(use: str, layout: str) -> None:
             USES[use](ours, right)
         return
     same(USES[use](ours, right), want)
+
+
+def told(found: Any) -> Any:
+    """A result in plain words; tensors of both classes alike."""
+    if not isinstance(found, (Tensor, torch.Tensor)):
+        return found
+    plain = found.detach()
+    plain = plain.torch() if isinstance(plain, Tensor) else plain
+    return plain.layout, plain.dtype, tuple(plain.shape), plain.to_dense().tolist(), found.requires_grad
+
+
+def done(use: Callable[..., Any], sparse: torch.Tensor, grad: str, ours: bool) -> list[Any]:
+    """The result, and gradients of its squares; of an error its class and its first line."""
+    wrap = from_torch if ours else lambda t: t
+    s, d = wrap(sparse.clone()), wrap(torch.arange(1.0, 7.0).reshape(3, 2))
+    s, d = s.requires_grad_("s" in grad), d.requires_grad_("d" in grad)
+    try:
+        found = use(s, d)
+        outcome = [told(found)]
+        if isinstance(found, (Tensor, torch.Tensor)) and found.requires_grad:
+            flat = found if found.layout is torch.strided else found.to_dense()
+            (flat * flat).sum().backward()
+            outcome += [told(s.grad), told(d.grad)]
+    except (RuntimeError, NotImplementedError, TypeError, IndexError) as error:
+        return [type(error), str(error).splitlines()[0][:60]]
+    return outcome
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("use", USES)
+def test_on_a_tape_and_compiled(use: str, layout: str) -> None:
+    """Values, layouts, gradients and errors are torch's: no kernel of ours, and no stride arithmetic, has met them."""
+    sparse, compiled = LAYOUTS[layout](DENSE), tc.compile(USES[use])
+    for grad in ("", "s", "d", "sd"):
+        want = done(USES[use], sparse, grad, ours=False)
+        assert done(USES[use], sparse, grad, ours=True) == want, grad
+        for ours in (False, True):
+            assert done(compiled, sparse, grad, ours) == want, f"compiled, {grad}"
+
+
+AT, ENDS = torch.tensor([0, 2, 2]), torch.tensor([0, 1])
+GIVE_SPARSE: dict[str, Callable[[Any], Any]] = {
+    "embedding": lambda w: F.embedding(AT, w, sparse=True) * 2,
+    "by position": lambda w: F.embedding(AT, w, None, None, 2.0, False, True) + 1,
+    "beside dense": lambda w: F.embedding(AT, w, sparse=True) * 2 + F.embedding(AT, w),
+    "of a result": lambda w: F.embedding(AT, w * 2, sparse=True) + 1,
+    "torch.embedding": lambda w: torch.embedding(w, AT, -1, False, True) + 1,
+    "bag": lambda w: F.embedding_bag(AT, w, ENDS, sparse=True, mode="sum") + 1,
+    "torch.embedding_bag": lambda w: torch.embedding_bag(w, AT, ENDS, False, 0, True)[0],
+    "gather": lambda w: torch.gather(w, 0, AT[:, None], sparse_grad=True) * 2,
+    "method": lambda w: w.gather(0, AT[:, None], sparse_grad=True) * 2,
+    "there and back": lambda w: (w * 2).to_sparse().to_dense() * 3,
+    "to CSR": lambda w: (w * 2 + 1).to_sparse_csr().to_dense() * w,
+    "masked": lambda w: (w.sigmoid() * w).sparse_mask(torch.eye(4, 2).to_sparse()).to_dense() + 1,
+    "times sparse": lambda w: (torch.eye(4, 2).to_sparse() * (w.exp() + w)).to_dense() + 1,
+}
+
+
+@pytest.mark.parametrize("ours", [False, True], ids=["torch", "ours"])
+@pytest.mark.parametrize("name", GIVE_SPARSE)
+def test_compiled_functions_with_sparse_gradients(name: str, ours: bool) -> None:
+    """They had been taken for dense in the compiled backward."""
+    found = []
+    for fn in (GIVE_SPARSE[name], tc.compile(GIVE_SPARSE[name])):
+        weight = torch.arange(8.0).reshape(4, 2)
+        weight = (from_torch(weight) if ours else weight).requires_grad_()
+        for _ in range(2):
+            out = fn(weight)
+            out.sum().backward()
+        found.append((told(out), told(weight.grad)))
+    (out, grad), (compiled_out, compiled_grad) = found
+    assert grad[0] is compiled_grad[0], "the layout"
+    for want, got in ((out, compiled_out), (grad, compiled_grad)):
+        torch.testing.assert_close(torch.tensor(got[3]), torch.tensor(want[3]))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.SparseAdam, torch.optim.Adagrad])
+def test_steps_with_sparse_gradients(kind: Any) -> None:
+    weights = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        layer = torch.nn.Embedding(4, 2, sparse=True)
+        optimizer = kind(layer.parameters(), lr=0.1)
+
+        def step() -> Any:
+            optimizer.zero_grad()
+            loss = (layer(AT) ** 2).sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = tc.compile(step) if compiled else step
+        for _ in range(3):
+            run()
+        weights.append(layer.weight.detach().clone())
+        assert layer.weight.grad.layout is torch.sparse_coo
+    torch.testing.assert_close(*weights)
 
 
 def test_made_by_hand() -> None:

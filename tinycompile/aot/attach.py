@@ -115,7 +115,7 @@ def attach(
             if torch.is_grad_enabled():
                 torch_private.some_saved(ctx, (), ())  # freed?
                 check_watched(ctx, given)
-                wrapped = any(map(_is_wrapped, grads))
+                wrapped = any(map(_no_kernel_reads, grads))
                 tangents = [_taken(grads[i], layouts[i], wrapped) for i in sorted(defined)]
                 derived = second(sizes, defined, tuple([t.requires_grad for t in tangents]))
                 known = zip(reread, ctx.versions, strict=True)
@@ -128,7 +128,7 @@ def attach(
                 whole = len(pull.saved) == len(split.saved)
                 saved = ctx.saved_tensors if whole else torch_private.some_saved(ctx, pull.saved, ctx.saved_versions)
                 check_watched(ctx, given)
-                wrapped = any(map(_is_wrapped, grads))
+                wrapped = any(map(_no_kernel_reads, grads))
                 tangents = [_taken(grads[i], layouts[i], wrapped) for i in pull.tangents]
                 taken = [*[numbers[i] for i in pull.numbers], *saved, *tangents]
                 del saved, tangents, grads
@@ -234,9 +234,9 @@ class _Wiring:
         return tensor.shape, meta.strides if fixed else tensor.stride(), tensor.dtype, tensor.device
 
 
-def _is_wrapped(grad: torch.Tensor | None) -> bool:
-    """Whether it stands for a batch of gradients (``is_grads_batched``), which no kernel can read."""
-    return grad is not None and torch_private.is_wrapped(grad)
+def _no_kernel_reads(grad: torch.Tensor | None) -> bool:
+    """Whether it stands for a batch of gradients (``is_grads_batched``), or is sparse."""
+    return grad is not None and (grad.layout is not torch.strided or torch_private.is_wrapped(grad))
 
 
 def _taken(grad: torch.Tensor | None, layout: tuple[Any, ...], wrapped: bool) -> torch.Tensor:

@@ -29,9 +29,9 @@ class Pullback:
     each gradient of the split, where it is among the results; None where none comes.
 
     ``given_up``: it takes one list, which it empties, so that saved tensors are freed as it goes; ``overwritten``: positions of
-    inputs in whose memory it writes. ``by_ops`` computes the same op by op: for tangents that torch has wrapped, and, where
-    kernels are ``refusing`` bad input, for what they refuse; a backward that frees what it has read is not run twice (the
-    forward has seen the same indices, and keeping all would double the peak)."""
+    inputs in whose memory it writes. ``by_ops`` computes the same op by op: for tangents that torch has wrapped or that are
+    sparse, and, where kernels are ``refusing`` bad input, for what they refuse; a backward that frees what it has read is not
+    run twice (the forward has seen the same indices, and keeping all would double the peak)."""
 
     call: Callable[..., tuple[Any, ...]]
     numbers: tuple[int, ...]

@@ -67,7 +67,10 @@ _set_shape, _set_strides, _set_dtype, _set_device, _set_offset = (
 def meta_of_torch(tensor: Any, device: Device | None = None) -> TensorMeta:
     """Metadata of a torch tensor; ``device``: where it is, by who knows that already.
 
-    Tensors that are alike share one object: a program has many tensors of few kinds, and to look one up is cheaper."""
+    Tensors that are alike share one object: a program has many tensors of few kinds, and to look one up is cheaper. Raises
+    NotImplementedError for a tensor that is not strided: torch says of some of these that their strides are 0."""
+    if tensor.layout is not torch.strided:
+        raise NotImplementedError(f"a tensor of layout {tensor.layout} has no strides")
     if device is None:
         device = Device.of(tensor.device)
     offset = int(tensor.storage_offset())
@@ -78,6 +81,13 @@ def meta_of_torch(tensor: Any, device: Device | None = None) -> TensorMeta:
             _KNOWN.clear()
         known = _KNOWN[key] = TensorMeta(tuple(key[0]), key[1], key[2], device, offset)
     return known
+
+
+def meta_of_sparse(tensor: Any, device: Device | None = None) -> TensorMeta:
+    """Sizes and dtype of a torch tensor that is not strided, as of a dense one with the same elements: what gradients are
+    checked against. No kernel may take it at its word."""
+    shape = tuple(tensor.shape)
+    return TensorMeta(shape, shapes.contiguous_strides(shape), tensor.dtype, device or Device.of(tensor.device), 0)
 
 
 _KNOWN: dict[tuple[Any, ...], TensorMeta] = {}

@@ -131,3 +131,20 @@ _WRITTEN: dict[str, tuple[tuple[int, str, Any], ...]] = {
 def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str, default: Any) -> bool:
     value = kwargs.get(name, args[at] if len(args) > at else default)
     return value is not None and value is not False
+
+
+# Functions whose gradients are sparse if this is given.
+_SPARSE_GRADIENTS: dict[str, tuple[int, str, Any]] = {
+    "torch.nn.functional.embedding": (6, "sparse", False),
+    "torch.embedding": (4, "sparse", False),
+    "torch.nn.functional.embedding_bag": (7, "sparse", False),
+    "torch.embedding_bag": (5, "sparse", False),
+    "torch.gather": (3, "sparse_grad", False),
+    "torch.Tensor.gather": (3, "sparse_grad", False),
+}
+
+
+def gives_sparse_gradients(path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether gradients of the call have no strides, as all that a graph computes with must."""
+    found = _SPARSE_GRADIENTS.get(path)
+    return found is not None and _given(args, kwargs, *found)

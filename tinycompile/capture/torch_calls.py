@@ -20,7 +20,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture import op_numbers
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.externs import check_extern, is_of_tensors, viewed_by
+from tinycompile.capture.externs import check_extern, gives_sparse_gradients, is_of_tensors, viewed_by
 from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.mapping import DictValue
@@ -255,6 +255,12 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
         compute = functools.partial(_functional, tr, functional, args, kwargs, operands)
         return tr.write(operands[0], compute, operands)
     check_extern(path, fn, args, kwargs)
+    if (
+        gives_sparse_gradients(path, args, kwargs)
+        and tr.grad_enabled
+        and any(t.requires_grad for t in tensors_in(tr, operands))
+    ):
+        raise GraphBreak("unsupported-op", f"{path} has sparse gradients: torch's own backward makes these")
     if not is_of_tensors(path, fn) and (path.startswith("torch._C.") or not any(tensors_in(tr, operands))):
         raise GraphBreak("side-effect", f"{path} may change a setting: it is not called to learn what it returns")
     if not any_autocast():
@@ -274,6 +280,7 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     if torch.is_grad_enabled() and is_tracked([t.fake for t in inputs]):
         raise GraphBreak("unsupported-op", f"{path} under tinycompile.func: torch alone can differentiate it")
     _specialise(inputs)
+    args, kwargs = op_numbers.settled(tuple(args)), op_numbers.settled(dict(kwargs))
     tr.about_to_record()
     try:
         found = fake_extern(fn, args, kwargs)

@@ -17,6 +17,7 @@ from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager import shortcut
+from tinycompile.eager.sparse import SparseTensor
 from tinycompile.eager.tape import note_view
 from tinycompile.eager.tensor import Tensor, from_meta, unwrap, view_of, wrap
 from tinycompile.ops.record import OPS, Decompose, Op, View
@@ -69,7 +70,7 @@ def make_view(op: Op, of: Tensor, meta: Any, rest: tuple[Any, ...]) -> Tensor:
 def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     """CPU and CUDA. Called with torch tensors alone it returns torch tensors."""
     op = OPS[op_name]
-    if op_name in _ALIASES and isinstance(args[0], Tensor):
+    if op_name in _ALIASES and isinstance(args[0], Tensor) and not isinstance(args[0], SparseTensor):
         return args[0] if is_same(op) else make_view(op, args[0], op.meta(args[0].meta, *args[1:]), args[1:])
     try:
         result = op.eager(*[a.raw() if type(a) is Tensor else unwrap(a) for a in args])
@@ -86,7 +87,7 @@ def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     if inputs and not any(isinstance(t, Tensor) for t in inputs):
         return result
     wrapped = wrap(result, inputs)
-    if op_name in _SEVERAL_VIEWS and isinstance(args[0], Tensor):
+    if op_name in _SEVERAL_VIEWS and isinstance(args[0], Tensor) and not isinstance(args[0], SparseTensor):
         for piece in wrapped:
             note_view(piece, args[0], op_name, args[1:], several=True)
     return named_results(op, wrapped) if type(wrapped) is tuple else wrapped

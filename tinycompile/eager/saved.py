@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tinycompile.base.meta import TensorMeta, meta_of_torch
+from tinycompile.base.meta import TensorMeta, meta_of_sparse, meta_of_torch
 from tinycompile.eager.tape import Edge, Node, serial, set_history
 from tinycompile.eager.tensor import Tensor, same_memory, version_of
 from tinycompile.eager.torch_words import edited, function_name
@@ -209,7 +209,7 @@ def metadata(tensor: Any) -> TensorMeta:
     """Shape and dtype alone."""
     if isinstance(tensor, Tensor):
         return tensor.meta
-    return meta_of_torch(tensor)
+    return meta_of_torch(tensor) if tensor.layout is torch.strided else meta_of_sparse(tensor)
 
 
 def _unpacked(value: Any, node: Node, create_graph: bool) -> Any:

@@ -6,12 +6,12 @@ are recorded on both.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from tinycompile.base import shapes
-from tinycompile.base.meta import TensorMeta
+from tinycompile.base.meta import TensorMeta, meta_of_sparse
 from tinycompile.eager import tensor as dense
 from tinycompile.eager.tensor import Tensor
 
@@ -23,10 +23,8 @@ class SparseTensor(Tensor):
 
     @property
     def meta(self) -> TensorMeta:
-        """Sizes and dtype, as of a dense tensor with the same elements: what gradients are checked against."""
-        handle = self.raw()
-        shape = tuple(handle.shape)
-        return TensorMeta(shape, shapes.contiguous_strides(shape), handle.dtype, self.device, 0)
+        """Sizes and dtype, as of a dense tensor with the same elements."""
+        return meta_of_sparse(self.raw(), self.device)
 
     @property
     def layout(self) -> torch.layout:
@@ -47,6 +45,14 @@ class SparseTensor(Tensor):
     def storage(self) -> Any:
         """There is none: raises NotImplementedError as torch does."""
         return self.raw().untyped_storage()
+
+    def __getitem__(self, index: Any) -> Any:
+        """torch's: no view by stride arithmetic."""
+        return self._extern(torch.Tensor.__getitem__, (self, index), {})
+
+    def __iter__(self) -> Iterator[Any]:
+        """torch's."""
+        return iter(self._extern(torch.Tensor.unbind, (self,), {}))
 
     def _nnz(self) -> int:
         """How many elements are stored."""

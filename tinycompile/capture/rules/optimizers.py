@@ -111,6 +111,8 @@ def step(tr: Tracer, fn: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
     if reason is not None:
         raise GraphBreak("optimizer", f"{what}: {reason}")
     grads = [[_grad(tr, p) for p in group["params"]] for group in optimizer.param_groups]
+    if not all(g is NONE or isinstance(g, TensorValue) for found in grads for g in found):
+        raise GraphBreak("optimizer", f"{what} with gradients that no graph can have: sparse ones, or of a class of their own")
     updated_ones = [
         [p for p, g in zip(group["params"], found, strict=True) if g is not NONE]
         for group, found in zip(optimizer.param_groups, grads, strict=True)
