@@ -281,6 +281,13 @@ def test_torchs_tensors_go_in_and_out() -> None:
         (lambda v: v(lambda x: x, in_dims=None)(torch.ones(2)), ValueError),
         (lambda v: v(lambda x: 1)(torch.ones(2)), ValueError),
         (lambda v: v(lambda x: (x, x), out_dims=(0, 0, 0))(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x, out_dims=(0, 0))(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x, out_dims=())(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x, out_dims=[0])(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: [x], out_dims=(0,))(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: {"a": x}, out_dims=(0,))(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: {"a": x}, out_dims={"b": 0})(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: (x, (x, x)), out_dims=(0, (0,)))(torch.ones(2)), ValueError),
         (lambda v: v(lambda x: x, randomness="maybe")(torch.ones(2)), RuntimeError),
         (lambda v: v(lambda x: x.sum().item())(torch.ones(2)), RuntimeError),
         (lambda v: v(lambda x: x if x.sum() > 0 else -x)(torch.ones(2)), RuntimeError),
@@ -291,6 +298,34 @@ def test_wrong_calls(make: Callable[[Any], Any], error: type[Exception]) -> None
     for vmap in (torch.vmap, tc.vmap):
         with pytest.raises(error):
             make(vmap)
+
+
+@pytest.mark.parametrize("out_dims", [(0, 0), (), [0], (0,), {"a": 0}, {"b": 0}, (0, (0,)), 1, (1, 0), (1, (0, 1))], ids=str)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x * 2,
+        lambda x: (x * 2,),
+        lambda x: [x * 2],
+        lambda x: {"a": x * 2},
+        lambda x: (x, x + 1),
+        lambda x: (x, (x, x + 1)),
+    ],
+    ids=["tensor", "tuple", "list", "dict", "two", "nested"],
+)
+def test_out_dims_are_nested_as_results(fn: Callable[[torch.Tensor], Any], out_dims: Any) -> None:
+    """In eager calls and inside compiled functions."""
+    x = torch.randn(3, 4)
+    compiled = tc.compile(lambda x: torch.vmap(fn, out_dims=out_dims)(x), backend="aot_eager")
+    try:
+        want = torch.vmap(fn, out_dims=out_dims)(x)
+    except ValueError:
+        for call in (tc.vmap(fn, out_dims=out_dims), compiled):
+            with pytest.raises(ValueError, match="out_dims is not compatible with the structure of `outputs`"):
+                call(x)
+        return
+    for got in (tc.vmap(fn, out_dims=out_dims)(x), compiled(x)):
+        torch.testing.assert_close(got, want)
 
 
 def test_nesting() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -18,7 +19,6 @@ DRAWING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "randn_like": lambda x: x + torch.randn_like(x),
     "rand": lambda x: x * torch.rand(x.shape[0], 1),
     "randn": lambda x: x * torch.randn(x.shape),
-    "bernoulli": lambda x: torch.bernoulli(torch.sigmoid(x)) * x,
     "two": lambda x: F.dropout(F.gelu(F.dropout(x, 0.2)), 0.5),
     "half": lambda x: F.dropout(x.bfloat16(), 0.3),
     "double": lambda x: x.double() + torch.randn_like(x, dtype=torch.float64),
@@ -37,6 +37,28 @@ def test_one_kernel_and_the_seed_decides(name: str) -> None:
     assert torch.equal(f(x), first) and not torch.equal(first, second)
     assert torch.equal(f(x), second)
     assert len(f.kernels) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("bad", [5, -0.5, float("nan")])
+def test_what_is_no_probability_is_refused(dtype: torch.dtype, bad: float) -> None:
+    """As torch does, which draws; integers are none."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.bernoulli(x * 1) + 1
+
+    f = tinycompile.compile(fn, fullgraph=True)
+    good = torch.full((9,), 0.5).to(dtype)
+    for x in (good, torch.where(torch.arange(9) == 4, bad, 0.5).to(dtype)):
+        torch.manual_seed(1)
+        try:
+            want = fn(x)
+        except RuntimeError as error:
+            with pytest.raises(type(error), match=re.escape(str(error))):
+                f(x)
+            continue
+        torch.manual_seed(1)
+        assert torch.equal(f(x), want)
 
 
 @pytest.mark.parametrize("name", ["dropout", "randn_like", "softmax", "double"])

@@ -83,7 +83,9 @@ def _call(
         with level(size, randomness) as here:
             given = iter([enter(leaf, dim, here) for leaf, dim in pairs])
             positional, named = _rebuilt(args, given), _rebuilt(kwargs, given)
-            return _left(fn(*positional, **named), out_dims, here, ours, name, strict)
+            results = fn(*positional, **named)
+            _check_out_dims(out_dims, results, name)
+            return _left(results, out_dims, here, ours, name, strict)
 
     if chunk_size is None or chunk_size >= size:
         return some(pairs, size)
@@ -208,14 +210,37 @@ def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:
 # --- out of the level --------------------------------------------------------------------------------------------------------
 
 
+def _check_out_dims(out_dims: Any, results: Any, name: str) -> None:
+    """Raise unless ``out_dims`` is nested as the results are, down to some depth. One result alone may be given its dim in a
+    tuple of one."""
+    alone = isinstance(results, (Tensor, torch.Tensor)) and isinstance(out_dims, tuple) and len(out_dims) == 1
+    if not alone and not _begins(out_dims, results):
+        raise ValueError(
+            f"vmap({name}, ..., out_dims={out_dims})(<inputs>): out_dims is not compatible with the structure of `outputs`. "
+            f"out_dims has structure {_structure(out_dims)} but outputs has structure {_structure(results)}."
+        )
+
+
+def _begins(dims: Any, results: Any) -> bool:
+    if isinstance(dims, dict):
+        return isinstance(results, dict) and list(dims) == list(results) and all(_begins(dims[k], results[k]) for k in dims)
+    if isinstance(dims, (tuple, list)):
+        return type(dims) is type(results) and len(dims) == len(results) and all(map(_begins, dims, results))
+    return True
+
+
+def _structure(value: Any) -> str:
+    """Nesting alone, with a star for each leaf."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k!r}: {_structure(v)}' for k, v in value.items())}}}"
+    if isinstance(value, (tuple, list)):
+        return f"{type(value).__name__}({', '.join(map(_structure, value))})"
+    return "*"
+
+
 def _left(results: Any, out_dims: Any, here: Level, ours: bool, name: str, strict: bool) -> Any:
     """Results with the examples at ``out_dims``; what does not depend on the example is repeated."""
     if isinstance(results, (tuple, list)) and not isinstance(results, torch.Size):
-        if isinstance(out_dims, (tuple, list)) and len(out_dims) != len(results):
-            raise ValueError(
-                f"vmap({name}, ..., out_dims={out_dims})(<inputs>): out_dims is not compatible with the structure of "
-                f"`outputs`. out_dims has structure {len(out_dims)} but outputs has structure {len(results)}."
-            )
         each = out_dims if isinstance(out_dims, (tuple, list)) else [out_dims] * len(results)
         items = [_left(r, d, here, ours, name, strict) for r, d in zip(results, each, strict=True)]
         return type(results)(*items) if hasattr(results, "_fields") else type(results)(items)

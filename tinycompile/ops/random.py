@@ -92,7 +92,7 @@ declare(
     torch.bernoulli,
     spelled("bernoulli"),
     lambda: [call(t(4, 5, fill="unit")), call(t(3, dtype="float64", fill="unit"))],
-    doc="1 with the probability that the element states, else 0.",
+    doc="1 with the probability that the element states, else 0. Drawn by torch, which refuses what is no probability.",
 )
 
 
@@ -199,12 +199,6 @@ def _native_dropout(seeds: Any, which: int, x: Any, p: float, train: bool | None
     return cast(ops.mul(x, noise), x.meta.dtype), kept
 
 
-def _bernoulli(seeds: Any, which: int, x: Any) -> Any:
-    out = _bernoulli_meta(x.meta)
-    drawn = _uniform(seeds, which, replace(out, dtype=torch.float64 if out.dtype == torch.float64 else torch.float32))
-    return ops.to(ops.lt(drawn, x), out.dtype)
-
-
 def _sized(draw: Callable[..., Any], meta: Callable[..., TensorMeta]) -> Callable[..., Any]:
     def form(seeds: Any, which: int, *args: Any) -> Any:
         out = meta(*(getattr(a, "meta", a) for a in args))
@@ -217,7 +211,6 @@ def _sized(draw: Callable[..., Any], meta: Callable[..., TensorMeta]) -> Callabl
 FORMS: dict[str, Callable[..., Any]] = {
     "dropout": _dropout,
     "native_dropout": _native_dropout,
-    "bernoulli": _bernoulli,
     "rand": _sized(_uniform, _size_meta),
     "randn": _sized(_normal, _size_meta),
     "rand_like": _sized(_uniform, _like_meta),

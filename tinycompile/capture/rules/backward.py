@@ -39,6 +39,7 @@ def _backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = dict(zip(_BACKWARD, args, strict=False)) | kwargs
     if any(given.get(name, NONE) is not NONE for name in ("inputs", "grad_variables")):
         raise GraphBreak("backward", "gradients of some inputs only are asked for")
+    _require_no_anomaly_mode(tr)
     outputs = _tensors(tr, given["tensors"])
     tangents = _tangents(tr, outputs, given.get("grad_tensors", NONE))
     tr.effects.gradients.run(tr, outputs, tangents, _kept(tr, given))
@@ -50,6 +51,7 @@ def _grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = dict(zip(_GRAD, args, strict=False)) | kwargs
     if given.get("is_grads_batched", FALSE).truth(tr):
         raise GraphBreak("backward", "is_grads_batched")
+    _require_no_anomaly_mode(tr)
     outputs, inputs = _tensors(tr, given["outputs"]), _tensors(tr, given["inputs"])
     for t in inputs:
         if not t.requires_grad or not isinstance(t.fake, FakeTensor):
@@ -63,6 +65,13 @@ def _grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
             "the desired behavior."
         )
     return TupleValue([g or (_zeros(tr, t) if zeros else NONE) for g, t in zip(found, inputs, strict=True)])
+
+
+def _require_no_anomaly_mode(tr: Tracer) -> None:
+    """It looks at the gradients of each op, and a graph has none of them."""
+    if torch.is_anomaly_enabled():
+        raise GraphBreak("backward", "anomaly mode is on")
+    tr.guards.check(f"not {tr.guards.hold(torch.is_anomaly_enabled, 'is_anomaly_enabled').name}()", "anomaly mode is off")
 
 
 def _zeros(tr: Tracer, t: TensorValue) -> Value:

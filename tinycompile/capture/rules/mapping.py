@@ -51,6 +51,9 @@ class MappedFunction(Value):
         with level(sizes[0], randomness) as here:
             given = [_entered(tr, a, d, here) for a, d in zip(args, each, strict=True)]
             result = self.fn.call(tr, given, {k: _entered(tr, v, 0, here) for k, v in kwargs.items()})
+            alone = isinstance(result, TensorValue) and isinstance(out_dims, tuple) and len(out_dims) == 1
+            if not alone and not _begins(tr, out_dims, result):
+                raise GraphBreak("unsupported-argument", "out_dims of vmap that are not nested as the results are")
             ours = any(t.cls is OurTensor for t, _ in pairs)
             return _left(tr, result, out_dims, here, self.strict, OurTensor if ours else torch.Tensor)
 
@@ -76,6 +79,18 @@ def _parts(tr: Tracer, value: Value, dims: Any) -> tuple[list[Value], list[Any]]
     if len(each) != len(parts):
         raise GraphBreak("unsupported-argument", "dims of vmap that do not fit a structure")
     return parts, each
+
+
+def _begins(tr: Tracer, dims: Any, results: Value) -> bool:
+    """Whether dims are nested as results are, down to some depth."""
+    if isinstance(dims, dict):
+        known = isinstance(results, DictValue) and all(k.is_constant for k, _ in results.pairs(tr))
+        found = {k.constant(tr): v for k, v in results.pairs(tr)} if known else {}  # type: ignore[attr-defined]
+        return list(dims) == list(found) and all(_begins(tr, d, found[k]) for k, d in dims.items())
+    if isinstance(dims, (tuple, list)):
+        parts = list(results.values(tr)) if isinstance(results, SequenceValue) and results.cls is type(dims) else []
+        return len(parts) == len(dims) > 0 and all(_begins(tr, d, p) for d, p in zip(dims, parts, strict=True))
+    return True
 
 
 def _rebuilt(tr: Tracer, value: Value, dims: Any, fn: Callable[[Value, Any], Value]) -> Value:
