@@ -85,6 +85,10 @@ class CaptureOptions:
         """Whether the container at ``text`` had two other lengths before."""
         return len({e.constants_seen[text] for e in self.earlier if text in e.constants_seen} - {length}) >= 2
 
+    def replaces(self, text: str, identity: int) -> bool:
+        """Whether another object was at ``text`` before."""
+        return any(e.constants_seen.get(text, identity) != identity for e in self.earlier)
+
     def unstable(self, text: str, value: Any) -> bool:
         """Whether the number or text at ``text`` had other values before, and no symbol can stand for it."""
         if type(value) not in _VARYING and not isinstance(value, np.generic):

@@ -29,8 +29,9 @@ def pin(tr: Tracer, obj: Any, source: Source, hint: str | None = None) -> Held:
 
 
 def guard_type(tr: Tracer, obj: Any, source: Source, more: str = "", label: str = "") -> Source:
-    """Guard the class (and ``more``, with ``{}`` for the expression); what is held already is known by identity."""
-    if isinstance(source, (Held, HeldItem)):
+    """Guard the class (and ``more``, with ``{}`` for the expression). What is held already is known by identity, and so is what
+    a held object has, unless the program puts others in its place."""
+    if isinstance(source, Held) or (isinstance(source, HeldItem) and not is_replaced(tr, obj, source)):
         source = pin(tr, obj, source)
         if more:
             tr.guards.check(more.format(source.text), f"{source.label}: {label}")
@@ -39,6 +40,13 @@ def guard_type(tr: Tracer, obj: Any, source: Source, more: str = "", label: str 
     text = f"_type({source.text}) is {cls.name}" + (f" and {more.format(source.text)}" if more else "")
     tr.guards.check(text, f"{source.label} is a {type(obj).__name__}" + (f", {label}" if label else ""))
     return source
+
+
+def is_replaced(tr: Tracer, obj: Any, source: HeldItem) -> bool:
+    """Whether there was another object in an earlier capture."""
+    at = f"id({source.label})"
+    tr.constants_seen[at] = id(obj)
+    return tr.options.replaces(at, id(obj))
 
 
 def guard_one_object(tr: Tracer, found: Value, where: Source) -> None:

@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.pins import guard_type, pin
+from tinycompile.capture.pins import guard_type, is_replaced, pin
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, KeyItem, Source
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import class_lookup
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def tuple_(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
-    if isinstance(source, (Held, HeldItem)):
+    if isinstance(source, Held) or (isinstance(source, HeldItem) and not is_replaced(tr, obj, source)):
         source = pin(tr, obj, source)
         return TupleValue(
             [Const(o) if is_constant_object(o) else Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source, type(obj)
