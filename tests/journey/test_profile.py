@@ -167,14 +167,46 @@ def test_an_error_passes_through_and_ends_its_step() -> None:
 
 
 def test_profiles_nest_and_one_is_entered_once() -> None:
-    x = tinycompile.randn(3)
-    with tinycompile.profile() as outer:
-        with tinycompile.profile() as inner:
-            x.sin()
-        x.cos()
-    assert len(named(inner, "sin")) == len(named(outer, "sin")) == len(named(outer, "cos")) == 1 and not named(inner, "cos")
+    """Each has what ran in its block, kernels too, however the blocks lie in each other."""
+    x, y = tinycompile.randn(3), torch.randn(3)
+    outer, inner, late = (tinycompile.profile() for _ in range(3))
+    with outer:
+        x.tan(), y.tan()
+        with inner:
+            x.sin(), y.sin()
+        x.cos(), y.cos()
+        late.__enter__()
+        x.exp(), y.exp()
+    x.abs(), y.abs()
+    late.__exit__(None, None, None)
+    for p, ran in ((outer, ["tan", "sin", "cos", "exp"]), (inner, ["sin"]), (late, ["exp", "abs"])):
+        assert p.problem is None
+        assert [s.name for s in p.walk()] == [name for op in ran for name in (op, f"aten::{op}")]
+        assert [k.name for s in p.walk() for k in s.kernels] == [f"aten::{op}" for op in ran for _ in range(2)]
+        assert all(s.start <= k.start <= k.end <= s.end for s in p.walk() for k in s.kernels)
     with pytest.raises(RuntimeError, match="once"), inner:
         pass
+
+
+def test_torchs_own_profiler_is_not_disturbed_and_one_in_another_thread_neither() -> None:
+    x = tinycompile.randn(3)
+    with torch.autograd.profiler.profile(use_kineto=False) as theirs, tinycompile.profile() as p:
+        x.sin()
+    assert [e.name for e in theirs.function_events] == ["aten::sin"] and named(p, "sin") and "in use" in (p.problem or "")
+    found: list[tinycompile.Profile] = []
+
+    def other() -> None:
+        with tinycompile.profile() as inside:
+            x.cos()
+        found.append(inside)
+
+    with tinycompile.profile() as p:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        x.tan()
+    assert p.problem is None and [k.name for k in named(p, "tan")[0].kernels] == ["aten::tan"]
+    assert "in use" in (found[0].problem or "") and named(found[0], "cos")
 
 
 def test_nothing_stays_when_it_is_over() -> None:

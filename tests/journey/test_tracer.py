@@ -8,7 +8,7 @@ import pytest
 
 from tinycompile.journey.events import Step
 from tinycompile.journey.matching import assign, outermost
-from tinycompile.journey.tracer import MARK, MARKS, TorchOp, Tracer
+from tinycompile.journey.tracer import _RUNNING, MARK, MARKS, Segment, TorchOp, Tracer
 
 pytestmark = pytest.mark.pure
 THREAD, OTHER = 100, 200
@@ -18,9 +18,9 @@ def span(name: str, cat: str, ts: float, dur: float, tid: Any = THREAD, **args: 
     return {"ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur, "pid": 1, "tid": tid, "args": args}
 
 
-def kineto(*events: dict[str, Any]) -> Tracer:
-    """A tracer that has read these, with marks such that their clock is ours in microseconds plus 500."""
-    tracer = Tracer(cuda=True)
+def kineto(*events: dict[str, Any]) -> Segment:
+    """A segment that has read these, with marks such that their clock is ours in microseconds plus 500."""
+    tracer = Segment(cuda=True)
     tracer._marks = [(i * 10_000, i * 10_000 + 1000) for i in range(MARKS)]
     tracer._marks += [(9_000_000 + i * 10_000, 9_000_000 + i * 10_000 + 1000) for i in range(MARKS)]
     marks = [span(MARK, "user_annotation", a / 1e3 + 500, (b - a) / 1e3) for a, b in tracer._marks]
@@ -52,7 +52,12 @@ def test_a_kernel_knows_its_launch() -> None:
 
 
 def test_no_kernels_is_a_problem_that_is_told() -> None:
-    assert "no kernels" in (kineto(span("aten::mm", "cpu_op", 1500, 80)).problem or "")
+    assert not kineto(span("aten::mm", "cpu_op", 1500, 80)).kernels
+    assert kineto(span("cudaLaunchKernel", "cuda_runtime", 1550, 5, correlation=3), LAUNCHED).kernels
+    tracer = Tracer(cuda=True)
+    _RUNNING.tracers.append(tracer)  # whose segments saw none
+    tracer.stop()
+    assert "no kernels" in (tracer.problem or "")
 
 
 def step(kind: str, name: str, start: int, end: int, *children: Step, thread: int = THREAD) -> Step:

@@ -45,22 +45,22 @@ class Launched:
     thread: int
 
 
-class Tracer:
-    """Started by ``start()``; after ``stop()`` there are ``ops`` and ``launched``. ``problem`` says why there are none."""
+class Segment:
+    """One run of torch's tracer, in one thread; after ``end()`` there are ``ops`` and ``launched``. ``problem``: why there are
+    none; ``kernels``: whether a device reported any."""
 
     def __init__(self, cuda: bool) -> None:
         self.cuda = cuda
         self.ops: list[TorchOp] = []
         self.launched: list[Launched] = []
         self.problem: str | None = None
+        self.kernels = False
+        self.thread = threading.get_ident()
         self._profiler: Any = None
         self._marks: list[tuple[int, int]] = []
 
-    def start(self) -> None:
-        """Raises nothing: a tracer that is taken (the user's own profiler, a profile around this one) is a ``problem``."""
-        if torch_private.profiler_runs():
-            self.problem = "torch's tracer is in use: kernels of torch's are not told"
-            return
+    def begin(self) -> None:
+        """Raises nothing: a tracer that can't be had is a ``problem``."""
         try:
             with _without_chatter():
                 self._begin()
@@ -78,8 +78,8 @@ class Tracer:
             self._profiler = torch.autograd.profiler.profile(use_kineto=False)
             self._profiler.__enter__()
 
-    def stop(self) -> None:
-        """End the trace and read it."""
+    def end(self) -> None:
+        """Stop, and read what was traced."""
         if self._profiler is None:
             return
         self._mark()
@@ -135,8 +135,79 @@ class Tracer:
                 by = asked.get(e["args"].get("correlation", -1))
                 if by is not None:
                     self.launched.append(Launched(_run(e, start, end), clock(by["ts"]), by["tid"]))
-        if not any(e.get("cat") == "kernel" for e in spans):
-            self.problem = "the device's tracer (CUPTI) reported no kernels"
+        self.kernels = any(e.get("cat") == "kernel" for e in spans)
+
+
+class Tracer:
+    """Started by ``start()``; after ``stop()`` there are ``ops`` and ``launched``. ``problem`` says why there are none.
+
+    torch has one tracer, so tracers that run at the same time share its segments: where one starts or stops a segment ends, and
+    what it saw belongs to all that were running."""
+
+    def __init__(self, cuda: bool) -> None:
+        self.cuda = cuda
+        self.ops: list[TorchOp] = []
+        self.launched: list[Launched] = []
+        self.problem: str | None = None
+        self.kernels = False
+
+    def start(self) -> None:
+        """Raises nothing: a tracer that is taken, by the user's own profiler or in another thread, is a ``problem``."""
+        with _RUNNING.lock:
+            if not _RUNNING.has_tracer():
+                self.problem = "torch's tracer is in use: kernels of torch's are not told"
+                return
+            _RUNNING.end_segment()
+            _RUNNING.tracers.append(self)
+            _RUNNING.begin_segment(self.cuda)
+
+    def stop(self) -> None:
+        """End the trace."""
+        with _RUNNING.lock:
+            if self not in _RUNNING.tracers:
+                return
+            _RUNNING.end_segment()
+            _RUNNING.tracers.remove(self)
+            if _RUNNING.tracers:
+                _RUNNING.begin_segment(self.cuda)
+        if self.cuda and not self.kernels:
+            self.problem = self.problem or "the device's tracer (CUPTI) reported no kernels"
+
+    def take(self, segment: Segment) -> None:
+        """What a segment saw."""
+        self.ops += segment.ops
+        self.launched += segment.launched
+        self.problem = self.problem or segment.problem
+        self.kernels |= segment.kernels
+
+
+class _Running:
+    """The tracers that run, and the segment that they are in."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.tracers: list[Tracer] = []
+        self.segment: Segment | None = None
+
+    def has_tracer(self) -> bool:
+        """Whether this thread can have torch's tracer."""
+        if self.segment is not None:
+            return self.segment.thread == threading.get_ident()
+        return not torch_private.profiler_runs()
+
+    def begin_segment(self, cuda: bool) -> None:
+        self.segment = Segment(cuda)
+        self.segment.begin()
+
+    def end_segment(self) -> None:
+        if self.segment is not None:
+            self.segment.end()
+            for tracer in self.tracers:
+                tracer.take(self.segment)
+            self.segment = None
+
+
+_RUNNING = _Running()
 
 
 @contextmanager
