@@ -1,4 +1,4 @@
-"""Numbers as op records take them from a program: sizes whose value the kernels need, and ints that torch can hold."""
+"""Numbers as ops take them from a program: which may be known at run time only, and ints that torch can hold."""
 
 from __future__ import annotations
 
@@ -18,15 +18,26 @@ _INTS = range(-(2**63), 2**64)
 
 def taken(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a record; OverflowError for an int that torch has no type for."""
-    settled = name not in _AT_RUN_TIME
-    return tuple(_taken(value, arg, settled) for value, arg in zip(args, OPS[name].schema.args, strict=True))
+    settle = name not in _AT_RUN_TIME
+    return tuple(_taken(value, arg, settle) for value, arg in zip(args, OPS[name].schema.args, strict=True))
 
 
-def _taken(value: Any, arg: Argument, settled: bool) -> Any:
+def settled(value: Any) -> Any:
+    """An argument for the numbers of this call, which are guarded: also those in tuples, lists and dicts."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(settled, value)) if any(type(v) in (Expr, tuple, list) for v in value) else value
+    if isinstance(value, dict):
+        return {k: settled(v) for k, v in value.items()}
+    return shapes.pinned(value) if isinstance(value, Expr) else value
+
+
+def _taken(value: Any, arg: Argument, settle: bool) -> Any:
+    if arg.base == "int":  # a dim, an offset, a number of parts: no size, and what follows is worked out for it
+        return settled(value)
     if arg.is_list or arg.base not in ("Tensor", "Scalar", "float"):
         return value
     if isinstance(value, Expr):  # in a tensor's place it is an operand: kernels take that
-        return shapes.pinned(value) if settled and arg.base != "Tensor" else value
+        return shapes.pinned(value) if settle and arg.base != "Tensor" else value
     if type(value) is int and value not in _INTS:
         raise OverflowError("int too big to convert" if value > 0 else "can't convert negative int to unsigned")
     return value

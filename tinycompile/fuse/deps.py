@@ -150,7 +150,8 @@ def analyse(nest: Nest) -> Facts:
         elif isinstance(stmt, Scalar):
             weight += WEIGHTS.get(stmt.op, 1)
             if stmt.op in _DIVISIONS:
-                faults |= not stmt.dtype.is_floating_point and not constants.get(stmt.args[1])
+                by = constants.get(stmt.args[1])
+                faults |= not stmt.dtype.is_floating_point and (isinstance(by, ex.Expr) or not by)
             faults |= stmt.op == "checked"
         elif isinstance(stmt, Const):
             constants[stmt.name] = stmt.value

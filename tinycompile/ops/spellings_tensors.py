@@ -198,7 +198,7 @@ def _flatten(args: Args, kwargs: Kwargs) -> Bound:
     bound = call_of("flatten", *args, **{KEYWORDS.get(k, k): v for k, v in kwargs.items()})
     if bound is None:
         return None
-    x, start, end = bound.args
+    x, start, end = bound.args[0], *map(shapes.pinned, bound.args[1:])
     shape = tuple(x.shape)
     if shape and shapes.normalize_dim(start, len(shape)) == shapes.normalize_dim(end, len(shape)):
         return identity(x)
