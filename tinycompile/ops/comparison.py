@@ -166,8 +166,8 @@ def _clamp_meta(x: TensorMeta, low: Any = None, high: Any = None) -> TensorMeta:
         numbers = "" if isinstance(low, TensorMeta) else "_scalar"
         side = "_max" if low is None else "_min" if high is None else ""
         raise NotImplementedError(f"\"clamp{side}{numbers}_cpu\" not implemented for 'Bool'")
-    if not isinstance(low, TensorMeta) and not isinstance(high, TensorMeta):  # numbers make it a unary kernel
-        return rules.like(x, dtype)
+    if not isinstance(low, TensorMeta) and not isinstance(high, TensorMeta):  # numbers make it a unary kernel, on a cast copy
+        return rules.like(x if dtype == x.dtype else rules.empty_like(x, dtype), dtype)
     return rules.elementwise((x, low, high), dtype, dtype)
 
 
@@ -275,7 +275,8 @@ declare(
         call(t(6, 4, layout="transposed"), 0),
         call(t(4, 5), t(5), t(4, 1)),
         call(t(4, 5), t(5)),
-        call(t(9, dtype="int32"), 0.5),
+        *(call(t(*shape, dtype="int32"), 0.5) for shape in ((9,), (4, 5), (2, 3, 4), (2, 3, 4, 5))),
+        call(t(3, 4, 5, dtype="bool"), 0, 1),
         call(t(9), float("nan")),
         call(t(6, fill="special"), t(6, fill="special")),
     ],
@@ -289,6 +290,7 @@ declare(
     lambda: [
         *(call(t(4, 5), 0.0), call(t(4, 5), t(5)), call(t(9, fill="special"), 0.0), call(t(9, dtype="int32"), 1)),
         *(call(t(4, 5, dtype="bool"), t(5, dtype="bool")), call(t(5, dtype="bool"), True)),
+        *(call(t(3, 4, 5, dtype=d), 0.5) for d in ("bool", "int8", "float16")),
     ],
 )
 declare(
