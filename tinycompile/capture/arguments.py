@@ -39,6 +39,18 @@ def _signature(fn: Any) -> inspect.Signature | None:
         return None
 
 
+_C_MODULES = ("builtins", "itertools", "math", "_operator", "_functools", "_collections")
+
+
+def by_position(fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The same call of a function of Python's with what may be given by position given so: there rules look for it."""
+    signature = _signature(fn) if kwargs and getattr(fn, "__module__", None) in _C_MODULES else None
+    if signature is None:
+        return args, kwargs
+    given = signature.bind(*args, **kwargs)
+    return given.args, given.kwargs
+
+
 def check_arguments(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], bound: bool = False) -> None:
     """Leave a call to Python that this refuses. ``bound``: a method of a class, and ``args`` are without its first argument."""
     signature = _signature(fn)

@@ -199,3 +199,31 @@ def words_for_slots_texts_and_unpacking(x: Any) -> Any:
         except TypeError as error:
             said.append(str(error))
     return said
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.chain = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Identity())
+
+
+STACK = Stack()
+
+
+@case(args=lambda: (STACK, r(2, 4)))
+def slices_of_module_lists(m: Any, x: Any) -> Any:
+    some = m.layers[1:]
+    for layer in m.layers[:2]:
+        x = layer(x)
+    for at, layer in enumerate(some[1:], 1):
+        x = layer(x) * at
+    kinds = type(some) is nn.ModuleList, isinstance(m.chain[:2], nn.Sequential), isinstance(some, list)
+    return x, kinds, len(some), bool(m.layers[4:]), some[-1] is m.layers[-1], m.layers[::2][1] is m.layers[2]
+
+
+@breaks(args=lambda: (STACK, r(2, 4)))
+def slices_of_module_lists_given_away(m: Any, x: Any) -> Any:
+    some = m.layers[1:3]
+    y = m.chain[:2](x)
+    return y, type(some), len(some), [n for n, _ in some.named_parameters()], m.layers[:1] == m.layers[:1]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tinycompile.capture import torch_calls
-from tinycompile.capture.arguments import check_arguments
+from tinycompile.capture.arguments import by_position, check_arguments
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.values import array, scalar
@@ -64,7 +64,7 @@ def call(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
         handler = None
     if handler is not None:
         check_arguments(fn, args, kwargs)
-        return handler(tr, args, kwargs)
+        return handler(tr, *by_position(fn, args, kwargs))
     if fn in _PURE and not kwargs and args:
         number = scalar.called(tr, fn, *args)
         if number is not None:
@@ -134,7 +134,7 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     handler = RULES.get(cls)
     if handler is not None:
         check_arguments(cls, args, kwargs)
-        return handler(tr, args, kwargs)
+        return handler(tr, *by_position(cls, args, kwargs))
     if cls in _CONSTANT_CLASSES or (cls.__module__ == "torch" and cls in (torch.device, torch.finfo, torch.iinfo)):
         return Const(natively(cls, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
     if isinstance(cls, enum.EnumType) and len(args) == 1 and not kwargs:

@@ -242,6 +242,8 @@ def _not(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(str)
 def _str(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) + len(kwargs) > 1 or kwargs:
+        return _converted(tr, str, args, kwargs)
     return Const(strings.text(tr, args[0])) if args else Const("")
 
 

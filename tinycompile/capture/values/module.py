@@ -16,7 +16,7 @@ from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import ObjectValue
-from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
+from tinycompile.capture.values.sequence import SliceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -43,6 +43,43 @@ class StateDict(DictValue):
     def changed(self, tr: Tracer) -> None:
         assert self.source is not None
         raise GraphBreak("side-effect", f"{self.source.label} is written")
+
+
+class ModuleSlice(Value):
+    """``layers[1:3]``: a new container, which is looked into and not given away."""
+
+    __slots__ = ("children", "cls")
+
+    def __init__(self, cls: type, children: list[Value]) -> None:
+        super().__init__()
+        self.cls, self.children = cls, children
+
+    def python_type(self, tr: Tracer) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"a slice of a {self.cls.__name__}"
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        return iter(self.children)
+
+    def length(self, tr: Tracer) -> Value:
+        return Const(len(self.children))
+
+    def truth(self, tr: Tracer) -> bool:
+        return bool(self.children)
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        if isinstance(key, SliceValue):
+            return ModuleSlice(self.cls, self.children[key.constant(tr)])
+        return _at(tr, self.cls, self.children, key)
+
+
+def _at(tr: Tracer, cls: type, children: list[Value], key: Value) -> Value:
+    index = tr.index(key, cls.__name__)
+    if not -len(children) <= index < len(children):
+        raise IndexError(f"index {index} is out of range")
+    return children[index]
 
 
 def _is_changed(tr: Tracer, known: Value | None) -> bool:
@@ -242,11 +279,15 @@ class ModuleValue(ObjectValue):
             return super().get_item(tr, key)
         children = self._children(tr)
         if isinstance(key, SliceValue):
-            return ListValue(children[key.constant(tr)])
-        index = tr.index(key, type(self.obj).__name__)
-        if not -len(children) <= index < len(children):
-            raise IndexError(f"index {index} is out of range")
-        return children[index]
+            return self._slice(tr, children[key.constant(tr)])
+        return _at(tr, type(self.obj), children, key)
+
+    def _slice(self, tr: Tracer, children: list[Value]) -> Value:
+        cls, kind = type(self.obj), torch.nn.ModuleList if isinstance(self.obj, torch.nn.ModuleList) else torch.nn.Sequential
+        if cls.__init__ is not kind.__init__:
+            raise GraphBreak("unsupported-value", f"{self.describe()} is sliced, and its class has an __init__ of its own")
+        tr.inherited(cls, kind, "__init__")
+        return ModuleSlice(cls, children)
 
     def _is_list(self) -> bool:
         cls = type(self.obj)

@@ -93,8 +93,11 @@ class SequenceValue(Value):
         return made
 
     def _index(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        for i, v in enumerate(self.values(tr)):
-            if v is args[0] or tr.equal(v, args[0]):
+        values = self.values(tr)
+        start = tr.index(args[1], "index") if len(args) > 1 else 0
+        stop = tr.index(args[2], "index") if len(args) > 2 else None
+        for i in range(len(values))[start:stop]:
+            if values[i] is args[0] or tr.equal(values[i], args[0]):
                 return Const(i)
         if self.cls is list:
             raise ValueError(f"{args[0].constant(tr)!r} is not in list")
