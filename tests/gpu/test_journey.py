@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import tinycompile
 from tinycompile import cuda
+from tinycompile.journey.chrome import DEVICE
 from tinycompile.journey.events import Step
 
 pytestmark = pytest.mark.gpu
@@ -74,6 +75,42 @@ def test_a_backward_holds_its_kernels() -> None:
     (backward,) = [s for s in p.steps if s.kind == "backward" and any(c.kind == "kernel" for c in s.children)]
     assert backward.thread != p.steps[0].thread, "torch runs it in a thread of its own"
     assert all(s.kernels for s in p.walk() if s.kind == "library")
+
+
+def test_the_traces_of_the_three_have_their_kernels() -> None:
+    """One matmul and relu, one fused kernel, one backward: what Perfetto opens has a launch and a kernel for each."""
+    a, x, y = (x_of(512, 512) for _ in range(3))
+    ours, w = tinycompile.from_torch(a), x_of(512, 512, grad=True)
+    fused(x, y), trained(x, w).backward()
+    loss = trained(x, w)
+    runs = {
+        "eager": lambda: torch.relu(ours @ ours),
+        "fused": lambda: fused(x, y),
+        "backward": loss.backward,
+    }
+    for name, run in runs.items():
+        with tinycompile.profile() as p:
+            run()
+        assert p.problem is None, name
+        events = json.loads(p.chrome_trace())["traceEvents"]
+        shown = [e["name"] for e in events if e["ph"] == "X" and e["pid"] == DEVICE]
+        ran = [k.name for s in p.walk() for k in s.kernels]
+        assert ran and sorted(shown) == sorted(ran), name
+        assert sum(e["ph"] == "s" for e in events) == sum(e["ph"] == "f" for e in events) > 0, name
+        assert all(k.end > k.start >= s.start for s in p.walk() for k in s.kernels), name
+
+
+def test_profiles_inside_each_other_both_see_kernels() -> None:
+    x, y = x_of(256, 256), x_of(256, 256)
+    fused(x, y)
+    with tinycompile.profile() as outer:
+        x.sin()
+        with tinycompile.profile() as inner:
+            fused(x, y)
+        x.cos()
+    assert outer.problem is inner.problem is None
+    names = [[k.name for s in p.walk() for k in s.kernels] for p in (outer, inner)]
+    assert names[1] == [fused.kernels[0].name] and len(names[0]) == 3 and names[0][1] == names[1][0]
 
 
 def test_streams_are_told_apart() -> None:

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 
 import tinycompile
+from benchmarks.contenders import Settings
+from benchmarks.streams_suite import run_streams
 from tinycompile import cuda
 
 pytestmark = pytest.mark.gpu
@@ -40,6 +42,52 @@ def test_a_side_stream_produces_and_compiled_code_consumes(mode: str) -> None:
         cuda.current_stream().wait_stream(side)
         wrong += (compiled(x) != 2 * i).sum()
     assert wrong.item() == 0
+
+
+def test_who_does_not_wait_sees_old_values() -> None:
+    """The race of the test above is real: without its one line the consumer is first."""
+    side, w = cuda.Stream(), torch.eye(1024, device="cuda")
+    x = torch.zeros(SIZE, device="cuda")
+    consume(x)
+    early = 0
+    for i in range(1, 11):
+        cuda.synchronize()
+        with cuda.stream(side):
+            slow(w, 50)
+            x.fill_(i)
+        early += bool((consume(x) != 2 * i).any())
+    cuda.synchronize()
+    assert early > 0
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_a_side_stream_produces_and_a_compiled_training_step_consumes(mode: str) -> None:
+    """Forward and backward, each on the stream that is current when it is called."""
+    compiled = tinycompile.compile(consume.original, mode=mode)
+    side, w = cuda.Stream(), torch.eye(1024, device="cuda")
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    x = torch.zeros(SIZE, device="cuda")
+    for i in range(1, TIMES // 4 + 1):
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            slow(w)
+            x.fill_(i)
+        cuda.current_stream().wait_stream(side)
+        leaf = x.clone().requires_grad_()
+        out = compiled(leaf)
+        (out * i).sum().backward()
+        wrong += (out != 2 * i).sum() + (leaf.grad != 2 * i).sum()
+    assert wrong.item() == 0
+
+
+def test_copies_and_compute_overlap() -> None:
+    """As the suite measures it: on two streams the shorter part is hidden to a good share, and the values are the same."""
+    found = run_streams([], Settings(device="cuda"))
+    times = {what: ms for what, ms, _ in found.rows}
+    copy, compute = times["copies alone, pinned"], times["compute alone"]
+    serial, at_once = times["in turns, pinned memory"], times["at once: copies on a stream of their own"]
+    assert found.right and serial - at_once > 0.3 * min(copy, compute), found.text()
+    assert times["one call, synchronised"] > times["one call, the clock stopped when it returns"], found.text()
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
