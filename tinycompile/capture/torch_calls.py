@@ -26,7 +26,7 @@ from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
-from tinycompile.capture.views import Step, ViewOf, steps_between
+from tinycompile.capture.views import Step, ViewOf, requires_grad_alone, steps_between
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.autocast import cast_call, outside
 from tinycompile.eager.batched import BatchedTensor
@@ -200,6 +200,8 @@ def run_op(tr: Tracer, name: str, args: tuple[Any, ...], operands: Sequence[Valu
     result = dispatcher.call_bound(name, op_numbers.taken(name, args))
     views = [bool(r.alias) for r in OPS[name].schema.returns]
     cut = name in CUT or not dispatcher.tensors_in(args)  # ``x.new_zeros(3)`` is made of no tensor
+    if not cut:
+        check_followed(tr, operands)
     return wrap_result(tr, result, operands, next(iter(tensors_in(tr, operands)), None) if any(views) else None, cut)
 
 
@@ -212,6 +214,13 @@ def tensors_in(tr: Tracer, values: Iterable[Value]) -> Iterable[TensorValue]:
             yield from tensors_in(tr, v.values(tr))
         elif isinstance(v, DictValue):
             yield from tensors_in(tr, [x for _, x in v.pairs(tr)])
+
+
+def check_followed(tr: Tracer, operands: Sequence[Value]) -> None:
+    """What torch makes as a view under ``no_grad`` requires grad if what it views does, as a leaf whose gradient goes nowhere
+    else. Where that matters torch makes it, before the graph that uses it."""
+    if tr.grad_enabled and any(t.view is not None and requires_grad_alone(t) for t in tensors_in(tr, operands)):
+        raise GraphBreak("grad-mode", "a view made under no_grad, of what requires grad, is used where gradients are followed")
 
 
 # --- results ------------------------------------------------------------------------------------------------
@@ -294,6 +303,7 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     metas = found.metas
     if not _all_tensors(metas):
         raise GraphBreak("unsupported-op", f"{path} returns something other than tensors")
+    check_followed(tr, inputs)
     base = viewed_by(path, found, (args, kwargs), inputs)
     if base is not None and found.same:
         return base

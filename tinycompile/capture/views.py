@@ -73,6 +73,16 @@ class ViewOf:
     origin: str
 
 
+def requires_grad_alone(t: TensorValue) -> bool:
+    """Whether a tensor is to torch a leaf that requires grad since it is a view, made under ``no_grad``, of one that does."""
+    view = t.view
+    while view is not None and (not view.cut or view.origin == "no_grad"):
+        if view.origin == "no_grad" and view.base.requires_grad:
+            return True
+        view = view.base.view
+    return False
+
+
 def steps_between(builder: GraphBuilder, base: Any, view: Any) -> tuple[Step, ...] | None:
     """The ops that lead from one fake to a view of it, by the graph's nodes; None where they are not known as views."""
     if type(base) is not FakeTensor or type(view) is not FakeTensor:

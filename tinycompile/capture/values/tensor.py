@@ -19,7 +19,7 @@ from tinycompile.capture.values.constant import FALSE, NONE, Const, boolean
 from tinycompile.capture.values.function import of_instance
 from tinycompile.capture.values.sequence import TupleValue, size_value
 from tinycompile.capture.values.symbolic import dim_value
-from tinycompile.capture.views import ViewOf
+from tinycompile.capture.views import ViewOf, requires_grad_alone
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
 
@@ -228,7 +228,7 @@ class TensorValue(Value):
 def _requires_grad(t: TensorValue, tr: Tracer) -> Value:
     if t.is_input and t.source is not None:
         tr.guards.check(f"{t.source.text}.requires_grad is {t.obj.requires_grad}", f"{t.source.label}.requires_grad")
-    return boolean(t.requires_grad)
+    return boolean(t.requires_grad or requires_grad_alone(t))
 
 
 def _data(t: TensorValue, tr: Tracer) -> Value:
