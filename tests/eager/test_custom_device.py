@@ -110,6 +110,18 @@ def test_factories_and_values() -> None:
     assert z.torch() is z and z.data_ptr() == 0 and z.storage.memory.index == 0
 
 
+def test_what_its_allocator_refuses_is_told_with_what_we_hold() -> None:
+    def full(nbytes: int, index: int) -> None:
+        raise MemoryError("the device is full")
+
+    forget_device()
+    tinycompile.register_device(NAME, full, numpy_device.copy, {})
+    held = tinycompile.zeros(3)
+    with pytest.raises(MemoryError, match="the device is full") as caught:
+        tinycompile.empty(3, device=NAME)
+    assert caught.value.__notes__[0].startswith("tinycompile holds: tensors: ") and held.numel()
+
+
 def test_views_share_memory_and_need_no_kernel() -> None:
     a = torch.arange(12.0).reshape(3, 4)
     x = there(a)

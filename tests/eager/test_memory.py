@@ -108,7 +108,19 @@ def test_meta_and_sparse_tensors_have_no_storage_to_tell() -> None:
 TOO_MUCH = 1 << 52
 
 
-@pytest.mark.parametrize("make", [lambda: tinycompile.empty(TOO_MUCH), lambda: tinycompile.zeros(1).expand(TOO_MUCH) + 1])
+FAILING = {
+    "factory": lambda: tinycompile.empty(TOO_MUCH),
+    "op": lambda: tinycompile.zeros(1).expand(TOO_MUCH) + 1,
+    "copy": lambda: tinycompile.zeros(1).expand(TOO_MUCH).clone(),
+    "dtype": lambda: tinycompile.zeros(1).expand(TOO_MUCH).double(),
+    "on the tape": lambda: tinycompile.ones(1, requires_grad=True).expand(TOO_MUCH) * 2,
+    "vmap": lambda: tinycompile.vmap(lambda a: a.expand(TOO_MUCH >> 1) + 1)(tinycompile.ones(2)),
+    "no record": lambda: tinycompile.zeros(1).resize_(TOO_MUCH),
+    "storage": lambda: tinycompile.Storage(TOO_MUCH),
+}
+
+
+@pytest.mark.parametrize("make", FAILING.values(), ids=FAILING)
 def test_a_failed_allocation_is_torchs_with_what_we_hold(make) -> None:
     held = tinycompile.zeros(12345)
     with pytest.raises(RuntimeError, match="allocate memory") as caught:

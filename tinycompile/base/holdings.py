@@ -29,7 +29,7 @@ def told() -> str:
 
 def is_allocation_failure(error: BaseException) -> bool:
     """Whether memory ran out."""
-    return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and _CPU in str(error))
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (isinstance(error, RuntimeError) and _CPU in str(error))
 
 
 def tell_holdings(error: BaseException) -> None:

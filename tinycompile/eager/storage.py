@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.device import Device
+from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.torch_private import storage_id
 
 
@@ -28,11 +29,18 @@ class Storage:
         self._nbytes = nbytes
         self._bytes: torch.UntypedStorage | None = None
         self._memory: Any = None
+        try:
+            self._allocate()
+        except (RuntimeError, MemoryError) as error:
+            tell_holdings(error)
+            raise
+
+    def _allocate(self) -> None:
         allocate = ALLOCATORS.get(self.device.type)
         if allocate is not None:
-            self._memory = allocate(nbytes, max(self.device.index, 0))
+            self._memory = allocate(self._nbytes, max(self.device.index, 0))
         elif self.device.type != "meta":
-            self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self.device.torch()).untyped_storage()
+            self._bytes = torch.empty(self._nbytes, dtype=torch.uint8, device=self.device.torch()).untyped_storage()
             _known[storage_id(self._bytes)] = self
 
     @classmethod
