@@ -60,6 +60,7 @@ def _stopped(broken: _Attempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     stop = broken.leave_at
     while stop is not None:
         attempt = _Attempt(broken.start, broken.options)
+        attempt.tr.told = broken.tr.told
         attempt.breaks, attempt.callee_broke = broken.breaks, broken.callee_broke and stop == broken.leave_at
         attempt.follow(args, kwargs, stop)
         if attempt.place is not None:

@@ -22,6 +22,7 @@ from tinycompile.capture import op_numbers
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.externs import check_extern, gives_sparse_gradients, is_of_tensors, viewed_by
 from tinycompile.capture.provenance import is_the_programs
+from tinycompile.capture.torch_warnings import tell_of_call, tell_of_transposed
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
@@ -74,6 +75,7 @@ def call_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs
     with _asking_torch(fn, given, named):
         bound = table.bind(fn, given, named)
         if bound is not None:
+            tell_of_call(tr, fn, given, named, bound)
             return run_bound(tr, bound, operands)
     return _extern(tr, fn, given, named, operands)
 
@@ -103,6 +105,7 @@ def call_method(tr: Tracer, t: TensorValue, name: str, args: Sequence[Value], kw
     with _asking_torch(fn or torch.Tensor, given, named):
         bound = table.bind_method(name, given, named)
         if bound is not None:
+            tell_of_call(tr, fn, given, named, bound)
             return run_bound(tr, bound, operands)
     if fn is None:
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
@@ -112,6 +115,8 @@ def call_method(tr: Tracer, t: TensorValue, name: str, args: Sequence[Value], kw
 def attribute(tr: Tracer, t: TensorValue, name: str) -> Value:
     """A property that is an op: ``t.T``, ``t.mT``, ``t.real``."""
     bound = table.bind_attribute(name, t.fake)
+    if name == "T":
+        tell_of_transposed(tr, t.meta.rank)
     if bound is not None:
         return run_bound(tr, bound, [t])
     raise GraphBreak("unsupported-op", f"Tensor.{name}")
