@@ -284,6 +284,27 @@ def test_from_torch_and_back_is_the_same_object_on_the_same_memory() -> None:
         from_torch([1])  # type: ignore[arg-type]
 
 
+OF_SCALARS = (
+    0, 1, -1, np.int64(0), np.int64(1), torch.tensor(0), torch.tensor(1), (0,), (1,), (torch.tensor(0),), slice(None), slice(1),
+    (slice(None),), (None, 0), (..., 0), [0], ([0],), True, None, ..., (None, ...),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("index", OF_SCALARS, ids=str)
+def test_indices_of_scalars(index: Any) -> None:
+    """Mostly errors, in torch's words."""
+    theirs, ours = torch.tensor(1.0), from_torch(torch.tensor(1.0))
+    try:
+        want = theirs[index]
+    except IndexError as error:
+        for use in (lambda t: t[index], lambda t: t.__setitem__(index, 2.0)):
+            with pytest.raises(IndexError) as caught:
+                use(ours)
+            assert str(caught.value) == str(error)
+    else:
+        assert torch.equal(ours[index].torch(), want)
+
+
 def test_numpy_and_back_without_copy() -> None:
     array = np.arange(6.0).reshape(2, 3)
     ours = factories.from_numpy(array)

@@ -26,8 +26,11 @@ def is_basic(index: Any) -> bool:
 
 
 def plain_index(index: Any) -> Any:
-    """The index with :func:`plain_number` for its parts."""
-    return tuple(map(plain_number, index)) if type(index) is tuple else plain_number(index)
+    """The index with :func:`plain_number` for its parts. A tensor alone is one of several, in torch's errors."""
+    if type(index) is tuple:
+        return tuple(map(plain_number, index))
+    number = plain_number(index)
+    return (number,) if number is not index and getattr(index, "dtype", None) in _INTEGERS else number
 
 
 def plain_number(value: Any) -> Any:
@@ -101,6 +104,8 @@ def split_index(rank: int, parts: Sequence[Any], ranks: Sequence[int]) -> tuple[
 def _refuse_scalar(index: Any) -> None:
     if isinstance(index, slice):
         raise IndexError("slice() cannot be applied to a 0-dim tensor.")
+    if isinstance(index, int) and index:
+        raise IndexError(f"index {index} is out of bounds for dimension 0 with size 0")
     if isinstance(index, (int, Expr)):
         raise IndexError(
             "invalid index of a 0-dim tensor. Use `tensor.item()` in Python or `tensor.item<T>()` in C++ to convert a 0-dim "
