@@ -113,9 +113,17 @@ def _basic_first(
 
 def _advanced(tr: Tracer, t: TensorValue, indices: tuple[Any, ...], operands: Sequence[Value]) -> Value:
     if all(i is None or (i.dtype in (torch.int32, torch.int64) and i.device == t.fake.device) for i in indices):
-        return torch_calls.run_op(tr, "index", (t.fake, indices), [t, *operands])
+        made = torch_calls.run_op(tr, "index", (t.fake, indices), [t, *operands])
+        lone = not any(i is not None and len(i.shape) for i in indices)
+        return _view_of_unknown_place(made, t) if lone else made
     path, fn = "torch.ops.aten.index.Tensor", torch.ops.aten.index.Tensor
     return torch_calls.extern(tr, path, fn, [t.fake, indices], {}, [t, *operands])
+
+
+def _view_of_unknown_place(made: Value, t: TensorValue) -> TensorValue:
+    """What lone numbers in tensors name is a view to torch. Capture reads the values, and lets nobody write to the memory."""
+    assert isinstance(made, TensorValue)
+    return TensorValue(made.fake, made.cls, made.requires_grad, t.memory)
 
 
 # --- assignment ---------------------------------------------------------------------------------------------
