@@ -25,7 +25,7 @@ from tinycompile.aot.partition import Split, partition
 from tinycompile.aot.pullback import Derived, Pullback, part_of, places_of, whole_of, zeros_will_do
 from tinycompile.aot.recompute import recompute
 from tinycompile.aot.replay import attach_replay, pull_back
-from tinycompile.aot.saved import kept_by_torch
+from tinycompile.aot.saved import inputs_behind_saved, kept_by_torch
 from tinycompile.aot.second import draws_differentiably, gradient_graph
 from tinycompile.aot.whole import written_out
 from tinycompile.base.artifacts import Artifacts
@@ -83,7 +83,8 @@ def compile_training(
     rewritten = overwritten | _written_by(graph)
     kept = [i in rewritten for i in range(len(graph.placeholders))]
     replay = functools.partial(_replay, without_writes(graph))
-    return replace(compiled, call=attach_replay(compiled.call, replay, flags, aliases, kept))
+    read = functools.cache(functools.partial(inputs_behind_saved, without_writes(graph), tuple(wanted)))
+    return replace(compiled, call=attach_replay(compiled.call, replay, flags, aliases, kept, read))
 
 
 def _recognise(graph: Graph, budget: float) -> Graph:

@@ -7,21 +7,30 @@ usual way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
+
+from tinycompile.base import torch_private
 
 Fn = Callable[..., tuple[Any, ...]]
 
 
 def attach_replay(
-    call: Fn, replay: Fn, differentiable: Sequence[bool], aliases: Sequence[tuple[int, int]], written: Sequence[bool] = ()
+    call: Fn,
+    replay: Fn,
+    differentiable: Sequence[bool],
+    aliases: Sequence[tuple[int, int]],
+    written: Sequence[bool] = (),
+    read: Callable[[], AbstractSet[int]] | None = None,
 ) -> Fn:
     """A function like ``call`` whose outputs carry gradients: one node of torch's autograd, whose backward runs ``replay``.
 
     ``replay`` computes the same outputs with torch ops. ``differentiable`` says which outputs depend on an input that
     requires grad, as eager would. ``aliases`` lists ``(output, input)`` pairs where the output is a view of the input:
     those are made by torch itself. ``written``: which inputs ``call`` writes to, and ``replay`` must see as they were.
+    ``read()``: the inputs on whose values a gradient depends, asked when one was edited; None: all of them.
     """
     views = dict(aliases)
     changed = [i for i, w in enumerate(written) if w]
@@ -41,6 +50,7 @@ def attach_replay(
             ctx.numbers = [None if isinstance(x, torch.Tensor) else x for x in inputs]
             ctx.is_tensor = [isinstance(x, torch.Tensor) for x in inputs]
             ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)))
+            ctx.versions = [x._version for x in inputs if isinstance(x, torch.Tensor)]
             ctx.set_materialize_grads(False)
             fixed = [o for i, o in enumerate(outputs) if i not in computed and i not in views and isinstance(o, torch.Tensor)]
             ctx.mark_non_differentiable(*fixed)
@@ -48,7 +58,7 @@ def attach_replay(
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-            saved = iter(ctx.saved_tensors)
+            saved = iter(_saved(ctx, read))
             again = torch.is_grad_enabled()  # create_graph: the gradient itself must hang on the true inputs
             inputs = [next(saved) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)]
             if not again:
@@ -63,6 +73,17 @@ def attach_replay(
         return tuple(outputs)
 
     return run
+
+
+def _saved(ctx: Any, read: Callable[[], AbstractSet[int]] | None) -> Sequence[torch.Tensor]:
+    """What was saved. Raises torch's error where an edit since then would change a gradient."""
+    every = range(len(ctx.versions))
+    found = torch_private.some_saved(ctx, every, [None] * len(every))
+    if all(t._version == v for t, v in zip(found, ctx.versions, strict=True)):
+        return found
+    positions = [i for i, is_tensor in enumerate(ctx.is_tensor) if is_tensor]
+    asked = frozenset(positions) if read is None else read()
+    return torch_private.some_saved(ctx, every, [ctx.versions[at] if positions[at] in asked else None for at in every])
 
 
 def pull_back(replay: Fn, inputs: Sequence[Any], tangents: Sequence[tuple[int, Any]], again: bool) -> tuple[Any, ...]:

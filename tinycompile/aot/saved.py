@@ -78,6 +78,20 @@ def kept_by_torch(
     return tuple(Kept(place, frozenset(behind)) for place, behind in found.items() if behind)
 
 
+def inputs_behind_saved(graph: Graph, wanted: Sequence[bool]) -> frozenset[int]:
+    """The inputs on whose values anything depends that torch would save: those whose edit can change a gradient."""
+    live = _live(graph, wanted)
+    metas, items = {n.name: n.meta for n in graph.nodes}, _items(graph)
+    nodes = {n.name: n for n in graph.nodes}
+    stack = [s for n in graph.nodes if n.kind in ("call", "extern") and live[n.name] for s in _saved(n, metas, items, live)]
+    seen = set(stack)
+    while stack:
+        new = {r.name for r in inputs_of(nodes[stack.pop()])} - seen
+        seen |= new
+        stack += new
+    return frozenset(i for i, p in enumerate(graph.placeholders) if p.name in seen)
+
+
 def _roots(graph: Graph) -> dict[str, str]:
     """By name: the value of which it is a view, or itself."""
     roots: dict[str, str] = {}

@@ -241,16 +241,16 @@ def clear_saved(ctx: Any) -> None:
         clear()
 
 
-def some_saved(ctx: Any, positions: Sequence[int], versions: Sequence[int]) -> list[torch.Tensor]:
-    """Some of what a Function's context saved; ``versions``: of all of it, when it was saved. Only what is asked for must be as
-    it was, where the public way checks all. Raises RuntimeError in torch's words."""
+def some_saved(ctx: Any, positions: Sequence[int], versions: Sequence[int | None]) -> list[torch.Tensor]:
+    """Some of what a Function's context saved; ``versions``: of all of it, when it was saved, None where it may be another now.
+    Only what is asked for must be as it was, where the public way checks all. Raises RuntimeError in torch's words."""
     kept = getattr(ctx, "_raw_saved_tensors", None)
     if kept is None or not all(hasattr(kept[i], "unpack_hook") for i in positions):
         return [ctx.saved_tensors[i] for i in positions]
     found: list[torch.Tensor] = []
     for i in positions:
         held, unpack = kept[i].data, kept[i].unpack_hook
-        if unpack is None and held._version != versions[i]:
+        if unpack is None and held._version != versions[i] is not None:
             return [ctx.saved_tensors[i] for i in positions]  # it says so
         found.append(held if unpack is None else unpack(held))
     return found
