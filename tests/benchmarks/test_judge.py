@@ -40,3 +40,13 @@ def test_a_quotient_beyond_the_range_has_a_remainder(op: Callable[..., Any]) -> 
     _judged(op, zero, x, y, want=torch.full((1,), torch.nan, dtype=torch.bfloat16))
     with pytest.raises(DifferenceError):
         _judged(op, zero, x, y * 0, want=torch.full((1,), torch.nan, dtype=torch.bfloat16))
+
+
+def test_an_infinity_that_eager_lost() -> None:
+    """As torch's gelu with AVX-512 loses it."""
+    x = torch.tensor([torch.inf, 1.0])
+    lost = torch.tensor([torch.nan, 2.0])
+    _judged(lambda x: x * 2, torch.tensor([torch.inf, 2.0]), x, want=lost)
+    for wrong in (-torch.inf, 2.0):
+        with pytest.raises(DifferenceError):
+            _judged(lambda x: x * 2, torch.tensor([wrong, 2.0]), x, want=lost)
