@@ -65,6 +65,23 @@ def test_called_on_any_tensor(named: Callable[[], str]) -> None:
     assert op.__doc__ == "scale * sin(x)" and "float scale=2.0" in repr(op)
 
 
+def test_arguments_by_keyword_alone(named: Callable[[], str]) -> None:
+    @custom_op(named())
+    def op(x: Tensor, *, scale: float = 2.0) -> Tensor:
+        return x * scale
+
+    x = torch.randn(3)
+    for lowered in (False, True):
+        if lowered:
+            op.register_lowering(lambda x, *, scale: x * scale)
+        for call in (op, tinycompile.compile(lambda t, **k: op(t, **k))):
+            for given in (x, tinycompile.from_torch(x)):
+                for options in ({}, {"scale": 3.0}):
+                    got = call(given, **options)
+                    assert type(got) is type(given)
+                    torch.testing.assert_close(torch.as_tensor(got.tolist()), x * options.get("scale", 2.0))
+
+
 def test_one_node_of_a_graph(named: Callable[[], str]) -> None:
     op = scaled_sin(named())
     f = tinycompile.compile(lambda x: op(x * 2, 3.0) + 1, fullgraph=True)

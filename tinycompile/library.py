@@ -73,7 +73,7 @@ class CustomOp(table.OpObject):
         bound = tuple(tuple(a) if isinstance(a, list) else a for a in op.schema.bind(args, kwargs))
         tensors = dispatcher.tensors_in(bound)
         if not all(isinstance(t, torch.Tensor) for t in tensors):
-            return dispatcher.call(self.record, *bound)
+            return dispatcher.call_bound(self.record, bound)
         if op.vjp is not None and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return _Differentiated.apply(self.record, *bound)
         return op.eager(*bound)
@@ -126,8 +126,9 @@ class CustomOp(table.OpObject):
             fn = lowering.formula if not isinstance(lowering, Reduction) else (lowering.prologue or lowering.epilogue)
             self._replace(lowering=lowering)
         else:
-            self._replace(lowering=Decompose(lowering))  # type: ignore[arg-type]
-            dispatcher.composite(self.record, lowering)  # type: ignore[arg-type]
+            by_parts = functools.partial(self._decompose, fn)
+            self._replace(lowering=Decompose(by_parts))
+            dispatcher.composite(self.record, by_parts)
         if callable(fn):
             self._changed(f"lowering {type(lowering).__name__}", fn)
         return lowering
@@ -137,13 +138,25 @@ class CustomOp(table.OpObject):
     def _run(self, *args: Any) -> Any:
         first = next(iter(dispatcher.tensors_in(args)), None)
         kernel = self._kernels.get(first.device.type) if first is not None else None
-        return (kernel or self._fn)(*args)
+        given, named = self._split(args)
+        return (kernel or self._fn)(*given, **named)
+
+    def _split(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments in schema order as the user's function takes them: some by keyword alone."""
+        schema = OPS[self.record].schema
+        named = zip(schema.args[schema.positional :], args[schema.positional :], strict=True)
+        return args[: schema.positional], {argument.name: value for argument, value in named}
+
+    def _decompose(self, lowering: Fn, *args: Any) -> Any:
+        given, named = self._split(args)
+        return lowering(*given, **named)
 
     def _meta(self, *args: Any) -> Any:
         _specialise(args)
         lowering = OPS[self.record].lowering
-        rule = self._fake or (lowering.fn if isinstance(lowering, Decompose) else self._fn)
-        return fake_extern_meta(rule, args, {})
+        if self._fake is None and isinstance(lowering, Decompose):
+            return fake_extern_meta(lowering.fn, args, {})
+        return fake_extern_meta(self._fake or self._fn, *self._split(args))
 
     def _replace(self, **parts: Any) -> None:
         OPS[self.record] = replace(OPS[self.record], **parts)

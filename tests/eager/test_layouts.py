@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import tinycompile
 from tests.eager import numpy_device
 from tests.eager.test_vmap import LEFT_OUT, close, has_tensors, mapped, outcome
 from tests.lower.support import bind_sample, leaves
@@ -21,7 +22,7 @@ from tinycompile.eager.custom_device import forget_device
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.ops.record import OPS, Op
 
-pytestmark = [pytest.mark.pure, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.cpu, pytest.mark.filterwarnings("ignore")]
 
 
 def with_gaps(t: torch.Tensor) -> torch.Tensor:
@@ -124,5 +125,22 @@ def test_on_a_device_of_ones_own(name: str) -> None:
                     check(op, args, got, lambda mine: mine.cpu().torch())
                     if not isinstance(got, Exception) and name != "to_device":
                         assert all(r.device.type == numpy_device.NAME for r in got)
+    finally:
+        forget_device()
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if OPS[n].functions])
+def test_compiled_on_a_device_of_ones_own(name: str) -> None:
+    """By its generated code where that knows the ops, else op by op."""
+    op = OPS[name]
+    numpy_device.register()
+    compiled = tinycompile.compile(lambda *args: op.eager(*args))
+    try:
+        for args in samples(op, {2}):
+            torch.manual_seed(0)
+            got = outcome(lambda: compiled(*(mapped(a, lambda t: from_torch(t).to(numpy_device.NAME)) for a in args)))  # noqa: B023
+            check(op, args, got, lambda mine: mine.cpu().torch())
+            if not isinstance(got, Exception) and name != "to_device":
+                assert all(r.device.type == numpy_device.NAME for r in got)
     finally:
         forget_device()

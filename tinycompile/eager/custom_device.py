@@ -226,13 +226,23 @@ def _run(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return _view_or_copy(op, args)
     if op_name in ("clone", "restride", "to_device", "copy_"):
         return _on_cpu(op, args)
-    if isinstance(op.lowering, Decompose):
+    if isinstance(op.lowering, Decompose) and _is_covered(op, args):
         result = op.lowering.fn(*args)
         if result is not NotImplemented:
             return result
     if not op_name.endswith("_like") and any(dispatcher.keys_of(t) & _PRIVATE for t in dispatcher.tensors_in(args)):
         warn_once(f"{device_of(args)} has no kernel for {op_name}: it runs on the CPU, between copies")
     return _on_cpu(op, args)
+
+
+def _is_covered(op: Op, args: tuple[Any, ...]) -> bool:
+    """Whether the record knows what the results are like. Raises torch's error for arguments that torch refuses, which a
+    decomposition might take."""
+    try:
+        op.meta(*(meta_of(a) for a in args))
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _view_or_copy(op: Op, args: tuple[Any, ...]) -> Any:

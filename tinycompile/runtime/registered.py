@@ -17,6 +17,7 @@ from tinycompile.ir.graph import Graph, Node
 from tinycompile.ir.interpreter import Interpreter, torch_function
 from tinycompile.ir.source import Source
 from tinycompile.ops.calls import ops
+from tinycompile.ops.record import OPS
 from tinycompile.runtime.linked import Linked
 
 Call = Callable[..., tuple[Any, ...]]
@@ -72,5 +73,12 @@ def _restride(tensor: Tensor, size: Sequence[int], strides: Sequence[int]) -> An
 
 def _extern(kind: str, target: str) -> Callable[..., Any]:
     if kind == "call":
-        return functools.partial(dispatcher.call, target)
+        return functools.partial(_called, target)
     return torch_function(target)
+
+
+def _called(target: str, *args: Any) -> Any:
+    """``args`` are in schema order, those that are given by keyword too."""
+    schema = OPS[target].schema
+    named = zip(schema.args[schema.positional :], args[schema.positional :], strict=False)
+    return dispatcher.call(target, *args[: schema.positional], **{argument.name: value for argument, value in named})
