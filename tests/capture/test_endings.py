@@ -262,6 +262,30 @@ def in_turn(x):
     return x
 
 
+def taken_from_a_list(x):
+    a = [Noisy("1"), Noisy("2")]
+    b = a
+    a = None
+    LOG.append("held")
+    b.pop()
+    LOG.append("popped")
+    b[0] = 3
+    LOG.append("replaced")
+    return x + b[0]
+
+
+def taken_from_a_dict(x):
+    d = {"a": closing(2), "b": closing(3)}
+    x = x + next(d["a"]) + next(d["b"])
+    tinycompile.graph_break()
+    LOG.append("held")
+    del d["a"]
+    LOG.append("deleted")
+    d.clear()
+    LOG.append("cleared")
+    return x
+
+
 def file_closed(x):
     with open(__file__) as file:
         line = file.readline()
@@ -273,7 +297,7 @@ def file_closed(x):
 CASES: list[Callable[..., Any]] = [
     left_loop, gradients_back_on, deleted, overwritten, in_a_cell, handled, raised_out, returned_from_the_loop, kept_longer,
     used_up, behind_other_iterators, unpacked, nested, called, made_and_deleted, never_named, renamed, passed_on,
-    held_by_another, in_a_closure, two_names, watched, seen_through_a_reference, in_turn, file_closed,
+    held_by_another, taken_from_a_list, taken_from_a_dict, in_a_closure, two_names, watched, seen_through_a_reference, in_turn, file_closed,
 ]  # fmt: skip
 
 

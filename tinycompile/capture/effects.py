@@ -111,6 +111,16 @@ class Effects:
             return None
         return {at: item for at, item in now.items() if not unchanged(item, before[at][1])}
 
+    def let_go(self) -> Iterator[Entry]:
+        """What lists and dicts from outside held at the beginning, and hold no more."""
+        for value, known in self._changed.values():
+            if _is_unread(value) or not isinstance(value, (ListValue, DictValue)):
+                continue
+            before = value.before if known is None and isinstance(value, Unread) else known
+            old, new = (_held_in(contents) for contents in (before, value.items))
+            ids, sources = {id(v) for v in new}, {v.source for v in new if v.source is not None}
+            yield from (v for v in old if id(v) not in ids and v.source not in sources)
+
     def note_edit(self, contents: Sequence[FakeTensor], by: frozenset[str], version: int) -> None:
         """Called before a tensor's memory takes over new data."""
         for fake in contents:
@@ -356,6 +366,11 @@ def _caller(rebuilder: Rebuilder, name: str, value: ListValue | DictValue | SetV
         return lambda method, *args: f"{name}.{method}({', '.join(args)})"
     kind = rebuilder.held(value.cls, value.cls.__name__)
     return lambda method, *args: f"{kind}.{method}({', '.join((name, *args))})"
+
+
+def _held_in(contents: Any) -> list[Entry]:
+    """The entries of a list, or the values of a dict."""
+    return [v for _, v in contents.values()] if isinstance(contents, dict) else list(contents or ())
 
 
 def _is_unread(value: Value) -> TypeGuard[Unread]:

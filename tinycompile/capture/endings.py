@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from tinycompile.capture.execute import Frame
+    from tinycompile.capture.sources import Source
     from tinycompile.capture.tracer import Tracer
 
 # What ends without a trace, and what is never the last to hold an object of the program's.
@@ -96,19 +97,34 @@ class Carried:
         held = {id(v.obj) if isinstance(v, Lazy) else id(v) for v in _contents(frame)}
         kept, gone = list[Lazy](), list[Lazy]()
         for entry in self.entries:
-            is_there = id(entry.obj) in held or id(tr.value_of(entry)) in held
+            value = tr.value_of(entry)
+            is_there = id(entry.obj) in held or (value is not None and id(value) in held)
             (kept if is_there else gone).append(entry)
         self.entries = kept
         if frame.instructions[at].op == "SET_FUNCTION_ATTRIBUTE":  # the function holds its cells from here on
             return
         for entry in gone:
-            if isinstance(tr.value_of(entry), _KNOWN):
-                continue
-            quiet, text = ends_quietly(entry.obj), f"{tr.guards.hold(ends_quietly, 'ends_quietly').name}({entry.source.text})"
-            tr.guards.check(text if quiet else f"not {text}", f"nobody notices the end of {entry.source.label}: {quiet}")
-            if not quiet:
+            if not isinstance(tr.value_of(entry), _KNOWN) and not _is_quiet(tr, entry.obj, entry.source):
                 frame.at = at + 1
                 raise GraphBreak("finalizer", f"of {entry.source.label}, a {type(entry.obj).__name__}")
+
+
+def check_contents(tr: Tracer) -> None:
+    """Called at the end of a capture. Containers from outside are changed behind the graph: where one lets go of an object
+    whose end is noticed, plain Python runs all of it."""
+    for entry in tr.effects.let_go():
+        obj = entry.obj if isinstance(entry, Lazy) else tr.object_of(entry)
+        if entry.source is None or obj is None or isinstance(entry, _KNOWN):
+            continue
+        if not _is_quiet(tr, obj, entry.source):
+            raise GraphBreak("finalizer", f"of {entry.source.label}, a {type(obj).__name__}")
+
+
+def _is_quiet(tr: Tracer, obj: Any, source: Source) -> bool:
+    """``ends_quietly``, guarded."""
+    quiet, text = ends_quietly(obj), f"{tr.guards.hold(ends_quietly, 'ends_quietly').name}({source.text})"
+    tr.guards.check(text if quiet else f"not {text}", f"nobody notices the end of {source.label}: {quiet}")
+    return quiet
 
 
 def _contents(frame: Frame) -> Iterator[Any]:

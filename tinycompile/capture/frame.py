@@ -11,6 +11,7 @@ import torch
 from tinycompile.base.config import config
 from tinycompile.capture.breaks import Break, GraphBreak, NotRebuildable
 from tinycompile.capture.captured import Captured, CaptureOptions
+from tinycompile.capture.endings import check_contents
 from tinycompile.capture.execute import Frame, run_outermost
 from tinycompile.capture.guard_code import CompiledGuards, compile_guards, define
 from tinycompile.capture.modes import guard_modes
@@ -160,6 +161,7 @@ class _Attempt:
         self._all_closed()
 
     def _all_closed(self) -> None:
+        check_contents(self.tr)
         if any(g.must_be_closed for g in self.tr.asleep):
             raise GraphBreak("generator", "one is dropped asleep in a try or with block, whose end Python runs then")
 
