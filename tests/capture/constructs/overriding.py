@@ -227,3 +227,48 @@ def slices_of_module_lists_given_away(m: Any, x: Any) -> Any:
     some = m.layers[1:3]
     y = m.chain[:2](x)
     return y, type(some), len(some), [n for n, _ in some.named_parameters()], m.layers[:1] == m.layers[:1]
+
+
+class Tied(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = self.b = nn.Linear(3, 3)
+        self.c = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+
+
+class Few(nn.Module):
+    """Which overrides what other walks call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+        log("asked")
+        yield from list(super().named_parameters(*args, **kwargs))[:1]
+
+
+TIED, FEW = Tied(), Few()
+
+
+@case(args=lambda: (TIED, r(4)))
+def walks_with_other_arguments(m: Any, x: Any) -> Any:
+    names = [
+        [n for n, _ in m.named_parameters(prefix="p")],
+        [n for n, _ in m.named_parameters("p", False)],
+        [n for n, _ in m.named_parameters("p", recurse=True)],
+        [n for n, _ in m.named_parameters(remove_duplicate=False)],
+        [n for n, _ in m.named_parameters(recurse=False)],
+        [n for n, _ in m.named_modules(prefix="z")],
+        [n for n, _ in m.named_modules(remove_duplicate=False)],
+        [n for n, _ in m.named_buffers("q", recurse=True, remove_duplicate=False)],
+        [n for n, _ in m.c.named_children()],
+    ]
+    return names, len(list(m.parameters(False))), len(list(m.buffers(recurse=False))), len(list(m.modules())), x + 1
+
+
+@case(args=lambda: (FEW, r(4)))
+def walks_over_an_override(m: Any, x: Any) -> Any:
+    return len(list(m.parameters())), [n for n, _ in m.named_parameters()], len(list(m.modules())), x + 1

@@ -258,13 +258,26 @@ class ModuleValue(ObjectValue):
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         found = class_lookup(type(self.obj), name)
         own = found is not None and found[0] is torch.nn.Module and name not in self.obj.__dict__
-        if own and name in _WALKS:
-            recurse = kwargs.get("recurse", args[0] if name in ("parameters", "buffers") and args else Const(True)).truth(tr)
-            if not args or name in ("parameters", "buffers"):
-                return IteratorValue(iter(_WALKS[name](self, tr, recurse)), GeneratorType)
+        if own and name in _WALKS and self._walks_plainly(tr, name, args, kwargs):
+            recurse = kwargs.get("recurse", args[0] if args else Const(True)).truth(tr)
+            return IteratorValue(iter(_WALKS[name](self, tr, recurse)), GeneratorType)
         if own and name in _STATE_CHANGES:
             raise GraphBreak("side-effect", f"{self.where.label}.{name}() changes a module")
         return super().call_method(tr, name, args, kwargs)
+
+    def _walks_plainly(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> bool:
+        """Whether a walk is torch's, of the usual arguments; else torch's code for it is followed."""
+        may_recurse = name.endswith(("parameters", "buffers"))
+        if args and (len(args) > 1 or kwargs or name not in ("parameters", "buffers")):
+            return False
+        if kwargs and not (may_recurse and list(kwargs) == ["recurse"]):
+            return False
+        for step in (name, *_STEPS[name]):
+            found = class_lookup(type(self.obj), step)
+            if found is None or found[0] is not torch.nn.Module or step in self.obj.__dict__:
+                return False
+            tr.inherited(type(self.obj), torch.nn.Module, step)
+        return True
 
     # --- containers ---
 
@@ -305,6 +318,9 @@ class ModuleValue(ObjectValue):
         """This module and all below it, each once, with dotted names."""
         if id(self.obj) in seen:
             return
+        if class_lookup(type(self.obj), "named_modules") != (torch.nn.Module, torch.nn.Module.__dict__["named_modules"]):
+            raise GraphBreak("unsupported-value", f"named_modules() of {self.where.label} is the program's")
+        tr.inherited(type(self.obj), torch.nn.Module, "named_modules")
         seen.add(id(self.obj))
         yield prefix, self
         if recurse:
@@ -363,6 +379,16 @@ _WALKS: dict[str, Any] = {
     "named_modules": lambda m, tr, recurse: [TupleValue([Const(n), c]) for n, c in m.tree(tr, "", True, set())],
     "children": lambda m, tr, recurse: m._children(tr),
     "named_children": lambda m, tr, recurse: [TupleValue(pair) for pair in m._state(tr, "_modules").pairs(tr)],
+}
+_STEPS: dict[str, tuple[str, ...]] = {  # the methods that a walk calls
+    "parameters": ("named_parameters", "_named_members", "named_modules"),
+    "named_parameters": ("_named_members", "named_modules"),
+    "buffers": ("named_buffers", "_named_members", "named_modules"),
+    "named_buffers": ("_named_members", "named_modules"),
+    "modules": ("named_modules",),
+    "named_modules": (),
+    "children": ("named_children",),
+    "named_children": (),
 }
 _STATE_CHANGES = frozenset(
     {
