@@ -172,3 +172,30 @@ def test_unsafe_pieces(fn: Callable[..., Any], name: str) -> None:
     for source in SOURCES:
         found, expected = (said(outside(w), SOURCES[source]()) for w in (tinycompile.compile, lambda f: f))
         assert found == expected, source
+
+
+GRIDS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "broadcast": lambda a, b: torch.broadcast_tensors(a.view(3, 1), b),
+    "broadcast_alike": lambda a, b: torch.broadcast_tensors(a, a * 2),
+    "ij": lambda a, b: torch.meshgrid(a, b, indexing="ij"),
+    "xy": lambda a, b: torch.meshgrid([a, b, b], indexing="xy"),
+    "one": lambda a, b: torch.meshgrid(a, indexing="xy"),
+    "scalar": lambda a, b: torch.meshgrid(a, b.sum(), indexing="ij"),
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_grids(name: str) -> None:
+    """Views of each tensor, in the graph: nothing breaks it."""
+
+    def fn(a, b):
+        return GRIDS[name](a, b), [t * 2 for t in GRIDS[name](a, b)]
+
+    for grad in (False, True):
+        a, b = torch.arange(3.0).requires_grad_(grad), torch.arange(2.0)
+        found, expected = (f(a, b) for f in (tinycompile.compile(fn, fullgraph=True, backend="eager"), fn))
+        for ours, theirs in zip((*found[0], *found[1]), (*expected[0], *expected[1]), strict=True):
+            assert torch.equal(ours, theirs)
+            assert ours.stride() == theirs.stride()
+            assert ours.requires_grad == theirs.requires_grad
+        assert [t.data_ptr() == a.data_ptr() for t in found[0]] == [t.data_ptr() == a.data_ptr() for t in expected[0]]

@@ -20,7 +20,7 @@ from tinycompile.capture.torch_calls import call_method, tensors_in
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.tensor import TensorValue
-from tinycompile.capture.views import are_known, overlaps_itself, put_back
+from tinycompile.capture.views import are_known, overlaps_itself, put_back, requires_grad_alone
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor
@@ -86,6 +86,8 @@ def _is_tracked(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) -> 
 
 def _check_memory(tr: Tracer, line: Sequence[TensorValue], operands: Sequence[Value]) -> None:
     target, root = line[0], line[-1]
+    if tr.grad_enabled and requires_grad_alone(target):
+        raise GraphBreak("input-mutation", f"{target.describe()}, a view that torch lets nobody write to, is written in place")
     if root.memory.lent:
         what = f"{target.describe()} is written in place, and it is an argument under tinycompile.func"
         raise GraphBreak("input-mutation", what)
