@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.base import shapes
+from tinycompile.capture import op_numbers
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.ops.record import BoundCall
 
@@ -91,7 +92,8 @@ _MOMENTS = ("var", "std", "var_mean", "std_mean")
 
 
 def _degrees_of_freedom(bound: BoundCall) -> str | None:
-    given = dict(zip((a.name for a in bound.op.schema.args), bound.args, strict=True))
+    args = op_numbers.settled(bound.args)  # (kernels are for these numbers alone)
+    given = dict(zip((a.name for a in bound.op.schema.args), args, strict=True))
     shape = [shapes.hint(d) for d in given["self"].shape]
     dims = given.get("dim")
     dims = range(len(shape)) if dims is None or dims == () else (dims,) if isinstance(dims, int) else dims
