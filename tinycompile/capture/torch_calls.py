@@ -205,7 +205,7 @@ def run_op(tr: Tracer, name: str, args: tuple[Any, ...], operands: Sequence[Valu
     result = dispatcher.call_bound(name, op_numbers.taken(name, args))
     views = [bool(r.alias) for r in OPS[name].schema.returns]
     cut = name in CUT or not dispatcher.tensors_in(args)  # ``x.new_zeros(3)`` is made of no tensor
-    if not cut:
+    if not cut and not any(views):  # torch makes views again where they leave
         check_followed(tr, operands)
     return wrap_result(tr, result, operands, next(iter(tensors_in(tr, operands)), None) if any(views) else None, cut)
 
