@@ -201,3 +201,36 @@ def test_one_size_for_all_dims(backend: str) -> None:
     x = torch.randn(2, 3, 8, 8)
     for a, b in zip(f(x), f.original(x), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_the_programs_getattribute_of_what_a_module_holds_is_followed_and_never_called_by_guards() -> None:
+    asked: list[str] = []
+
+    class Counting(Config):
+        def __getattribute__(self, key):
+            asked.append(key)
+            return super().__getattribute__(key)
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = Counting()
+
+        def forward(self, x):
+            return x * self.config.n_embd * self.config.scale
+
+    net, x = Net(), torch.ones(2)
+    asked.clear()
+    want = net(x)
+    once = list(asked)
+    compiled = tinycompile.compile(net, backend="eager")
+    for _ in range(3):
+        asked.clear()
+        assert torch.equal(compiled(x), want)
+        assert asked == once
+    assert not compiled.compiled.breaks
+    net.config.scale = 5.0
+    assert torch.equal(compiled(x), x * 40)
+    assert not compiled.compiled.breaks
+    net.config = Counting(hidden_size=2)
+    assert torch.equal(compiled(x), x * 4)

@@ -26,7 +26,7 @@ _DICT = -3 * _WORD  # where an object has the pointer to its ``__dict__``: befor
 
 def _view(watched: Any) -> memoryview:
     """The bytes of a dict's version, or of an object's pointer. Whoever looks at them keeps it alive."""
-    offset = _VERSION if isinstance(watched, dict) else _DICT
+    offset = _VERSION if issubclass(type(watched), dict) else _DICT  # isinstance may ask the program
     return memoryview((ctypes.c_char * _WORD).from_address(id(watched) + offset))
 
 
@@ -62,7 +62,7 @@ LIES_IN_MEMORY = _lies_there()
 
 def points_to_dict(obj: Any) -> bool:
     """Whether an object has the pointer to its ``__dict__`` where it is looked for."""
-    managed = LIES_IN_MEMORY and type(obj).__flags__ & (1 << 4) and not isinstance(obj, dict)
+    managed = LIES_IN_MEMORY and type(obj).__flags__ & (1 << 4) and not issubclass(type(obj), dict)
     return bool(managed) and bytes(_view(obj)) == id(object.__getattribute__(obj, "__dict__")).to_bytes(_WORD, sys.byteorder)
 
 

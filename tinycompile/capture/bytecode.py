@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import CodeType
@@ -312,3 +312,49 @@ def guarded_by_try(instructions: tuple[Instruction, ...], at: int) -> bool:
             return False
         handler = instructions[handler + 1 if ops[:1] == ["PUSH_EXC_INFO"] else handler].handler
     return False
+
+
+# What a handler does that the compiler made: for inlined comprehensions, names of exceptions, generators.
+_CLEANS_UP = frozenset(
+    {"COPY", "POP_EXCEPT", "SWAP", "POP_TOP", "LOAD_CONST", "STORE_FAST", "DELETE_FAST", "STOPITERATION_ERROR"}
+)
+
+
+def passes_handlers(
+    instructions: tuple[Instruction, ...], at: int, error: type[BaseException], names: Mapping[str, Any]
+) -> bool:
+    """Whether an exception of a class at ``at`` leaves the code and runs nothing of it but what ``except`` clauses for other
+    classes ask. ``names``: what names of classes mean there."""
+    handler = instructions[at].handler
+    while handler is not None:
+        if instructions[handler].op == "PUSH_EXC_INFO":
+            end = _past_clauses(instructions, handler + 1, error, names)
+        elif instructions[handler].op == "CLEANUP_THROW":
+            end = handler  # it raises again
+        else:
+            end = next(i for i in range(handler, len(instructions)) if instructions[i].op not in _CLEANS_UP)
+            end = end if instructions[end].op == "RERAISE" else None
+        if end is None:
+            return False
+        handler = instructions[end].handler
+    return True
+
+
+def _past_clauses(
+    instructions: tuple[Instruction, ...], at: int, error: type[BaseException], names: Mapping[str, Any]
+) -> int | None:
+    """The RERAISE behind ``except`` clauses that begin at ``at``; None if one may take the exception, or there are none."""
+    classes: list[Any] = []
+    while (instruction := instructions[at]).op != "RERAISE":
+        if instruction.op == "LOAD_GLOBAL":
+            classes.append(names.get(instruction.arg))
+        elif instruction.op == "POP_JUMP_IF_FALSE" and instructions[at - 1].op == "CHECK_EXC_MATCH":
+            if not classes or any(not isinstance(c, type) or issubclass(error, c) for c in classes):
+                return None
+            assert instruction.target is not None
+            at, classes = instruction.target, []
+            continue
+        elif instruction.op not in ("BUILD_TUPLE", "CHECK_EXC_MATCH"):
+            return None
+        at += 1
+    return at

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 from types import GeneratorType
 from typing import TYPE_CHECKING
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.bytecode import passes_handlers
 from tinycompile.capture.execute import Frame, run
 from tinycompile.capture.opcodes.exceptions import instance_of, raise_error, stopped, unwind
 from tinycompile.capture.provenance import is_the_programs
@@ -125,11 +127,12 @@ class GeneratorValue(IteratorValue):
 
     @property
     def must_be_closed(self) -> bool:
-        """Whether code of its own runs when Python drops it: it sleeps in a ``try`` or a ``with``."""
+        """Whether code of its own runs when Python drops it: it sleeps in a ``with``, or a ``try`` that takes GeneratorExit."""
         frame = self.frame
         if frame is None or frame.current.handler is None:
             return False
-        return frame.in_try_block or frame.instructions[frame.current.handler].op == "PUSH_EXC_INFO"
+        names = {**vars(builtins), **frame.globals}
+        return not passes_handlers(frame.instructions, frame.at - 1, GeneratorExit, names)
 
     def close(self) -> None:
         """End it: GeneratorExit where it sleeps."""

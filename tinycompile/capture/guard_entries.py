@@ -9,6 +9,7 @@ import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +21,7 @@ from tinycompile.capture.trust import is_trusted
 # What reading a changed object can raise; such a guard fails, it doesn't crash.
 READ_ERRORS = (AttributeError, KeyError, IndexError, TypeError, NameError, ValueError, ArithmeticError)
 _is, _getitem, _contains = operator.is_, operator.getitem, operator.contains
-_code, _attributes = operator.attrgetter("__code__"), operator.attrgetter("__dict__")
+_code, _ask_object = operator.attrgetter("__code__"), object.__getattribute__  # (no ``__getattribute__`` of the program's)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Entry:
             if self.how == "code":
                 return held.__code__ is self.value
             if self.how == "dict":
-                return held.__dict__ is self.value
+                return _ask_object(held, "__dict__") is self.value
             if self.how == "keys":
                 return tuple(held) == self.value
             found = held[self.key]
@@ -94,7 +95,7 @@ def _same_code(entries: Sequence[Entry]) -> Callable[[], bool]:
 
 def _same_dicts(entries: Sequence[Entry]) -> Callable[[], bool]:
     objects, _, dicts = _columns(entries)
-    return lambda: all(map(_is, map(_attributes, objects), dicts))
+    return lambda: all(map(_is, map(_ask_object, objects, repeat("__dict__")), dicts))
 
 
 def _same_keys(entries: Sequence[Entry]) -> Callable[[], bool]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from types import CellType
+from types import CellType, FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -191,10 +191,15 @@ class GuardSet:
 
 def shown_shortly(value: Any) -> str:
     """A few characters for a value; no object's own ``repr`` is called but those of small constants."""
-    if isinstance(value, (int, float, str, bytes, complex, torch.dtype, torch.device, type(None))):
+    kind = type(value)
+    if issubclass(kind, (int, float, str, bytes, complex, torch.dtype, torch.device, type(None))):
         text = repr(value)
         return text if len(text) <= 40 else text[:37] + "..."
-    return getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or f"this {type(value).__name__}"
+    if issubclass(kind, type):
+        return str(type.__getattribute__(value, "__qualname__"))
+    if type(kind.__getattribute__) is FunctionType or hasattr(kind, "__getattr__"):  # the program would be asked
+        return f"this {kind.__name__}"
+    return getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or f"this {kind.__name__}"
 
 
 def describe_tensor(t: torch.Tensor) -> str:

@@ -44,7 +44,7 @@ class Lookups:
     def attribute_of(self, source: Source, obj: Any, name: str) -> Value:
         """An entry of an object's ``__dict__``."""
         if isinstance(source, Held):
-            return self.dict_entry(obj.__dict__, name, f"{source.label}.{name}")
+            return self.dict_entry(object.__getattribute__(obj, "__dict__"), name, f"{source.label}.{name}")
         return self.wrap(obj.__dict__[name], Attr(source, name))
 
     def dict_entry(self, mapping: dict[str, Any], name: str, label: str) -> Value:

@@ -17,7 +17,7 @@ from tinycompile.capture.sources import Asked, Attr, Held, HeldItem, Item, Sourc
 from tinycompile.capture.trust import is_torch_object, is_trusted
 from tinycompile.capture.values.autocast import AutocastMode, settings_of
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
-from tinycompile.capture.values.classes import ClassValue, PyModuleValue
+from tinycompile.capture.values.classes import ClassValue, PyModuleValue, built_in_base
 from tinycompile.capture.values.constant import is_constant_object
 from tinycompile.capture.values.context import GradMode
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
@@ -228,10 +228,18 @@ def plain_object(tr: Tracer, obj: Any, source: Source) -> Value:
         settings, now = tr.guards.hold(settings_of(obj), "settings"), tr.guards.hold(settings_of, "settings_of")
         tr.guards.check(f"{now.name}({source.text}) == {settings.name}", f"{source.label} is {settings.value}")
         return AutocastMode(settings.value, obj, source)
-    if isinstance(source, Held):
-        found = tr.pinned.get(id(obj))
-        if found is None:
-            tr.guards.class_of(source)
-            found = tr.pinned[id(obj)] = ObjectValue(obj, source)
-        return found
-    return ObjectValue(obj, source)
+    return object_at(tr, obj, source) if isinstance(source, Held) else ObjectValue(obj, source)
+
+
+def object_at(tr: Tracer, obj: Any, held: Held) -> Value:
+    """An object that is known by identity. It is not looked at."""
+    found = tr.pinned.get(id(obj))
+    if found is None:
+        tr.guards.class_of(held)
+        found = tr.pinned[id(obj)] = ObjectValue(obj, held)
+    return found
+
+
+def is_plain(cls: type) -> bool:
+    """Whether instances are the program's own objects, of no kind that Values of other classes stand for."""
+    return built_in_base(cls) is object and not any(is_trusted(c.__module__) for c in cls.__mro__[:-1])
