@@ -272,3 +272,36 @@ def walks_with_other_arguments(m: Any, x: Any) -> Any:
 @case(args=lambda: (FEW, r(4)))
 def walks_over_an_override(m: Any, x: Any) -> Any:
     return len(list(m.parameters())), [n for n, _ in m.named_parameters()], len(list(m.modules())), x + 1
+
+
+class Recording(OrderedDict):
+    """Looks its items up itself, as the results of transformers' models do."""
+
+    def __getitem__(self, key: Any) -> Any:
+        log("get")
+        if isinstance(key, str):
+            return dict(self.items())[key]
+        return tuple(self.values())[key]
+
+
+@case(args=lambda: (r(4),))
+def methods_of_an_ordered_dict_that_ask_for_no_item(x: Any) -> Any:
+    made = Recording()
+    made["a"] = x + 1
+    made.update(b=x * 2)
+    made |= {"c": 3}
+    same = made == Recording(a=1), made != {"a": 1}
+    return made["a"], made[1], made.get("c"), made.get("d"), list(made.items()), list(reversed(made)), same
+
+
+class Storing(OrderedDict):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        log(f"set {key}")
+        super().__setitem__(key, value)
+
+
+@breaks(args=lambda: (r(4),))
+def methods_of_an_ordered_dict_that_store_by_the_override(x: Any) -> Any:
+    made = Storing(a=x + 1)
+    made.update(b=2)
+    return made["a"] * made.get("b"), list(made.items())

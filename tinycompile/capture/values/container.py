@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 BASES: tuple[type, ...] = (OrderedDict, dict, list, set, frozenset, tuple)
 _ITEMS = ("__getitem__", "__setitem__", "__delitem__", "__contains__", "__missing__")
-_ASK_NOTHING = frozenset({*_ITEMS, "__len__", "__iter__", "__reversed__", "keys", "move_to_end", "clear"})
+_ASK_NOTHING = (*_ITEMS, "__len__", "__iter__", "__reversed__", "__eq__", "__ne__", "get", "keys", "values", "items")
+_STORE = ("__init__", "update", "__ior__", "__or__", "__ror__")
+# Which of the program's own methods those of OrderedDict call (Objects/odictobject.c); all that are not named here: any.
+_ASKED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_ASK_NOTHING, "move_to_end", "clear"), ()), **dict.fromkeys(_STORE, ("__setitem__",))
+}  # fmt: skip
 Contents = ListValue | DictValue | SetValue | TupleValue
 
 
@@ -65,7 +70,7 @@ class _Contained(ObjectValue):
 
     def inherited_method(self, name: str) -> Value:
         """``super().name``, which the built-in class defines. OrderedDict's asks for the items as the program does."""
-        if base_of(type(self.obj)) is OrderedDict and name not in _ASK_NOTHING and any(map(self.defines, _ITEMS)):
+        if base_of(type(self.obj)) is OrderedDict and any(map(self.defines, _ASKED.get(name, _ITEMS))):
             raise GraphBreak("unsupported-value", f"OrderedDict.{name} of {self.describe()}")
         return MethodOf(self.base, name)
 
