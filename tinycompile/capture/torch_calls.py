@@ -88,7 +88,7 @@ def _asking_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
     except GraphBreak:
         raise
     except Exception as error:
-        if not is_the_programs(error) and refuses(fn, args, kwargs, error):
+        if not is_the_programs(error) and refuses(fn, args, kwargs):
             raise GraphBreak("user-exception", f"{type(error).__name__}: {error}") from error
         raise
 
@@ -301,7 +301,7 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     except DataDependentError as error:
         raise GraphBreak("data-dependent", f"{path}: {error}") from error
     except Exception as error:
-        if refuses(fn, args, kwargs, error):
+        if refuses(fn, args, kwargs):
             raise GraphBreak("user-exception", f"{path}: {type(error).__name__}: {error}") from error
         reason = f"{path} has no record, and its metadata can't be told: {type(error).__name__}: {error}"
         raise GraphBreak("unsupported-op", reason) from error

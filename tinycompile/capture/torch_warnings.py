@@ -94,11 +94,11 @@ _MOMENTS = ("var", "std", "var_mean", "std_mean")
 def _degrees_of_freedom(bound: BoundCall) -> str | None:
     args = op_numbers.settled(bound.args)  # (kernels are for these numbers alone)
     given = dict(zip((a.name for a in bound.op.schema.args), args, strict=True))
-    shape = [shapes.hint(d) for d in given["self"].shape]
+    shape = [shapes.hint(d) for d in given["self"].shape] or [1]
     dims = given.get("dim")
     dims = range(len(shape)) if dims is None or dims == () else (dims,) if isinstance(dims, int) else dims
     correction = 1 if given.get("correction") is None else given["correction"]
-    if math.prod(shape[d] for d in dims) > correction:
+    if math.prod(shape[shapes.normalize_dim(d, len(shape))] for d in dims) > correction:
         return None
     return (
         f"{bound.op.name}(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input "

@@ -67,14 +67,12 @@ def probe(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
         return None
 
 
-def refuses(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> bool:
-    """Whether ``fn`` raises on stand-ins as its meta kernel did: then the call is wrong, not the kernel missing. Meta kernels
-    may raise other types, or in other words."""
-    if isinstance(error, NotImplementedError):
-        return False
+def refuses(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether ``fn`` raises on stand-ins, too, where its record or meta kernel raised an error: then the call is wrong, not the
+    kernel missing. Records and meta kernels may raise other types, or in other words."""
     try:
         _on_stand_ins(fn, args, kwargs)
-    except (DataDependentError, NotImplementedError):
+    except DataDependentError:
         return False
     except Exception:  # noqa: BLE001  # whatever it is, torch raises it again when the frame runs
         return True

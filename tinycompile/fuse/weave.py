@@ -6,6 +6,7 @@ every one of its axes becomes; what is inlined, and which buffers vanish, was de
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ from tinycompile.ir.constants import fold_constants
 from tinycompile.ir.loops import Axis, Buffer, Const, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
 
 HALF = frozenset({torch.float16, torch.bfloat16})
+# Functions with steps, where a rounding more or less gives quite another result: their half arguments are as eager stores them.
+_STEPS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "round", "mod", "fmod", "argmax", "argmin"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,11 @@ class _Frame:
     values: dict[str, str] = field(default_factory=dict)
     wide: set[str] = field(default_factory=set)
     checked: set[Sym] = field(default_factory=set)
+
+    @functools.cached_property
+    def made_by(self) -> dict[str, Const | Scalar]:
+        """Constants and scalar statements by name."""
+        return {s.name: s for s in self.body if isinstance(s, (Const, Scalar))}
 
 
 class Weaver:
@@ -192,7 +200,7 @@ class Weaver:
         elif isinstance(s, Scalar):
             self._scalar(frame, s)
         elif isinstance(s, Reduce):
-            args = tuple(self._narrow(frame, a, s.origin) for a in s.args)
+            args = self._args(frame, s.kind, s.args, s.origin)
             names = self._emit_many(replace(s, args=args, axes=self._axes(frame, s.axes)))
             frame.values.update(zip(s.names, names, strict=True))
         elif isinstance(s, Scan):
@@ -205,11 +213,26 @@ class Weaver:
     def _scalar(self, frame: _Frame, s: Scalar) -> None:
         if s.op == "cast":
             value = frame.values[s.args[0]]
+            if not s.dtype.is_floating_point:
+                value = self._as_stored(frame, s.args[0], frame.made_by.get(s.args[0]), s.origin)
             same = self.dtypes[value] == s.dtype and s.args[0] in frame.wide
             frame.values[s.name] = value if same else self._emit(replace(s, args=(value,)))
             return
-        args = tuple(self._narrow(frame, a, s.origin) for a in s.args)
-        frame.values[s.name] = self._emit(replace(s, args=args))
+        frame.values[s.name] = self._emit(replace(s, args=self._args(frame, s.op, s.args, s.origin)))
+
+    def _args(self, frame: _Frame, op: str, names: tuple[str, ...], origin: str) -> tuple[str, ...]:
+        """The values of arguments. To compare with zero takes no rounding: that keeps signs."""
+        given = [frame.made_by.get(a) for a in names] if op in _STEPS else []
+        if not given or any(isinstance(g, Const) and g.value == 0 for g in given):
+            return tuple(self._narrow(frame, a, origin) for a in names)
+        return tuple(self._as_stored(frame, a, g, origin) for a, g in zip(names, given, strict=True))
+
+    def _as_stored(self, frame: _Frame, name: str, made_by: Const | Scalar | None, origin: str) -> str:
+        """The value of a name, rounded if it is a half value that was widened."""
+        if isinstance(made_by, Scalar) and made_by.op == "cast" and made_by.args[0] in frame.wide:
+            half = self._narrow(frame, made_by.args[0], origin)
+            return self._emit(Scalar(name, made_by.dtype, "cast", (half,), origin))
+        return self._narrow(frame, name, origin)
 
     def _store(self, frame: _Frame, s: Store) -> None:
         value = frame.values[s.value]
