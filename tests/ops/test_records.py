@@ -83,6 +83,7 @@ def _agree(op, ours, eager, judge):
     same = (a == b) | (a.isnan() & b.isnan())
     if judge is not None and judge.shape == eager.shape:
         ref = judge.double()
+        same |= b.isnan() & (a == ref)  # a number that torch lost, as AVX-512's gelu does infinities
         finite = ref.isfinite() & a.isfinite() & b.isfinite()
         info = torch.finfo(eager.dtype)
         unit = torch.maximum(ref.abs() * info.eps, torch.tensor(info.smallest_normal * info.eps, dtype=torch.float64))
