@@ -16,6 +16,7 @@ import torch
 from tinycompile.aot.partition import Split
 from tinycompile.aot.pullback import Derived, Pullback
 from tinycompile.aot.saved import Kept
+from tinycompile.base import expr as ex
 from tinycompile.base import torch_private
 from tinycompile.base.errors import InternalError, KernelError
 from tinycompile.base.expr import Expr
@@ -91,7 +92,7 @@ def attach(
                 ctx.numbers = [(inputs if kind == "input" else results)[i] for kind, i in split.sizes]
                 ctx.random = [results[i] for i in split.random]
             if not wiring.layouts:
-                ctx.layouts = [wiring.layout(i, results[i]) for i in split.tangents]
+                ctx.layouts = wiring.symbolic_layouts(ctx.sizes if wiring.sources else (), results)
             # torch refuses writes to a view that a function of several results returns
             returned = [r.detach() if (r := results[i])._is_view() else r for i in positions]
             if wiring.constants:
@@ -213,7 +214,9 @@ class _Wiring:
         self.keeps_results = bool(split.sizes or split.random)
         self._reread = split.reread
         inputs = {p.name: i for i, p in enumerate(split.forward.placeholders)}
-        self.sources = [(inputs[name], dim) for name, dim in size_sources(split.forward).values()]
+        sources = size_sources(split.forward)
+        self.symbols = list(sources)
+        self.sources = [(inputs[name], dim) for name, dim in sources.values()]
         metas = [n.meta for n in split.backward.placeholders[len(split.sizes) + len(split.saved) :]]
         self._metas = dict(zip(split.tangents, metas, strict=True))
         symbolic = any(isinstance(d, Expr) for m in metas for d in (*m.shape, *m.strides))
@@ -227,11 +230,15 @@ class _Wiring:
         """The inputs that second derivatives need; the others are not kept alive."""
         return [x if i in self._reread else None for i, x in enumerate(inputs)]
 
-    def layout(self, output: int, tensor: torch.Tensor) -> tuple[Any, ...]:
-        """Sizes, strides, dtype and device of the tangent that the backward takes for an output."""
-        meta = self._metas[output]
-        fixed = not any(isinstance(s, Expr) for s in meta.strides)
-        return tensor.shape, meta.strides if fixed else tensor.stride(), tensor.dtype, tensor.device
+    def symbolic_layouts(self, sizes: Sequence[int], results: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
+        """Sizes, strides, dtype and device of the tangents that the backward takes, where these depend on the forward's
+        ``sizes``. A result that is a view with gaps has other strides than its tangent."""
+        values = dict(zip(self.symbols, sizes, strict=True))
+        found = []
+        for output, meta in self._metas.items():
+            strides = tuple(ex.evaluate(s, values) for s in meta.strides)
+            found.append((results[output].shape, strides, meta.dtype, results[output].device))
+        return found
 
 
 def _no_kernel_reads(grad: torch.Tensor | None) -> bool:
