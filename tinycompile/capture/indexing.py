@@ -17,6 +17,7 @@ from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.capture.views import UnknownPlace, writes_to
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.indexing import basic_view, is_basic, split_index
@@ -114,15 +115,22 @@ def _advanced(tr: Tracer, t: TensorValue, indices: tuple[Any, ...], operands: Se
     if all(i is None or (i.dtype in (torch.int32, torch.int64) and i.device == t.fake.device) for i in indices):
         made = torch_calls.run_op(tr, "index", (t.fake, indices), [t, *operands])
         lone = not any(i is not None and len(i.shape) for i in indices)
-        return _view_of_unknown_place(made, t) if lone else made
+        return _view_of_unknown_place(tr, made, t, indices, operands) if lone else made
     path, fn = "torch.ops.aten.index.Tensor", torch.ops.aten.index.Tensor
     return torch_calls.extern(tr, path, fn, [t.fake, indices], {}, [t, *operands])
 
 
-def _view_of_unknown_place(made: Value, t: TensorValue) -> TensorValue:
+def _view_of_unknown_place(
+    tr: Tracer, made: Value, t: TensorValue, indices: Sequence[Any], operands: Sequence[Value]
+) -> TensorValue:
     """What lone numbers in tensors name is a view to torch. Capture reads the values, and lets nobody write to the memory."""
     assert isinstance(made, TensorValue)
-    return TensorValue(made.fake, made.cls, made.requires_grad, t.memory)
+    value = TensorValue(made.fake, made.cls, made.requires_grad, t.memory)
+    given = {id(v.fake): v for v in torch_calls.tensors_in(tr, operands)}
+    parts = tuple(None if i is None else given[id(i)] for i in indices)
+    tr.unknown_places[id(value)] = UnknownPlace(value, t, parts, writes_to(parts))
+    tr.births.setdefault(id(value), (value, tr.frames[0].count))
+    return value
 
 
 # --- assignment ---------------------------------------------------------------------------------------------

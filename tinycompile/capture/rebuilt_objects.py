@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.set_steps import program
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import TensorValue
-from tinycompile.capture.views import are_known
+from tinycompile.capture.views import UnknownPlace, are_known
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.builder import dims_in, identifier
 
@@ -214,16 +214,22 @@ def queue(r: Rebuilder, value: DequeValue) -> str:
     return f"{r.held(deque, 'deque')}({r.tuple_([r.expr(v) for v in value.values(r.tr)])}, {value.maxlen})"
 
 
-def is_torchs_view(value: TensorValue, uses: Mapping[int, int]) -> bool:
+def is_torchs_view(value: TensorValue, uses: Mapping[int, int], unknown: Collection[int]) -> bool:
     """Whether torch makes a view again, for it refuses writes to it where gradients are followed (as to one of several that an
     op returns, or to one made under ``no_grad``), or lets what else views the memory follow them: also what a write behind the
-    graph brings to a view of a tensor that was cut off. ``uses``: how often each value occurs, by id."""
+    graph brings to a view of a tensor that was cut off. ``uses``: how often each value occurs, by id; ``unknown``: values at
+    places that tensors name, by id."""
     view = value.view
     shared = any(t is not value and uses[id(t)] for t in value.memory.members)
     if shared and view is not None and not view.cut and not value.memory.outside:
         return True
     if view is not None and value.cls is OurTensor and (shared or value.memory.outside):  # our tape makes its own views
         return True
+    line = view
+    while line is not None:
+        if id(line.base) in unknown:
+            return True
+        line = line.base.view
     while view is not None and (not view.cut or view.origin == "no_grad"):
         if view.origin in ("no_grad", "several") or (not are_known(view.steps) and (shared or value.memory.outside)):
             return True
@@ -245,6 +251,16 @@ def view_again(rebuilder: Rebuilder, value: TensorValue) -> str:
         made = f"{made}({text}{args})" if value.view.origin != "no_grad" else f"{without_grad}({made}, {text}{args})"
         text = made if step.item is None else f"{made}[{step.item}]"
     return text
+
+
+def taken_again(rebuilder: Rebuilder, place: UnknownPlace) -> str:
+    """``base[parts]``, behind the graph."""
+    base, value = place.base, place.value
+    if not place.is_named_still() or base.requires_grad != value.requires_grad:
+        raise NotRebuildable(value, f"{value.describe()}, at a place that a tensor named, leaves the graph")
+    parts = ", ".join("_ALL" if p is None else rebuilder.expr(p) for p in place.parts)
+    all_of_it = rebuilder.held(slice(None), "all")
+    return f"{rebuilder.expr(base)}[{parts.replace('_ALL', all_of_it)}]"
 
 
 def run_without_grad(fn: Callable[..., Any], *args: Any) -> Any:

@@ -38,6 +38,7 @@ from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
 from tinycompile.capture.values.set_steps import Step
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.capture.views import UnknownPlace
 from tinycompile.capture.wrap_functions import from_callable
 from tinycompile.eager.autocast import region_state, set_region_state
 from tinycompile.ir.builder import GraphBuilder, UniqueNames
@@ -89,6 +90,7 @@ class Tracer(Inputs, Lookups):
         self.told: set[tuple[Location, str]] = set()  # what was warned of, in captures of this call
         self.resumed = False  # whether this capture begins behind a break
         self.births: dict[int, tuple[Value, int]] = {}  # by id: iterators, and which instruction of the outermost frame made it
+        self.unknown_places: dict[int, UnknownPlace] = {}  # by id of the value
         self.functions: dict[int, FunctionValue] = {}  # by id of a function that came with the call
         self.set_steps: list[Step] = []  # what was done to sets
         self.shown: dict[int, tuple[Frame, DictValue]] = {}  # what locals() gave, by id of the frame
@@ -112,7 +114,16 @@ class Tracer(Inputs, Lookups):
         self.guards.odd.clear()
         self.shown.clear()
         self.set_steps.clear()
-        for table_ in (self._by_source, self.met, self._by_id, self._owners, self._globals, self._exceptions, self.births):
+        for table_ in (
+            self._by_source,
+            self.met,
+            self._by_id,
+            self._owners,
+            self._globals,
+            self._exceptions,
+            self.births,
+            self.unknown_places,
+        ):
             table_.clear()
         for kept in (self.cells, self.functions, self.given, self._by_object, self.optimizers, self.pinned, self.arrays):
             kept.clear()

@@ -73,6 +73,27 @@ class ViewOf:
     origin: str
 
 
+@dataclass(frozen=True)
+class UnknownPlace:
+    """``base[parts]`` where lone numbers in tensors name the place: torch reads them, and gives a view. Capture reads the
+    values; where ``value`` leaves the graph, torch makes the view. ``parts``: a tensor or None (all of it) a dim; ``written``:
+    how often each had been written to."""
+
+    value: TensorValue
+    base: TensorValue
+    parts: tuple[TensorValue | None, ...]
+    written: tuple[int, ...]
+
+    def is_named_still(self) -> bool:
+        """Whether the tensors still hold the numbers that they held."""
+        return self.written == writes_to(self.parts)
+
+
+def writes_to(parts: Sequence[TensorValue | None]) -> tuple[int, ...]:
+    """How often each tensor was written to."""
+    return tuple(p.memory.writes for p in parts if p is not None)
+
+
 def requires_grad_alone(t: TensorValue) -> bool:
     """Whether a tensor is to torch a leaf that requires grad since it is a view, made under ``no_grad``, of one that does."""
     view = t.view
