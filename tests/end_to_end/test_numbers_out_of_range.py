@@ -116,3 +116,12 @@ def test_sizes_that_come_to_be_out_of_range(dtype: torch.dtype) -> None:
     for n in (3, 4, 5, 130, 300, 65504, 65505, 6):
         x = torch.zeros(n)
         _assert_same(_told(compiled, x), _told(fn, x))
+
+
+@pytest.mark.parametrize("name", ["masked_fill", "full_like", "fill_", "clamp", "where", "add"])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.bool], ids=str)
+def test_floats_that_come_to_be_out_of_range_of_integers(name: str, dtype: torch.dtype) -> None:
+    fn, x = OPS[name], torch.tensor([1, 2, 3, 7]).to(dtype)
+    compiled = tinycompile.compile(fn, backend=LoopsBackend())
+    for value in (2.0, 3.0, 4.0, 1e39, INF, 2.0**63):
+        _assert_same(_told(compiled, x, value), _told(fn, x, value))

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # Ints outside this range are no sizes.
 SIZES = range(2, 2**31)
 _HALVES = (torch.float16, torch.bfloat16)
-_WIDEST = (torch.float64, torch.int64)  # they hold any number that is an input
 
 
 def scalar_tensor(value: float, device: torch.device) -> torch.Tensor:
@@ -124,7 +123,7 @@ def _dtypes(tensors: Sequence[TensorValue], scalars: Sequence[ScalarValue]) -> t
 
 def _held(tr: Tracer, value: Value, dtype: torch.dtype) -> bool:
     """Whether a dtype holds a number, which is guarded: torch refuses others. False: compile for the number of this call."""
-    if not isinstance(value, ScalarValue) or dtype in _WIDEST:
+    if not isinstance(value, ScalarValue) or dtype == torch.float64:
         return True
     ends = ranges.bounds(dtype)
     if ends is None or not ranges.holds(dtype, value.value):
