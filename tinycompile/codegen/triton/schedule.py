@@ -34,6 +34,7 @@ from tinycompile.codegen.triton.tiles import (
 from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Store
 from tinycompile.ir.source import Config
 
+LONG_FORMULA = 96  # statements: beyond, twice the threads keep a thread's registers from spilling
 MAX_WHOLE_ROW = 16384  # elements of a reduction kept in registers: 1024 threads with 16 each
 
 
@@ -146,7 +147,8 @@ def _elementwise_block(n: int, analysis: Analysis, target: Target) -> tuple[int,
     vector = max(16 // largest_item(analysis), 2)
     heavy = sum(1 for s in analysis.nest.body if isinstance(s, Scalar) and s.op in HEAVY)
     if heavy > 4:  # bound by arithmetic: the least code in flight, and no warp waits for another
-        return 32 * vector, 1
+        statements = sum(isinstance(s, Scalar) for s in analysis.nest.body)
+        return 32 * vector, 1 if statements <= LONG_FORMULA else 2
     block = 128 * vector * (2 if streams <= 2 and (vector <= 4 or full == 1) else 1)
     while block > 128 and n < block * target.units:  # too little work for every SM: smaller programs
         block //= 2
