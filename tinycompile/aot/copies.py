@@ -14,7 +14,7 @@ from typing import Any
 
 from tinycompile.aot.joint import Joint
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.base.shapes import env_with
 from tinycompile.ir.builder import UniqueNames, inputs_of, map_refs, with_refs
 from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Node, Ref
@@ -30,8 +30,7 @@ def with_copies(joint: Joint, overwritten: AbstractSet[int] = frozenset()) -> Jo
     metas: dict[str, Any] = {}
     moved = set[str]()  # copies, and views of them: where these begin is another place
     names, nodes, waiting = UniqueNames([n.name for n in graph.nodes]), list[Node](), list[Node]()
-    env = current_env() or ShapeEnv(dict(graph.hints))
-    with env.active():
+    with env_with(graph.hints).active():
         for node in graph.nodes:
             if node.kind != "placeholder":
                 nodes += waiting  # behind the last of them

@@ -15,7 +15,7 @@ from tinycompile.aot.tape import OpaqueStep, Step, Tape
 from tinycompile.base import shapes
 from tinycompile.base.errors import InternalError
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.base.shapes import env_with
 from tinycompile.eager.fake import FakeTensor, tracing
 from tinycompile.ir.builder import map_refs
 from tinycompile.ir.effects import COPY, written
@@ -50,8 +50,7 @@ def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -
     A placeholder that no tangent reaches gets no gradient. Raises UntreatableError."""
     check_treatable(graph)
     tape = Tape()
-    env = current_env() or ShapeEnv(dict(graph.hints))
-    with env.active(), tracing(tape):
+    with env_with(graph.hints).active(), tracing(tape):
         forward = Forward(tape, wanted)
         for node in graph.nodes:
             forward.add(node)

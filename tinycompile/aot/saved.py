@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from tinycompile.base import shapes, torch_private
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Expr
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.base.shapes import env_with
 from tinycompile.eager.torch_words import edited
 from tinycompile.ir.builder import inputs_of, refs_in
 from tinycompile.ir.effects import EditedValue
@@ -57,13 +56,8 @@ def kept_by_torch(
     """The inputs and outputs that torch would save. ``wanted``: which placeholders require grad. ``same``: values that lie in
     one tensor's memory in turn, one of them an output. ``ask`` False: those that it may save, without asking it: asking takes
     meta tensors, and the first of these has torch import a second's worth of modules."""
-    with _sizes(graph):
+    with env_with(graph.hints).active():  # a backward asks when no capture is going on
         return _kept(graph, wanted, same, _saved if ask else _near)
-
-
-def _sizes(graph: Graph) -> AbstractContextManager[ShapeEnv]:
-    """What tells sizes: a backward asks when no capture is going on."""
-    return (current_env() or ShapeEnv(dict(graph.hints))).active()
 
 
 def _kept(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]], saving: Saving) -> tuple[Kept, ...]:
@@ -94,7 +88,7 @@ def inputs_behind_saved(graph: Graph, wanted: Sequence[bool]) -> frozenset[int]:
     live = _live(graph, wanted)
     metas, items = {n.name: n.meta for n in graph.nodes}, _items(graph)
     nodes = {n.name: n for n in graph.nodes}
-    with _sizes(graph):
+    with env_with(graph.hints).active():
         stack = [s for n in graph.nodes if n.kind in ("call", "extern") and live[n.name] for s in _saved(n, metas, items, live)]
     seen = set(stack)
     while stack:
@@ -140,7 +134,7 @@ def spoiled_backward(graph: Graph, wanted: Sequence[bool], edits: Sequence[Edite
 
 def _spoiled(graph: Graph, live: Mapping[str, bool], edits: Sequence[EditedValue]) -> list[tuple[Node, str]]:
     """The nodes whose gradient needs what was edited, and torch's words."""
-    with _sizes(graph):
+    with env_with(graph.hints).active():
         return list(_each_spoiled(graph, live, edits))
 
 

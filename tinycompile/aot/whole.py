@@ -12,7 +12,7 @@ from typing import Any
 
 from tinycompile.aot.joint import Forward, Reverse, check_treatable, name_gradient
 from tinycompile.aot.tape import Tape
-from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.base.shapes import env_with
 from tinycompile.eager.fake import FakeTensor, tracing
 from tinycompile.ir.effects import may_alias
 from tinycompile.ir.graph import Graph, Node, Ref
@@ -32,8 +32,7 @@ def written_out(graph: Graph) -> Whole:
     """The graph with every backward in it written out. Raises UntreatableError."""
     check_treatable(graph)
     tape = Tape()
-    env = current_env() or ShapeEnv(dict(graph.hints))
-    with env.active(), tracing(tape):
+    with env_with(graph.hints).active(), tracing(tape):
         program = _Program(tape, graph)
         for node in graph.nodes:
             program.add(node)

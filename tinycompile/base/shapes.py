@@ -80,6 +80,11 @@ def current_env() -> ShapeEnv | None:
     return getattr(_local, "env", None)
 
 
+def env_with(hints: Iterable[tuple[str, int]]) -> ShapeEnv:
+    """The environment of the capture that goes on, or one that knows sizes by their ``hints``."""
+    return current_env() or ShapeEnv(dict(hints))
+
+
 def assume(relations: Iterable[Relation]) -> None:
     """Make conditions of the capture what was decided elsewhere for it: in an environment of its own, or by another process
     whose code is used."""

@@ -258,9 +258,8 @@ def taken_again(rebuilder: Rebuilder, place: UnknownPlace) -> str:
     base, value = place.base, place.value
     if not place.is_named_still() or base.requires_grad != value.requires_grad:
         raise NotRebuildable(value, f"{value.describe()}, at a place that a tensor named, leaves the graph")
-    parts = ", ".join("_ALL" if p is None else rebuilder.expr(p) for p in place.parts)
-    all_of_it = rebuilder.held(slice(None), "all")
-    return f"{rebuilder.expr(base)}[{parts.replace('_ALL', all_of_it)}]"
+    parts = [rebuilder.held(slice(None), "all") if p is None else rebuilder.expr(p) for p in place.parts]
+    return f"{rebuilder.expr(base)}[{', '.join(parts)}]"
 
 
 def run_without_grad(fn: Callable[..., Any], *args: Any) -> Any:

@@ -248,13 +248,11 @@ class Rebuilder:
         if value.is_input:
             assert value.source is not None
             return self._made_here(value) if isinstance(value.source, Asked) else self.reach(value.source)
-        place = self.tr.unknown_places.get(id(value))
-        if place is not None:
-            name = self.names[id(value)] = self.tr.guards.names.take(self.tr.builder.wish(value.fake.ref))
-            self.statements.append(f"{name} = {objects.taken_again(self, place)}")
-            return name
-        by_torch = self.tr.effects.rewrites(value) or objects.is_torchs_view(value, self._uses, self.tr.unknown_places)
-        again = objects.view_again(self, value) if by_torch else None
+        places, again = self.tr.unknown_places, None
+        if id(value) in places:
+            again = objects.taken_again(self, places[id(value)])
+        elif self.tr.effects.rewrites(value) or objects.is_torchs_view(value, self._uses, places):
+            again = objects.view_again(self, value)
         value.settle()
         name = self.names[id(value)] = self.tr.guards.names.take(self.tr.builder.wish(value.fake.ref))
         if again is None:

@@ -45,9 +45,9 @@ class Launched:
     thread: int
 
 
-class Segment:
-    """One run of torch's tracer, in one thread; after ``end()`` there are ``ops`` and ``launched``. ``problem``: why there are
-    none; ``kernels``: whether a device reported any."""
+class _Told:
+    """What torch's tracer told of ``ops`` and of what was ``launched``. ``problem``: why nothing; ``kernels``: whether a device
+    reported any."""
 
     def __init__(self, cuda: bool) -> None:
         self.cuda = cuda
@@ -55,6 +55,13 @@ class Segment:
         self.launched: list[Launched] = []
         self.problem: str | None = None
         self.kernels = False
+
+
+class Segment(_Told):
+    """One run of torch's tracer, in one thread; it is told after ``end()``."""
+
+    def __init__(self, cuda: bool) -> None:
+        super().__init__(cuda)
         self.thread = threading.get_ident()
         self._profiler: Any = None
         self._marks: list[tuple[int, int]] = []
@@ -138,18 +145,11 @@ class Segment:
         self.kernels = any(e.get("cat") == "kernel" for e in spans)
 
 
-class Tracer:
+class Tracer(_Told):
     """Started by ``start()``; after ``stop()`` there are ``ops`` and ``launched``. ``problem`` says why there are none.
 
     torch has one tracer, so tracers that run at the same time share its segments: where one starts or stops a segment ends, and
     what it saw belongs to all that were running."""
-
-    def __init__(self, cuda: bool) -> None:
-        self.cuda = cuda
-        self.ops: list[TorchOp] = []
-        self.launched: list[Launched] = []
-        self.problem: str | None = None
-        self.kernels = False
 
     def start(self) -> None:
         """Raises nothing: a tracer that is taken, by the user's own profiler or in another thread, is a ``problem``."""

@@ -11,7 +11,7 @@ from typing import Any
 from tinycompile.base.errors import InternalError
 from tinycompile.base.expr import Expr, sym, symbols
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.base.shapes import env_with
 from tinycompile.ir.builder import dims_in
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ir.loops import Loops
@@ -33,7 +33,7 @@ def lower(graph: Graph, products: bool = False) -> Loops:
 
     Raises InternalError for a graph that breaks its rules; run ``verify_graph`` for a better message."""
     program = Program(graph, products)
-    env = current_env() or ShapeEnv(dict(graph.hints))
+    env = env_with(graph.hints)
     with env.active():
         for node in graph.nodes[:-1]:
             program.values[node.name] = _lower_node(program, node)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.base.shapes import env_with
 from tinycompile.eager.fake import FakeTensor, tracing
 from tinycompile.ir.builder import UniqueNames, as_arg, map_refs, with_refs
 from tinycompile.ir.graph import Graph, Location, Node, Ref
@@ -52,7 +52,7 @@ class Expander:
 
     def copying(self, graph: Graph) -> Iterator[Node]:
         """The nodes of a graph, one after the other, while what is run on fakes is recorded."""
-        env = current_env() or ShapeEnv(dict(graph.hints))
+        env = env_with(graph.hints)
         with env.active(), tracing(self):
             yield from graph.nodes
 

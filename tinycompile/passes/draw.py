@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.base.shapes import env_with
 from tinycompile.eager.fake import tracing
 from tinycompile.ir.builder import map_refs, with_refs
 from tinycompile.ir.effects import is_random
@@ -26,7 +26,7 @@ def draw_in_kernels(graph: Graph) -> Graph:
     if not drawing:
         return graph
     expander = _Drawer(graph, drawing)
-    env = current_env() or ShapeEnv(dict(graph.hints))
+    env = env_with(graph.hints)
     with env.active(), tracing(expander):
         for node in graph.nodes:
             expander.add(node)

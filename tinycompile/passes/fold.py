@@ -12,7 +12,7 @@ from typing import Any
 
 from tinycompile.base.expr import sym
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.base.shapes import env_with
 from tinycompile.ir.builder import with_refs
 from tinycompile.ir.effects import writes_in_between
 from tinycompile.ir.graph import Graph, Node, Ref
@@ -54,7 +54,7 @@ def fold(graph: Graph) -> Graph:
     metas: dict[str, Any] = {}
     renamed: dict[str, Ref] = {}
     kept: list[Node] = []
-    env = current_env() or ShapeEnv(dict(graph.hints))
+    env = env_with(graph.hints)
     with env.active():
         for node in graph.nodes:
             node = with_refs(node, renamed)

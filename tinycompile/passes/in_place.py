@@ -27,7 +27,7 @@ from typing import Any
 from tinycompile.base import shapes
 from tinycompile.base.expr import sym
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.base.shapes import env_with
 from tinycompile.ir.builder import UniqueNames, inputs_of, refs_in, with_refs
 from tinycompile.ir.effects import COPY, may_alias, written
 from tinycompile.ir.graph import Graph, Node, Ref
@@ -72,7 +72,7 @@ def write_in_place(graph: Graph) -> Graph:
         return graph
     graph = drop_dead(graph)
     found = _Finder(graph)
-    env = current_env() or ShapeEnv(dict(graph.hints))
+    env = env_with(graph.hints)
     with env.active():
         chosen = {copy.args[0].name: (copy, writes) for copy in graph.nodes if (writes := found.writes(copy))}
         graph = _rewritten(graph, chosen) if chosen else graph

@@ -8,7 +8,7 @@ from typing import Any
 
 from tinycompile.base.errors import InternalError
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import ShapeEnv, current_env
+from tinycompile.base.shapes import env_with
 from tinycompile.eager.fake import FakeTensor, tracing
 from tinycompile.ir.builder import UniqueNames, as_arg, with_refs
 from tinycompile.ir.graph import Graph, Node, Ref
@@ -28,7 +28,7 @@ class Splicer:
 
     def run(self, change: Callable[[Node], bool]) -> Graph:
         """The copy. ``change`` sees each node in turn and says whether it has spliced a part in its place."""
-        env = current_env() or ShapeEnv(dict(self.graph.hints))
+        env = env_with(self.graph.hints)
         with env.active(), tracing(self):
             for node in self.graph.nodes:
                 if not change(node):
