@@ -31,7 +31,7 @@ def pin(tr: Tracer, obj: Any, source: Source, hint: str | None = None) -> Held:
 def guard_type(tr: Tracer, obj: Any, source: Source, more: str = "", label: str = "") -> Source:
     """Guard the class (and ``more``, with ``{}`` for the expression). What is held already is known by identity, and so is what
     a held object has, unless the program puts others in its place."""
-    if isinstance(source, Held) or (isinstance(source, HeldItem) and not is_replaced(tr, obj, source)):
+    if is_known_by_identity(tr, obj, source):
         source = pin(tr, obj, source)
         if more:
             tr.guards.check(more.format(source.text), f"{source.label}: {label}")
@@ -40,6 +40,11 @@ def guard_type(tr: Tracer, obj: Any, source: Source, more: str = "", label: str 
     text = f"_type({source.text}) is {cls.name}" + (f" and {more.format(source.text)}" if more else "")
     tr.guards.check(text, f"{source.label} is a {type(obj).__name__}" + (f", {label}" if label else ""))
     return source
+
+
+def is_known_by_identity(tr: Tracer, obj: Any, source: Source) -> bool:
+    """Whether an object, or what holds it, is held: then guards find it without asking it anything."""
+    return isinstance(source, Held) or (isinstance(source, HeldItem) and not is_replaced(tr, obj, source))
 
 
 def is_replaced(tr: Tracer, obj: Any, source: HeldItem) -> bool:

@@ -17,8 +17,8 @@ from tinycompile.capture import wrap_data as data
 from tinycompile.capture import wrap_functions as functions
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.kernel_writes import is_kernel
-from tinycompile.capture.pins import guard_kind, is_replaced, pin
-from tinycompile.capture.sources import Held, HeldItem, Source
+from tinycompile.capture.pins import guard_kind, is_known_by_identity, pin
+from tinycompile.capture.sources import Source
 from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.classes import is_heap_type
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     """The Value of an object from outside, guarded. Where breaks can be resumed, one that can't be modelled is Opaque."""
     if _has_hook(obj):
-        if _is_known_by_identity(tr, obj, source) and functions.is_plain(type(obj)):
+        if is_known_by_identity(tr, obj, source) and functions.is_plain(type(obj)):
             return functions.object_at(tr, obj, pin(tr, obj, source))
         if tr.options.resume:
             return Opaque(source, GraphBreak("unsupported-value", f"{source.label} has a __getattribute__, which guards call"))
@@ -105,11 +105,6 @@ def _is_namespace(tr: Tracer, obj: dict[str, Any]) -> bool:
 def _has_hook(obj: Any) -> bool:
     """Whether any look at an object, even ``isinstance``, calls code of the program's."""
     return type(type(obj).__getattribute__) is FunctionType
-
-
-def _is_known_by_identity(tr: Tracer, obj: Any, source: Source) -> bool:
-    """Whether what holds an object is held itself: then guards find it, and what it has, without asking it."""
-    return isinstance(source, Held) or (isinstance(source, HeldItem) and not is_replaced(tr, obj, source))
 
 
 def has_identity(obj: Any) -> bool:
