@@ -235,6 +235,12 @@ def broadcast_shapes(*shapes: Sequence[Dim]) -> Shape:
     return tuple(result)
 
 
+def broadcasts_to(shape: Sequence[Dim], to: Sequence[Dim]) -> bool:
+    """Whether a tensor of ``shape`` expands to ``to``."""
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(_is_one(n) or same(n, m) for n, m in pairs)
+
+
 def expand_strides(shape: Sequence[Dim], strides: Sequence[Dim], to: Sequence[Dim]) -> Shape:
     """Strides of a broadcast view of ``shape`` as ``to``: 0 along expanded dims."""
     if not shape:

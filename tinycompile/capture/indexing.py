@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +36,11 @@ def get(tr: Tracer, t: TensorValue, key: Value) -> Value:
     """``t[key]``."""
     parts = _parts(tr, t, key)
     at = tuple(parts) if isinstance(key, TupleValue) else parts[0]
-    if is_basic(at):
-        return _view(tr, t, at)
-    view, indices, operands = _basic_first(tr, t, parts, [t, key])
-    return _advanced(tr, view, indices, operands)
+    with torch_calls.asking_torch(tr, operator.getitem, [t.fake, at], {}):
+        if is_basic(at):
+            return _view(tr, t, at)
+        view, indices, operands = _basic_first(tr, t, parts, [t, key])
+        return _advanced(tr, view, indices, operands)
 
 
 def _view(tr: Tracer, t: TensorValue, at: Any) -> Value:
@@ -140,12 +142,13 @@ def put(tr: Tracer, t: TensorValue, key: Value, value: Value) -> None:
     """``t[key] = value``."""
     parts = _parts(tr, t, key)
     operands = [t, key, value]
-    if len(parts) == 1 and _is_mask(parts[0]) and not (isinstance(value, TensorValue) and value.meta.rank):
-        tr.write(t, lambda: _masked(tr, t, parts[0], value), operands)
-    elif is_basic(tuple(parts)):
-        _put_into(tr, t, parts, value)
-    else:
-        _put_at(tr, t, parts, value, operands)
+    with torch_calls.asking_torch(tr, operator.setitem, [t.fake, tuple(parts), value.argument(tr)], {}):
+        if len(parts) == 1 and _is_mask(parts[0]) and not (isinstance(value, TensorValue) and value.meta.rank):
+            tr.write(t, lambda: _masked(tr, t, parts[0], value), operands)
+        elif is_basic(tuple(parts)):
+            _put_into(tr, t, parts, value)
+        else:
+            _put_at(tr, t, parts, value, operands)
 
 
 def _tensor_of(tr: Tracer, value: Value, like: TensorValue) -> TensorValue:

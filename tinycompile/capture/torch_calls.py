@@ -21,7 +21,7 @@ from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture import op_numbers
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.externs import check_extern, gives_sparse_gradients, is_of_tensors, viewed_by
-from tinycompile.capture.provenance import is_the_programs
+from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.torch_warnings import tell_of_call, tell_of_transposed
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.mapping import DictValue
@@ -32,7 +32,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.eager.autocast import cast_call, outside
 from tinycompile.eager.batched import BatchedTensor
 from tinycompile.eager.fake import FakeTensor, fake_extern, path_of
-from tinycompile.eager.probe import refuses
+from tinycompile.eager.probe import refuse, refuses
 from tinycompile.eager.recording import is_tracked
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.graph import Node
@@ -72,7 +72,7 @@ def call_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs
     given = [a.argument(tr) for a in args]
     named = {k: v.argument(tr) for k, v in kwargs.items()}
     operands = [*args, *kwargs.values()]
-    with _asking_torch(fn, given, named):
+    with asking_torch(tr, fn, given, named):
         bound = table.bind(fn, given, named)
         if bound is not None:
             tell_of_call(tr, fn, given, named, bound)
@@ -81,15 +81,29 @@ def call_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs
 
 
 @contextmanager
-def _asking_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Of an error that no record foresaw, torch says whether the call is wrong; else it is a fault of ours."""
+def asking_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Torch says itself what is wrong with a call, where the program may read it: records have other words, and symbols for
+    sizes. Of an error that no record foresaw, it says whether the call is wrong; else it is a fault of ours."""
     try:
         yield
     except GraphBreak:
         raise
     except Exception as error:
-        if not is_the_programs(error) and refuses(fn, args, kwargs):
+        if tr.has_handler:
+            natively(_raise_torchs, fn, args, kwargs)
+        elif not is_the_programs(error) and refuses(fn, args, kwargs):
             raise GraphBreak("user-exception", f"{type(error).__name__}: {error}") from error
+        raise
+
+
+def _raise_torchs(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise what torch says of a call, which is about the sizes of this one; return if it says nothing."""
+    try:
+        refuse(fn, args, kwargs)
+    except Exception:
+        for t in dispatcher.tensors_in((args, tuple(kwargs.values()))):
+            shapes.pin_symbols((*t.meta.shape, *t.meta.strides))
+        op_numbers.settled((args, dict(kwargs)))
         raise
 
 
@@ -102,7 +116,7 @@ def call_method(tr: Tracer, t: TensorValue, name: str, args: Sequence[Value], kw
     named = {k: v.argument(tr) for k, v in kwargs.items()}
     operands = [t, *args, *kwargs.values()]
     fn = getattr(torch.Tensor, name, None)
-    with _asking_torch(fn or torch.Tensor, given, named):
+    with asking_torch(tr, fn or torch.Tensor, given, named):
         bound = table.bind_method(name, given, named)
         if bound is not None:
             tell_of_call(tr, fn, given, named, bound)
@@ -266,7 +280,7 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     functional = _without_write(fn)
     if functional is not None and args and isinstance(operands[0], TensorValue):
         check_places(tr, functional.__name__, operands[0], (*args[1:], *kwargs.values()), operands)
-        compute = functools.partial(_functional, tr, functional, args, kwargs, operands)
+        compute = functools.partial(_extern, tr, functional, args, kwargs, operands)
         return tr.write(operands[0], compute, operands)
     check_extern(path, fn, args, kwargs)
     if (
@@ -305,6 +319,8 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
             raise GraphBreak("user-exception", f"{path}: {type(error).__name__}: {error}") from error
         reason = f"{path} has no record, and its metadata can't be told: {type(error).__name__}: {error}"
         raise GraphBreak("unsupported-op", reason) from error
+    if tr.has_handler and path.endswith("as_strided"):
+        raise GraphBreak("try-block", f"{path}: whether the memory is large enough is told when torch makes the view")
     metas = found.metas
     if not _all_tensors(metas):
         raise GraphBreak("unsupported-op", f"{path} returns something other than tensors")
@@ -317,14 +333,6 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     if isinstance(value, TupleValue):
         value.cls = type(metas)
     return value
-
-
-def _functional(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
-    if fn is torch.Tensor.index_put:
-        bound = OPS["index_put"].schema.bind(args, kwargs)
-        if all(i is None or (isinstance(i, FakeTensor) and i.dtype in (torch.int32, torch.int64)) for i in bound[1]):
-            return run_op(tr, "index_put", (bound[0], tuple(bound[1]), *bound[2:]), operands)
-    return _extern(tr, fn, args, kwargs, operands)
 
 
 # In-place methods that are no function of the values, or change more than these.

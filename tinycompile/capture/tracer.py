@@ -403,6 +403,11 @@ class Tracer(Inputs, Lookups):
                 return frame.location
         return self.frames[0].location
 
+    @property
+    def has_handler(self) -> bool:
+        """Whether the program may see an exception that comes up here."""
+        return any(f.at and f.current.handler is not None for f in self.frames)
+
     def note_failure(self, error: BaseException) -> None:
         """Remember where an error came up first."""
         if self.failure is None or self.failure.error is not error:

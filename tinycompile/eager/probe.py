@@ -7,7 +7,9 @@ beforehand: refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -71,20 +73,36 @@ def refuses(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, An
     """Whether ``fn`` raises on stand-ins, too, where its record or meta kernel raised an error: then the call is wrong, not the
     kernel missing. Records and meta kernels may raise other types, or in other words."""
     try:
-        _on_stand_ins(fn, args, kwargs)
-    except DataDependentError:
-        return False
+        refuse(fn, args, kwargs)
     except Exception:  # noqa: BLE001  # whatever it is, torch raises it again when the frame runs
         return True
     return False
 
 
-def _on_stand_ins(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    state = torch.get_rng_state()
+def refuse(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise what ``fn`` raises on stand-ins, in torch's own words and numbers; return if it takes them, or looks at values."""
     try:
-        with torch.no_grad(), _Watch():
-            return fn(*(_stand_in(a) for a in args), **{k: _stand_in(v) for k, v in kwargs.items()})
+        _on_stand_ins(fn, args, kwargs)
+    except DataDependentError:
+        return
+
+
+def _on_stand_ins(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    with torch.no_grad(), _leaving_no_trace(), _Watch():
+        return fn(*(_stand_in(a) for a in args), **{k: _stand_in(v) for k, v in kwargs.items()})
+
+
+@contextmanager
+def _leaving_no_trace() -> Iterator[None]:
+    """Torch's generator stays as it is. Nothing is warned of, and what torch warns of once it still will."""
+    state, always = torch.get_rng_state(), torch.is_warn_always_enabled()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.set_warn_always(True)
+            yield
     finally:
+        torch.set_warn_always(always)
         torch.set_rng_state(state)
 
 
@@ -108,15 +126,19 @@ def _stand_in(value: Any) -> Any:
         return value.torch()
     if isinstance(value, (tuple, list)):
         return type(value)(_stand_in(v) for v in value)
+    if isinstance(value, slice):
+        return slice(*(_stand_in(v) for v in (value.start, value.stop, value.step)))
     return value
 
 
 def _tensor(meta: TensorMeta) -> torch.Tensor:
     shape, strides = [shapes.hint(s) for s in meta.shape], [shapes.hint(s) for s in meta.strides]
-    made = torch.empty_strided(shape, strides, dtype=meta.dtype, device=meta.device.torch())
+    flat = torch.zeros(shapes.reach(shape, strides), dtype=meta.dtype, device=meta.device.torch())
+    made = flat.as_strided(shape, strides)
     if not (meta.dtype.is_floating_point or meta.dtype.is_complex):
-        return made.fill_(1 if meta.dtype == torch.int32 else 0)  # pivots count from 1, and LAPACK believes them
-    if len(shape) < 2:
-        return made.fill_(1)
-    made.zero_().diagonal(dim1=-2, dim2=-1).fill_(1)
+        flat.fill_(1 if meta.dtype == torch.int32 else 0)  # pivots count from 1, and LAPACK believes them
+    elif len(shape) < 2 or 0 in strides:  # (torch fills nothing in which elements share memory)
+        flat.fill_(1)
+    else:
+        made.diagonal(dim1=-2, dim2=-1).fill_(1)
     return made

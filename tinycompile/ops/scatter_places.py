@@ -169,6 +169,13 @@ def _index_put_meta(x: TensorMeta, indices: Sequence[Any], values: TensorMeta, a
             f"Index put requires the source and destination dtypes match, got {rules.type_name(x.dtype)} for the destination "
             f"and {rules.type_name(values.dtype)} for the source."
         )
+    block = shapes.broadcast_shapes(*(i.shape for i in indices if i is not None))
+    whole = indexed_shape(x, indices, block)
+    if not shapes.broadcasts_to(values.shape, whole):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of shape "
+            f"{list(whole)}"
+        )
     return _preserved(x)
 
 

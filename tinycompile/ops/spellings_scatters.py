@@ -79,10 +79,9 @@ def _fits_index_put(x: Any, indices: Any, values: Any, accumulate: bool = False)
         return False
     try:
         block = shapes.broadcast_shapes(*(tuple(i.shape) for i in given))
-        whole = indexed_shape(x, indices, block)
-        return shapes.same_shape(shapes.broadcast_shapes(tuple(values.shape), whole), whole)
     except RuntimeError:  # they don't broadcast
         return False
+    return shapes.broadcasts_to(tuple(values.shape), indexed_shape(x, indices, block))
 
 
 _FITS: dict[str, Callable[..., bool]] = {
