@@ -30,18 +30,18 @@ SUITES: dict[str, Callable[[Sequence[Workload], Settings], Results | StreamResul
     "shapes": functools.partial(run_kernels, suite="shapes"),
     "cpu": run_cpu,
     "overhead": run_overhead,
-    "compile": run_compile,
     "streams": run_streams,
 }
 
 
 MODEL_SUITES = {"models": PLAIN, "zoo": ZOO}
+COMPILED = ("gpt2_124m",)  # the models in the suite ``compile``; others join where ``--only`` names them
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    p.add_argument("--suite", choices=[*SUITES, "memory", *MODEL_SUITES, "all"], default="kernels")
+    p.add_argument("--suite", choices=[*SUITES, "compile", "memory", *MODEL_SUITES, "all"], default="kernels")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--quick", action="store_true", help="a few workloads, fewer rounds")
     p.add_argument("--only", default="", metavar="TEXT", help="only workloads with this in their name; A|B: either")
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     settings = Settings(options.device, options.quick, tuple(options.contenders), options.seconds, options.out)
     right = True
-    for suite in (*SUITES, "memory", *MODEL_SUITES) if options.suite == "all" else [options.suite]:
+    for suite in (*SUITES, "compile", "memory", *MODEL_SUITES) if options.suite == "all" else [options.suite]:
         results = _run(suite, options.only, settings)
         print(results.text())
         print("\nsaved " + ", ".join(map(str, results.save(options.out))) + "\n")
@@ -72,7 +72,11 @@ def _run(suite: str, only: str, settings: Settings) -> Results | StreamResults:
         return run_memory(only, settings)
     if suite in MODEL_SUITES:
         subjects = [s for s in MODEL_SUITES[suite] if only in s.name]
-        return run_models(suite, subjects, settings, torch.bfloat16 if settings.device == "cuda" else torch.float32)
+        return run_models(suite, subjects, settings)
+    if suite == "compile":
+        sizes = {w.name: w.sizes(settings.device) for w in select(suite, only, settings.quick)}
+        models = [s for s in PLAIN if (only in s.name if only else s.name in COMPILED and not settings.quick)]
+        return run_compile(sizes | {s.name: s.sizes for s in models}, settings)
     with torch.no_grad():
         return SUITES[suite](select(suite, only, settings.quick, (*WORKLOADS, *SHAPES, *CPU)), settings)
 

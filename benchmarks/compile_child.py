@@ -12,30 +12,44 @@ import importlib
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from benchmarks.contenders import CONTENDERS
+from benchmarks.model_suite import ready
+from benchmarks.plain_models import PLAIN
 from benchmarks.timing import synchronize
 from benchmarks.workloads import WORKLOADS
 
 
+def prepare(name: str, device: str) -> tuple[Callable[..., Any], Callable[[Callable[..., Any]], Any]]:
+    """The function or module of that name, and what calls it or its compiled form."""
+    workload = next((w for w in WORKLOADS if w.name == name), None)
+    if workload is not None:
+        inputs = workload.inputs(device)
+        return workload.fn, lambda fn: fn(*inputs)
+    module, arguments = ready(next(s for s in PLAIN if s.name == name), device)
+    return module, lambda fn: fn(**arguments)
+
+
+@torch.no_grad()
 def main(who: str, name: str, device: str, modules: Path) -> None:
     """The protocol above."""
-    workload = next(w for w in WORKLOADS if w.name == name)
     if modules.exists():
         for module in modules.read_text().splitlines():
             with contextlib.suppress(ImportError):  # generated modules of the earlier compile are not there
                 importlib.import_module(module)
-    inputs = workload.inputs(device)
-    workload.fn(*inputs)  # CUDA context, library handles
+    function, call = prepare(name, device)
+    call(function)  # CUDA context, library handles
     synchronize(device)
     print("ready", flush=True)
     sys.stdin.readline()
     start = time.perf_counter()
-    fn = CONTENDERS[who](workload.fn)
-    fn(*inputs)
+    fn = CONTENDERS[who](function)
+    call(fn)
     synchronize(device)
     seconds = time.perf_counter() - start
     stages = getattr(fn, "stage_times", {})

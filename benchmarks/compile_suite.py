@@ -12,14 +12,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import EAGER, OURS, Settings
 from benchmarks.results import Progress, Results, Row, about
-from benchmarks.workloads import Workload
 
 PROTOCOL = (
     "seconds of the first call in a fresh process; imports and the start of the device excluded for both; "
@@ -31,7 +30,7 @@ PROTOCOL = (
 class Task:
     """One process to run."""
 
-    workload: Workload
+    name: str
     who: str
     kind: str  # discover, cold, warm
     folder: Path
@@ -44,19 +43,20 @@ class Task:
             "TRITON_CACHE_DIR": self.folder / "triton",
         }
         environment = {**os.environ, **{name: str(path) for name, path in caches.items()}}
-        command = [sys.executable, "-m", "benchmarks.compile_child", self.who, self.workload.name, device, str(modules)]
+        command = [sys.executable, "-m", "benchmarks.compile_child", self.who, self.name, device, str(modules)]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 
 
-def run_compile(workloads: Sequence[Workload], settings: Settings) -> Results:
-    """Cold and warm compile seconds of tinycompile and torch.compile."""
+def run_compile(sizes: Mapping[str, str], settings: Settings) -> Results:
+    """Cold and warm compile seconds of tinycompile and torch.compile. ``sizes``: what is said of each workload or model, by
+    its name."""
     device = settings.device
     results = Results("compile", device, {**about(device), "protocol": PROTOCOL})
-    rows = {w.name: Row(w.name, w.sizes(device)) for w in workloads}
+    rows = {name: Row(name, text) for name, text in sizes.items()}
     results.rows = list(rows.values())
     with tempfile.TemporaryDirectory(prefix="tinycompile-bench-") as root:
-        tasks = _tasks(workloads, [c for c in settings.contenders if c != EAGER], Path(root))
+        tasks = _tasks(list(sizes), [c for c in settings.contenders if c != EAGER], Path(root))
         progress = Progress(len(tasks))
         discoveries = [task for task in tasks if task.kind == "discover"]
         rest = [task for task in tasks if task.kind != "discover"]
@@ -69,17 +69,17 @@ def run_compile(workloads: Sequence[Workload], settings: Settings) -> Results:
                     task = waiting.pop(0)
                     running.append((task, task.start(device, Path(root) / f"modules-{task.who}")))
                 task, process = running.pop(0)
-                progress.step(f"{task.kind}: {task.who} on {task.workload.name}")
-                _record(rows[task.workload.name], task, _finish(process))
+                progress.step(f"{task.kind}: {task.who} on {task.name}")
+                _record(rows[task.name], task, _finish(process))
         progress.close()
     return results
 
 
-def _tasks(workloads: Sequence[Workload], contenders: Sequence[str], root: Path) -> list[Task]:
-    tasks = [Task(workloads[-1], who, "discover", root / f"discover-{who}") for who in contenders] if workloads else []
-    for i, workload in enumerate(workloads):
+def _tasks(names: Sequence[str], contenders: Sequence[str], root: Path) -> list[Task]:
+    tasks = [Task(names[-1], who, "discover", root / f"discover-{who}") for who in contenders] if names else []
+    for i, name in enumerate(names):
         for who in contenders:
-            tasks += [Task(workload, who, kind, root / f"{i}-{who}") for kind in ("cold", "warm")]
+            tasks += [Task(name, who, kind, root / f"{i}-{who}") for kind in ("cold", "warm")]
     return tasks
 
 

@@ -15,6 +15,7 @@ from tinycompile.base.config import config
 Function = Callable[..., Any]
 EAGER, OURS, INDUCTOR = "eager", "tinycompile", "torch.compile"
 OURS_MAX, INDUCTOR_MAX = "tinycompile max-autotune", "torch.compile max-autotune"
+LIBRARY = "torch's library call"
 OURS_GRAPHS, INDUCTOR_GRAPHS = "tinycompile reduce-overhead", "torch.compile reduce-overhead"
 
 

@@ -72,10 +72,15 @@ _COLUMNS = (
 )
 
 
-def run_models(suite: str, subjects: Sequence[Subject], settings: Settings, dtype: torch.dtype) -> ModelResults:
+def precision(device: str) -> torch.dtype:
+    """In which models are measured."""
+    return torch.bfloat16 if device == "cuda" else torch.float32
+
+
+def run_models(suite: str, subjects: Sequence[Subject], settings: Settings) -> ModelResults:
     """Measure each subject whose package is installed."""
     device = settings.device
-    results = ModelResults(suite, device, {**about(device), "dtype": str(dtype), "protocol": PROTOCOL})
+    results = ModelResults(suite, device, {**about(device), "dtype": str(precision(device)), "protocol": PROTOCOL})
     progress = Progress(len(subjects))
     config.on_error = "raise"  # a quiet fallback to eager must not count as ours
     _import_everything(device)
@@ -83,14 +88,13 @@ def run_models(suite: str, subjects: Sequence[Subject], settings: Settings, dtyp
         progress.step(subject.name)
         row = ModelRow(subject.name, subject.sizes)
         results.rows.append(row)
-        torch.manual_seed(0)
         try:
-            module, inputs = subject.make(device)
+            module, inputs = ready(subject, device)
         except ImportError as error:
             row.failed["package"] = str(error)
             continue
         with torch.no_grad():
-            _measure(row, module.eval().to(device, dtype), _placed(inputs, device, dtype), settings)
+            _measure(row, module, inputs, settings)
         torch._dynamo.reset()
         del module, inputs
         gc.collect()
@@ -108,10 +112,15 @@ def _import_everything(device: str) -> None:
             compiled(x)
 
 
-def _placed(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:
-    return {
+def ready(subject: Subject, device: str) -> tuple[nn.Module, Inputs]:
+    """The module and the arguments of a call on the device, the same each time."""
+    torch.manual_seed(0)
+    module, inputs = subject.make(device)
+    dtype = precision(device)
+    placed = {
         k: v.to(device, dtype if v.is_floating_point() else v.dtype) if isinstance(v, Tensor) else v for k, v in inputs.items()
     }
+    return module.eval().to(device, dtype), placed
 
 
 def _measure(row: ModelRow, module: nn.Module, inputs: Inputs, settings: Settings) -> None:

@@ -24,6 +24,10 @@ def _gpt2(device: str) -> tuple[nn.Module, Inputs]:
     return GPT(small), {"idx": _ids(small.vocab_size, *((8, 1024) if device == "cuda" else (1, 8)))}
 
 
+def _gpt2_short(device: str) -> tuple[nn.Module, Inputs]:
+    return GPT(GPTConfig.small()), {"idx": _ids(GPTConfig.small().vocab_size, 1, 8)}
+
+
 def _gpt_written_out(device: str) -> tuple[nn.Module, Inputs]:
     c = GPTConfig(512, 4096, 6, 8, 512, flash=False) if device == "cuda" else GPTConfig(flash=False)
     return GPT(c), {"idx": _ids(c.vocab_size, 4, c.block_size)}
@@ -62,6 +66,7 @@ def _lstm(device: str) -> tuple[nn.Module, Inputs]:
 
 PLAIN = (
     Subject("gpt2_124m", "8x1024 (1x8 on a CPU)", _gpt2),
+    Subject("gpt2_124m, one short text", "1x8", _gpt2_short),
     Subject("gpt_written_out", "6 layers, 4x512", _gpt_written_out),
     Subject("llama", "8 layers, 4x1024", _llama),
     Subject("vit_base", "32 images of 224", _vit),

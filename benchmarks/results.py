@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from benchmarks.accuracy import Verdict
-from benchmarks.contenders import EAGER, INDUCTOR, INDUCTOR_GRAPHS, INDUCTOR_MAX, OURS, OURS_GRAPHS, OURS_MAX, PAIRS
+from benchmarks.contenders import EAGER, INDUCTOR, INDUCTOR_GRAPHS, INDUCTOR_MAX, LIBRARY, OURS, OURS_GRAPHS, OURS_MAX, PAIRS
 from benchmarks.workloads import geometric_mean
 
 NAMES = {
     EAGER: "eager", OURS: "ours", INDUCTOR: "torch", OURS_MAX: "ours max", INDUCTOR_MAX: "torch max",
-    OURS_GRAPHS: "ours graphs", INDUCTOR_GRAPHS: "torch graphs",
+    OURS_GRAPHS: "ours graphs", INDUCTOR_GRAPHS: "torch graphs", LIBRARY: "library",
 }  # fmt: skip
 
 
@@ -191,6 +191,8 @@ COLUMNS: tuple[tuple[str, Any], ...] = (
     ("ours/eager", _ratio("run", EAGER)),
     ("ours/torch", _ratio("run", INDUCTOR)),
     ("max ours/torch", _ratio("run", INDUCTOR_MAX, OURS_MAX)),
+    ("graphs run ours/torch", _ratio("run", INDUCTOR_GRAPHS, OURS_GRAPHS)),
+    ("ours/library", _ratio("run", LIBRARY)),
     ("% of copy", _share),
     ("GB/s", lambda row: f"{row.bytes / row.run[OURS] / 1e9:.0f}" if OURS in row.run and row.bytes >= 1 << 20 else ""),
     ("op/byte", lambda row: f"{row.operations / row.bytes:.1f}" if row.operations and row.bytes else ""),

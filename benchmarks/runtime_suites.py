@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from benchmarks import eager_calls, empty_calls, profile_calls
 from benchmarks.accuracy import judge
-from benchmarks.contenders import CONTENDERS, OURS, Settings
+from benchmarks.contenders import CONTENDERS, LIBRARY, OURS, Settings
 from benchmarks.results import Progress, Results, Row, about, one_line
 from benchmarks.timing import FLUSH_BYTES, copy_call, host_seconds, samples, spread, synchronize
 from benchmarks.workloads import Workload, count_bytes, tensors
@@ -40,6 +41,8 @@ def run_kernels(workloads: Sequence[Workload], settings: Settings, suite: str = 
         progress.step(workload.name)
         row, inputs, calls = _prepare(workload, settings)
         calls["copy"] = copy_call(row.bytes, device)
+        if workload.library is not None:
+            calls[LIBRARY] = functools.partial(workload.library, *inputs)
         times = samples(calls, device, budget)
         row.copy = statistics.median(times.pop("copy"))
         row.run = {who: statistics.median(taken) for who, taken in times.items()}

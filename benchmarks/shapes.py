@@ -123,11 +123,40 @@ def clipped_square(x: Tensor) -> Tensor:
     return x.clamp(-1, 1).square()
 
 
+# What bounds a row on a GPU that stays under 90% of a copy's bandwidth, read off the kernels that are generated for it.
+BOUNDS = {
+    "gate, every second column": "every second element is read: the bytes between come along",
+    "gate, transposed argument": "turned in shared memory; odd sizes forbid 16-byte accesses",
+    "add a column": "odd rows begin at odd addresses: 2-byte accesses",
+    "add a middle dim": "odd rows begin at odd addresses: 2-byte accesses",
+    "gelu gate of halves": "odd halves of a row: 2-byte accesses",
+    "swap of 3-D": "turned in shared memory; odd sizes forbid 16-byte accesses",
+    "permuted 5-D": "odd inner size: 2-byte accesses, and index arithmetic",
+    "softmax, rows of 3": "3 of 4 lanes have work",
+    "softmax, rows of 37": "37 of 64 lanes have work, 2-byte accesses",
+    "softmax, rows of 1021": "odd rows: 2-byte accesses",
+    "softmax, rows of 20011": "read twice, a part of each row kept in registers; odd rows: 4-byte accesses",
+    "softmax, rows of 65537": "read twice, a part of each row kept in registers; odd rows: 4-byte accesses",
+    "log_softmax, rows of 2**20": "read twice: a row fits no multiprocessor",
+    "softmax, 1 row of 2**20": "8 MB: the start of the launch and one wait of its programs for each other weigh as much as the bytes",
+    "softmax down columns": "read twice; odd rows: 4-byte accesses",
+    "layer_norm, rows of 1023 fp16": "odd rows: 2-byte accesses",
+    "layer_norm, rows of 12288": "12288 of 16384 lanes have work",
+    "layer_norm, rows of 50000": "read twice, a part of each row kept in registers",
+    "maximum and its place": "odd rows: 4-byte accesses; 4099 of 8192 lanes have work",
+    "sum of outer dims": "odd rows: 4-byte accesses",
+    "mean of all, prime": "uneven chunks: 4-byte accesses",
+    "count of bools": "odd rows: 1-byte accesses",
+    "masked sum": "odd rows: 2- and 1-byte accesses",
+    "channels, 4-D odd": "read twice; odd rows: 4-byte accesses",
+    "channels, channels last": "read twice",
+}
+
 # -- the table ----------------------------------------------------------------------------------------------------------
 
 
 def _row(name: str, fn: Callable[..., Any], *args: Arg) -> Workload:
-    return Workload(name, fn, args, suites=("shapes",))
+    return Workload(name, fn, args, suites=("shapes",), note=BOUNDS.get(name, ""))
 
 
 def _norm(name: str, rows: int, width: int, dtype: torch.dtype) -> Workload:

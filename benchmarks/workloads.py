@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ def laid_out(layout: str, shape: Shape, make: Callable[[Shape], Tensor]) -> Tens
 @dataclass(frozen=True)
 class Workload:
     """A row. ``reference``: what to run in float64 where ``fn`` names lower dtypes itself. ``suites``: where it takes part.
-    ``note``: what bounds it on a GPU, if that isn't the bandwidth of memory."""
+    ``note``: what bounds it on a GPU, if that isn't the bandwidth of memory. ``library``: one call of torch that does the same,
+    which the suite ``kernels`` measures beside."""
 
     name: str
     fn: Callable[..., Any]
@@ -75,6 +77,7 @@ class Workload:
     suites: tuple[str, ...] = ("kernels", "compile")
     quick: bool = False
     note: str = ""
+    library: Callable[..., Any] | None = None
 
     def inputs(self, device: str) -> list[Tensor]:
         """Fresh arguments, the same at every call on the same device."""
@@ -299,6 +302,7 @@ WORKLOADS: tuple[Workload, ...] = (
         (QKV, QKV, QKV),
         reference=attention_reference,
         note="arithmetic: two matrix products in one library kernel",
+        library=functools.partial(F.scaled_dot_product_attention, is_causal=True),
     ),
     Workload("tiny", tiny, (SMALL,), suites=("kernels", "compile", "overhead"), quick=True),
     Workload("tiny, 5 arguments", tiny_five, (SMALL,) * 5, suites=("overhead",)),

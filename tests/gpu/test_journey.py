@@ -110,7 +110,8 @@ def test_profiles_inside_each_other_both_see_kernels() -> None:
         x.cos()
     assert outer.problem is inner.problem is None
     names = [[k.name for s in p.walk() for k in s.kernels] for p in (outer, inner)]
-    assert names[1] == [fused.kernels[0].name] and len(names[0]) == 3 and names[0][1] == names[1][0]
+    assert names[1] == [k.name for k in fused.kernels] != []  # one of this shape alone, two where the sizes are symbols
+    assert names[0][1:-1] == names[1] and len(names[0]) == len(names[1]) + 2
 
 
 def test_streams_are_told_apart() -> None:
