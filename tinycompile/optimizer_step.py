@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from tinycompile.base import torch_private
 from tinycompile.base.artifacts import Artifacts
+from tinycompile.base.collector import without_collections
 from tinycompile.base.config import config
 from tinycompile.base.device import Device
 from tinycompile.base.errors import BackendError
@@ -154,6 +155,7 @@ class CompiledStep:
             self._plans = (*self._plans, made)
         return made
 
+    @without_collections
     def _make(self, choice: Choice, tensors: Tensors) -> StepPlan:
         flat = tensors.flat
         numbers = Numbers(choice.kind, any(p.dtype == torch.float64 for p in tensors.parameters), flat[0].device)

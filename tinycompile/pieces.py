@@ -19,6 +19,7 @@ from tinycompile.aot.saved import refusals, refuse
 from tinycompile.backends import Backend, generates_code, lookup_backend, takes_halves, touches_registered
 from tinycompile.base import torch_private
 from tinycompile.base.artifacts import Artifacts
+from tinycompile.base.collector import without_collections
 from tinycompile.base.config import config
 from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, RecompileLimitWarning
 from tinycompile.base.holdings import tell_holdings
@@ -187,6 +188,7 @@ class Piece:
 
     # -- compiling -------------------------------------------------------------------------------------------------------
 
+    @without_collections
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         """A new entry; one that runs eagerly where we fail outside what ``_compiled`` itself looks after."""
         try:

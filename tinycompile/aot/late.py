@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from tinycompile.base.collector import without_collections
 from tinycompile.base.shapes import Relation, ShapeEnv
 from tinycompile.eager import autocast
 
@@ -26,6 +27,12 @@ class Late(Generic[Made]):
         for relations, made in before:
             if all(r.fits(known) for r in relations):
                 return made
+        return self._new(known, key, before)
+
+    @without_collections
+    def _new(
+        self, known: Mapping[str, int], key: tuple[Any, ...], before: tuple[tuple[tuple[Relation, ...], Made], ...]
+    ) -> Made:
         with ShapeEnv(dict(known)).active() as env, autocast.outside():
             made = self._make(known, *key)
         self._made[key] = ((tuple(env.relations), made), *before)
