@@ -18,6 +18,7 @@ import torch
 
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.batched import BatchedTensor, active, level_of, mapped
+from tinycompile.eager.batched_random import below, unwatched
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.eager.vmap import batched
 
@@ -34,12 +35,8 @@ class Spread(NamedTuple):
     @contextmanager
     def below(self) -> Iterator[None]:
         """One level less while the block runs: the function over all examples enters its level itself."""
-        before = active.levels
-        active.levels = before[:-1]
-        try:
+        with below(self.level), unwatched():
             yield
-        finally:
-            active.levels = before
 
     def run(self) -> Any:
         """The result as one example sees it."""

@@ -138,3 +138,31 @@ def test_a_compiled_function_under_vmap() -> None:
     got = tc.vmap(compiled)(from_torch(x))
     torch.testing.assert_close(got.torch(), (x * 2).softmax(1))
     torch.testing.assert_close(compiled(x[0]), (x[0] * 2).softmax(0))
+
+
+DRAWING: dict[str, Callable[[Any], Any]] = {
+    "rand": lambda r: r + torch.rand(3),
+    "normal": lambda r: r + torch.normal(0.0, 1.0, (3,)),
+    "randperm": lambda r: r + torch.randperm(3),
+    "attention": lambda r: torch.nn.functional.scaled_dot_product_attention(r[:, None], r[:, None], r[:, None], dropout_p=0.5),
+    "dropout of what is the same for all": lambda r: r + torch.dropout(torch.ones(3), 0.5, True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:vmap calls scaled_dot_product_attention once for each example")
+@pytest.mark.parametrize("vmap", [tc.vmap, torch.vmap], ids=["ours", "torch"])
+@pytest.mark.parametrize("name", DRAWING)
+def test_random_numbers_by_the_randomness(name: str, vmap: Callable[..., Any]) -> None:
+    x = torch.ones(8, 3)
+    with pytest.raises(RuntimeError, match="randomness error mode"):
+        tc.compile(lambda x: vmap(DRAWING[name])(x))(x)
+    different = tc.compile(lambda x: vmap(DRAWING[name], randomness="different")(x))(x)
+    assert len(different.reshape(8, -1).unique(dim=0)) > 1
+    if name != "attention" or vmap is tc.vmap:  # torch's attention has no such rule on a CPU
+        same = tc.compile(lambda x: vmap(DRAWING[name], randomness="same")(x))(x)
+        assert len(same.reshape(8, -1).unique(dim=0)) == 1
+
+
+def test_rand_under_vmap_is_one_draw_in_the_graph() -> None:
+    compiled = tc.compile(lambda x: torch.vmap(lambda r: r + torch.rand(3), randomness="different")(x), fullgraph=True)
+    assert len(compiled(torch.ones(8, 3)).unique(dim=0)) == 8

@@ -546,6 +546,19 @@ RANDOM: dict[str, Callable[[Any], Any]] = {
     "randn_like": torch.randn_like,
     "bernoulli": lambda x: torch.bernoulli(x * 0 + 0.5),
     "randn": lambda x: x + tc.randn(8),
+    "torch.rand": lambda x: x + torch.rand(8),
+    "torch.rand on the tape": lambda x: x + torch.rand(8, requires_grad=True).detach(),
+    "torch.randint": lambda x: x + torch.randint(0, 99, (8,)),
+    "torch.randperm": lambda x: x + torch.randperm(8),
+    "torch.normal": lambda x: x + torch.normal(0.0, 1.0, (8,)),
+    "normal of an example": lambda x: torch.normal(x, 1.0),
+    "gumbel_softmax": F.gumbel_softmax,
+    "alpha_dropout": lambda x: F.alpha_dropout(x, 0.5, True),
+    "dropout2d": lambda x: F.dropout2d(x[:, None], 0.5, True),
+    "attention": lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], dropout_p=0.5),
+    "of what is the same for all": lambda x: x + F.dropout(torch.ones(8), 0.5, True) + tc.ones(8).bernoulli(),
+    "of ours that is the same for all": lambda x: x * F.dropout(tc.ones(8), 0.5, True),
+    "in place": lambda x: x.clone().normal_(),
 }
 
 
@@ -558,3 +571,32 @@ def test_randomness(name: str) -> None:
     assert not torch.equal(different[0], different[1]) or not torch.equal(different[0], different[2])
     same = tc.vmap(fn, randomness="same")(x).torch()
     assert torch.equal(same[0], same[1]) and torch.equal(same[0], same[2]) and isinstance(x, Tensor)
+    nested = tc.vmap(tc.vmap(fn, randomness="same"), randomness="different")(from_torch(torch.ones(3, 2, 8))).torch()
+    assert torch.equal(nested[:, 0], nested[:, 1]) and not torch.equal(nested[0], nested[1])
+
+
+@pytest.mark.parametrize("randomness", ["error", "same", "different"])
+def test_random_functions_that_need_not_draw(randomness: str) -> None:
+    """Dropout in evaluation, and a fill of what is the same for all, which has no numbers for each."""
+
+    def calm(x: Any) -> Any:
+        return F.dropout2d(x[:, None], 0.5, False)[:, 0] + F.rrelu(x) + F.dropout(torch.ones(8), 0.5, False)
+
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(tc.vmap(calm, randomness=randomness)(x), torch.stack([calm(row) for row in x]))
+    fill = tc.vmap(lambda x: x + torch.zeros(8).uniform_(), randomness=randomness)
+    if randomness == "same":
+        assert torch.equal(*(fill(x) - x)[:2].round(decimals=5))
+    else:
+        with pytest.raises(RuntimeError, match="randomness"):
+            fill(x)
+
+
+def test_what_only_one_example_has() -> None:
+    """Arrays, truths and sizes that differ from example to example are no tensors."""
+    x = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+    for fn in (lambda x: torch.as_tensor(x.numpy()), lambda x: x * torch.equal(x, torch.tensor([0.0, 1.0])), torch.nonzero):
+        with pytest.raises(RuntimeError, match="vmap"):
+            tc.vmap(fn)(x)
+    assert torch.equal(tc.vmap(lambda x: torch.as_tensor(x) + torch.asarray(x))(x), 2 * x)
+    assert torch.equal(tc.vmap(torch.nonzero)(x + 1), torch.vmap(lambda x: torch.tensor([[0], [1]]))(x))

@@ -111,3 +111,11 @@ def test_symbolic_sizes() -> None:
         y = f(torch.ones(rows, 64))
         assert 0.3 < (y == 0).float().mean() < 0.7
     assert len(f.recompiles) == 0
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.normal(0.0, 1.0, (3,)), lambda: torch.randperm(5)], ids=["normal", "randperm"])
+def test_learning_what_a_call_returns_draws_nothing(draw: Callable[[], torch.Tensor]) -> None:
+    torch.manual_seed(0)
+    eager = draw()
+    torch.manual_seed(0)
+    assert torch.equal(tinycompile.compile(draw)(), eager)

@@ -150,6 +150,13 @@ def only_default_device() -> bool:
     return bool(modes) and all(type(mode) is DeviceContext for mode in modes)
 
 
+def is_innermost_mode(mode: Any) -> bool:
+    """Whether it is the torch-function mode that sees this thread's calls first. The public way can't tell, and says no."""
+    if _function_modes is None or _function_mode_at is None or not _function_modes():
+        return False
+    return _function_mode_at(_function_modes() - 1) is mode
+
+
 _autocast_anchors: dict[str, torch.Tensor] = {}
 
 

@@ -30,7 +30,8 @@ from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.views import Step, ViewOf, requires_grad_alone, steps_between
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.autocast import cast_call, outside
-from tinycompile.eager.batched import BatchedTensor
+from tinycompile.eager.batched import BatchedTensor, active
+from tinycompile.eager.batched_random import RECORDS
 from tinycompile.eager.fake import FakeTensor, fake_extern, path_of
 from tinycompile.eager.probe import refuse, refuses
 from tinycompile.eager.recording import is_tracked
@@ -38,6 +39,7 @@ from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.graph import Node
 from tinycompile.ops import table
 from tinycompile.ops.gradients import CUT
+from tinycompile.ops.randomness import DRAWS, PROBABILITY
 from tinycompile.ops.record import OPS, BoundCall
 
 if TYPE_CHECKING:
@@ -215,6 +217,8 @@ def _owner(tr: Tracer, fake: Any, operands: Sequence[Value]) -> Value:
 
 def run_op(tr: Tracer, name: str, args: tuple[Any, ...], operands: Sequence[Value]) -> Value:
     """Call a record through the dispatcher, which records the node, and wrap what it returns."""
+    if active.levels and name in PROBABILITY and name not in RECORDS and args[OPS[name].schema.positions[PROBABILITY[name]]]:
+        raise GraphBreak("unsupported-op", f"{name} under vmap: whose the random numbers are, its randomness decides")
     tr.about_to_record()
     result = dispatcher.call_bound(name, op_numbers.taken(name, args))
     views = [bool(r.alias) for r in OPS[name].schema.returns]
@@ -303,6 +307,8 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
 def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
     """Record a call of torch's own function, known to be free of effects, by path."""
     inputs = list(tensors_in(tr, operands))
+    if active.levels and path.rpartition(".")[2] in DRAWS:
+        raise GraphBreak("unsupported-op", f"{path} under vmap: whose the random numbers are, its randomness decides")
     if any(isinstance(t.fake, BatchedTensor) for t in inputs):
         raise GraphBreak("unsupported-op", f"{path} has no batching rule: under vmap it is called once an example")
     if torch.is_grad_enabled() and is_tracked([t.fake for t in inputs]):

@@ -20,6 +20,7 @@ from tinycompile.eager import shortcut
 from tinycompile.eager.sparse import SparseTensor
 from tinycompile.eager.tape import note_view
 from tinycompile.eager.tensor import Tensor, from_meta, unwrap, view_of, wrap
+from tinycompile.ops.randomness import DRAWS
 from tinycompile.ops.record import OPS, Decompose, Op, View
 
 # Ops whose result is a view when strides or dtypes allow it, else a copy: torch decides.
@@ -128,7 +129,7 @@ def fill() -> None:
     dispatcher.fallback(Key.META, run_meta)
     for name in _DEVICES_MAY_DIFFER & OPS.keys():
         dispatcher.let_devices_differ(name)
-    for name in (_SEVERAL_VIEWS | _DEVICES_MAY_DIFFER | {"identity"}) & OPS.keys():
+    for name in (_SEVERAL_VIEWS | _DEVICES_MAY_DIFFER | DRAWS | {"identity"}) & OPS.keys():
         dispatcher.never_leaf(name)
     shortcut.VIEWS.update(op.name for op in OPS.values() if is_view(op))
     for op in OPS.values():

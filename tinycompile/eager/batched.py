@@ -21,6 +21,7 @@ from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import BACKENDS, Key
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.ops.calls import ops
+from tinycompile.ops.randomness import DRAWS, DRAWS_IN_PLACE
 from tinycompile.ops.record import BoundCall
 
 _BATCHED = Key.BATCHED.bit
@@ -33,16 +34,6 @@ _NO_VALUE = (
 _NO_TRUTH = (
     "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. We don't support that yet, "
     "please shout over at https://github.com/pytorch/functorch/issues/257 ."
-)
-
-
-RANDOMNESS = (
-    "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' randomness "
-    "flags on vmap or perform the randomness operation out of vmap"
-)
-# Functions that draw random numbers and have no record.
-RANDOM = frozenset(
-    {"randint_like", "normal", "multinomial", "poisson", "binomial", "rrelu", "alpha_dropout", "feature_dropout"}
 )
 
 
@@ -139,10 +130,10 @@ class BatchedTensor(Tensor):
         if own is not None:
             return own(*args, **kwargs)
         name = getattr(fn, "__name__", "a function")
+        if name in DRAWS | DRAWS_IN_PLACE and active.levels:
+            return draw_by_level[0](fn, args, dict(kwargs))
         if name.endswith("_") and not name.endswith("__"):
             raise RuntimeError(f"vmap: {name} writes in place and has no batching rule")
-        if name in RANDOM:
-            return _drawn(fn, args, kwargs)
         if cls.tape.follows(args, kwargs):
             return gradients_of_each[0](fn, args, kwargs)
         return call_each(lambda args, kwargs: Tensor._extern(fn, args, kwargs), name, args, kwargs)
@@ -182,28 +173,6 @@ def _followed(tensor: Any) -> bool:
     return bool(tensor.requires_grad)
 
 
-def _drawn(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """A random function without a record, by the level's randomness."""
-    level = level_of((args, tuple(kwargs.values())))
-    how = next((here.randomness for here in active.levels if here.number == level), "different")
-    if how == "error":
-        raise RuntimeError(RANDOMNESS)
-    if how == "different":
-        return call_each(lambda args, kwargs: fn(*args, **kwargs), fn.__name__, args, kwargs)
-    first = mapped((args, dict(kwargs)), functools.partial(_example, level=level, i=0))
-    return fn(*first[0], **first[1])
-
-
-def draw(fn: Callable[[], Any]) -> Any:
-    """A random factory inside a vmap, by the innermost level's randomness."""
-    here = active.levels[-1]
-    if here.randomness == "error":
-        raise RuntimeError(RANDOMNESS)
-    if here.randomness == "same":
-        return fn()
-    return BatchedTensor(ops.stack(tuple(fn() for _ in range(here.size)), 0), here.number)
-
-
 def _example(tensor: Any, level: int, i: int) -> Any:
     """One example of a tensor of the level; any other tensor as it is."""
     if not isinstance(tensor, BatchedTensor) or tensor.level != level:
@@ -216,6 +185,10 @@ EXTERN_RULES: dict[Any, Callable[..., Any]] = {}
 
 gradients_of_each: list[Callable[..., Any]] = []
 """``gradients_of_each[0](fn, args, kwargs)``: such a function on the tape; set by ``example_gradients.py``, which stands above
+this file."""
+
+draw_by_level: list[Callable[..., Any]] = []
+"""``draw_by_level[0](fn, args, kwargs)``: one that may draw random numbers; set by ``batched_random.py``, which stands above
 this file."""
 
 write_item: list[Callable[[Any, Any, Any], None]] = []
@@ -315,14 +288,25 @@ def call_each(fn: Callable[[Any, Any], Any], name: str, args: Any, kwargs: Any) 
     found = []
     for i in range(size):
         found.append(fn(*mapped((args, dict(kwargs)), functools.partial(_example, level=level, i=i))))
-    return _stacked(found, level)
+    return stacked(found, level)
 
 
-def _stacked(found: Sequence[Any], level: int) -> Any:
+def stacked(found: Sequence[Any], level: int) -> Any:
+    """The results of one call an example as one of all. Raises RuntimeError for what is no tensor, unless it is the same for
+    each example."""
     first = found[0]
     if isinstance(first, Tensor):
+        if any(tuple(other.shape) != tuple(first.shape) for other in found[1:]):
+            raise RuntimeError("vmap: the size of a result depends on the values of each example, so no tensor can hold all")
         return BatchedTensor(ops.stack(tuple(found), 0), level)
     if isinstance(first, (tuple, list)) and not isinstance(first, torch.Size):
-        items = [_stacked(column, level) for column in zip(*found, strict=True)]
+        items = [stacked(column, level) for column in zip(*found, strict=True)]
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
+    if type(first) not in _PLAIN or any(type(other) is not type(first) or other != first for other in found[1:]):
+        raise RuntimeError(
+            f"vmap: a function returns a {type(first).__name__} of its own for each example, which only tensors can be"
+        )
     return first
+
+
+_PLAIN = frozenset((bool, int, float, complex, str, type(None), torch.Size, torch.dtype, torch.device))

@@ -16,6 +16,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import is_same, is_view, meta_of, named_results
 from tinycompile.eager.batched import BatchedTensor, call_each, level_of, mapped
+from tinycompile.eager.batched_random import RECORDS, draw_record, is_undecided
 from tinycompile.eager.tape import note_view
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.ops import meta_rules
@@ -117,6 +118,8 @@ def run_batched(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return call_each(lambda args, _: dispatcher.call_bound(op_name, args), op_name, args, {})
     if is_same(op):
         return args[0]
+    if op_name in RECORDS and is_undecided(args):
+        return draw_record(op_name, args)
     op.meta(*(meta_of(a) for a in args))  # raises what one example's call would raise
     batch = Batch(op, args)
     if batch.size is None:

@@ -6,6 +6,9 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
+from tinycompile.eager.batched_random import draw
 from tinycompile.eager.batching import Batch, call, rank_of, rule
 from tinycompile.ops.calls import ops
 from tinycompile.ops.record import Decompose
@@ -123,7 +126,11 @@ def _attention(
     batch: Batch, q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool, scale: Any, enable_gqa: bool
 ) -> Any:
     if dropout_p:
-        return NotImplemented
+        return draw(
+            torch.nn.functional.scaled_dot_product_attention,
+            (q, k, v, mask, dropout_p),
+            {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa},
+        )
     rank = rank_of(q, k, v)
     masked = None if mask is None else batch.aligned(mask, max(rank, len(mask.shape)))
     return call(batch, batch.full(q), batch.full(k), batch.full(v), masked, dropout_p, is_causal, scale, enable_gqa)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from tinycompile.base import shapes
-from tinycompile.eager.batched import RANDOMNESS, active
+from tinycompile.eager.batched import active
+from tinycompile.eager.batched_random import RANDOMNESS, below, draws, record_below
 from tinycompile.eager.batching import RULES, Batch, along_dim, as_it_is, call, pointwise, rank_of, reduction, rule
 from tinycompile.ops.calls import cast, ops
 
@@ -262,17 +263,20 @@ def _embedding_backward(batch: Batch, grad: Any, indices: Any, rows: Any, paddin
 @rule("rand_like", "randn_like", "bernoulli", "dropout", "native_dropout")
 def _random(batch: Batch, x: Any, *rest: Any) -> Any:
     """``different``: numbers of its own for each example; ``same``: one draw of an example's shape for all."""
-    draws = batch.op.name not in ("dropout", "native_dropout") or (rest[1] and rest[0])
-    how = next((level.randomness for level in active.levels if level.number == batch.level), "different")
-    if not draws or how == "different":
+    name = batch.op.name
+    if not draws(name, (x, *rest)):
         return call(batch, batch.full(x), *rest)
+    how = next((level.randomness for level in active.levels if level.number == batch.level), "different")
     if how == "error":
         raise RuntimeError(RANDOMNESS)
-    first = ops.select(batch.full(x), 0, 0)
-    if batch.op.name in ("rand_like", "randn_like"):
-        return ops.expand(call(batch, first, *rest), (batch.size, *x.shape))
-    if batch.op.name == "bernoulli":
-        return cast(ops.lt(ops.rand_like(first), batch.full(x)), x.dtype)
-    scaled, kept = ops.native_dropout(ops.full_like(first, 1.0), *rest)
-    result = ops.mul(batch.full(x), scaled)
-    return result if batch.op.name == "dropout" else (result, ops.expand(kept, (batch.size, *x.shape)))
+    with below(batch.level):
+        if how == "different":
+            return record_below(name, (batch.full(x), *rest))
+        first = ops.select(batch.full(x), 0, 0)
+        if name in ("rand_like", "randn_like"):
+            return ops.expand(record_below(name, (first, *rest)), (batch.size, *x.shape))
+        if name == "bernoulli":
+            return cast(ops.lt(record_below("rand_like", (first, None)), batch.full(x)), x.dtype)
+        scaled, kept = record_below("native_dropout", (ops.full_like(first, 1.0), *rest))
+        result = ops.mul(batch.full(x), scaled)
+        return result if name == "dropout" else (result, ops.expand(kept, (batch.size, *x.shape)))

@@ -13,7 +13,6 @@ import torch
 from tinycompile.base.device import Device
 from tinycompile.dispatch import local_keys
 from tinycompile.dispatch.keys import Key
-from tinycompile.eager.batched import active, draw
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.storage import ALLOCATORS
 from tinycompile.eager.tensor import Tensor, from_torch, unwrap, wrap
@@ -22,15 +21,6 @@ from tinycompile.ops.calls import ops
 
 def make(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Tensor:
     """Through the record that torch's factory has, else as it is; under tracing the result is a FakeTensor."""
-    if active.levels and fn in RANDOM:
-        return draw(lambda: _made(fn, args, options))
-    return _made(fn, args, options)
-
-
-RANDOM = frozenset((torch.rand, torch.randn, torch.randint, torch.randperm))
-
-
-def _made(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Tensor:
     kind = FakeTensor if Key.TRACING in local_keys.included() else Tensor
     given = {k: _option(v) for k, v in options.items() if k != "requires_grad"}
     if not torch.cuda.is_available():

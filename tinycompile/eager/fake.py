@@ -23,6 +23,7 @@ from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key, KeySet, backend_key
 from tinycompile.eager.backends import is_same, meta_of, named_results
+from tinycompile.eager.batched_random import RECORDS, draw_record, is_undecided
 from tinycompile.eager.probe import is_unreliable, probe
 from tinycompile.eager.tensor import Tensor
 from tinycompile.ops.record import OPS, BoundCall, Metas, Op
@@ -151,6 +152,8 @@ def trace(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     op = OPS[op_name]
     if is_same(op):
         return args[0]
+    if op_name in RECORDS and is_undecided(args):
+        return draw_record(op_name, args)
     recorder = _recorder(args)
     metas = op.meta(*(meta_of(a) for a in args))
     refs = recorder.record(op, args, metas)
@@ -214,7 +217,7 @@ def fake_extern(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     named = {k: "meta" if k == "device" and v is not None else _to_torch_meta(v) for k, v in kwargs.items()}
     given = [_to_torch_meta(a) for a in args]
     try:
-        with torch.no_grad(), torch.device("meta"):
+        with torch.no_grad(), torch.device("meta"), torch.random.fork_rng(devices=()):  # some functions draw without a device
             result = fn(*given, **named)
     except NotImplementedError:
         found = probe(fn, args, kwargs)

@@ -22,6 +22,11 @@ def rng_state(devices: Sequence[int]) -> State:
     return torch.get_rng_state(), [torch.cuda.get_rng_state(d) for d in devices]
 
 
+def same_state(a: State, b: State) -> bool:
+    """Whether nothing was drawn between two states of the same generators."""
+    return all(map(torch.equal, (a[0], *a[1]), (b[0], *b[1])))
+
+
 def set_rng_state(state: State, devices: Sequence[int]) -> None:
     """Back to what :func:`rng_state` gave for them."""
     torch.set_rng_state(state[0])

@@ -15,6 +15,7 @@ import torch
 
 from tinycompile.eager import batched_indexing, batching, batching_library, batching_rules  # noqa: F401  the rules
 from tinycompile.eager.batched import BatchedTensor, Level, active
+from tinycompile.eager.batched_random import watched
 from tinycompile.eager.rng import cuda_devices, rng_state, set_rng_state
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.eager.transforms import made_by
@@ -80,7 +81,7 @@ def _call(
     ours = any(isinstance(leaf, Tensor) for leaf, _ in pairs)
 
     def some(pairs: Sequence[tuple[Any, int | None]], size: Any) -> Any:
-        with level(size, randomness) as here:
+        with level(size, randomness) as here, watched():
             given = iter([enter(leaf, dim, here) for leaf, dim in pairs])
             positional, named = _rebuilt(args, given), _rebuilt(kwargs, given)
             results = fn(*positional, **named)

@@ -6,25 +6,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tinycompile.ir.graph import Graph, Node, Ref
+from tinycompile.ops.randomness import DRAWS, PROBABILITY
 from tinycompile.ops.record import OPS, View
 
 COPY = "torch.Tensor.copy_"  # how a graph writes to its inputs: nodes of this target, after all others
-
-# Records and torch functions whose results differ from call to call. Records with a probability draw only when it is not 0.
-_RANDOM = frozenset((
-    "random_seeds", "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli",
-    "multinomial", "normal", "uniform", "exponential", "native_dropout", "rrelu_with_noise", "poisson", "binomial",
-    "rrelu", "gumbel_softmax",
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout",
-    "fractional_max_pool2d", "fractional_max_pool3d", "svd_lowrank", "pca_lowrank",
-))  # fmt: skip
-_PROBABILITY = {
-    "dropout": "p",
-    "dropout1d": "p",
-    "dropout2d": "p",
-    "alpha_dropout": "p",
-    "scaled_dot_product_attention": "dropout_p",
-}
 
 
 class EditedValue(NamedTuple):
@@ -97,9 +82,9 @@ def is_random(node: Node) -> bool:
     """Whether a call draws random numbers; of torch's functions: whether it can."""
     if node.kind != "call":
         return node.kind == "extern" and _function_is_random(node)
-    probability = _PROBABILITY.get(node.target)
+    probability = PROBABILITY.get(node.target)
     if probability is None:
-        return node.target in _RANDOM
+        return node.target in DRAWS
     schema = OPS[node.target].schema
     position = schema.positions.get(probability)
     drawn = position is None or node.args[position] != 0.0
@@ -111,7 +96,7 @@ def _function_is_random(node: Node) -> bool:
     name = node.target.rpartition(".")[2]
     if name == "scaled_dot_product_attention":  # (query, key, value, attn_mask, dropout_p, ...)
         return bool(dict(node.kwargs).get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0))
-    return name in _RANDOM
+    return name in DRAWS
 
 
 def is_pure(node: Node) -> bool:

@@ -12,11 +12,9 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const
-from tinycompile.capture.values.function import BuiltinValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager import factories
-from tinycompile.eager.batched import active
 from tinycompile.eager.tensor import Tensor as OurTensor
 
 if TYPE_CHECKING:
@@ -41,8 +39,6 @@ def _ours(tr: Tracer, fn: Value, args: Args, named: Kwargs) -> Value:
     wants_grad = named.get("requires_grad", NONE)
     if not wants_grad.is_constant or wants_grad.constant(tr):
         raise GraphBreak("unsupported-argument", "requires_grad=True of a tensor that is made inside")
-    if active.levels and isinstance(fn, BuiltinValue) and fn.fn in factories.RANDOM:
-        raise GraphBreak("unsupported-op", "random numbers under vmap: whose they are, its randomness decides")
     options = {name: _option(tr, value) for name, value in named.items() if name not in _OURS}
     made = fn.call(tr, args, options)
     if not isinstance(made, TensorValue) or made.obj is not None:

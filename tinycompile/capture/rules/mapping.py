@@ -20,7 +20,7 @@ from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleV
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager.batched import Level
 from tinycompile.eager.tensor import Tensor as OurTensor
-from tinycompile.eager.vmap import batched, enter, leave, level, vmap
+from tinycompile.eager.vmap import RANDOMNESS, batched, enter, leave, level, vmap
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -152,4 +152,6 @@ def _mapped(made_by: Any, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if fn is None or named.keys() - given.keys() or chunks.constant(tr) is not None:
         raise GraphBreak("unsupported-argument", "vmap with other arguments than the function, its dims and randomness")
     given |= {k: v.constant(tr) for k, v in named.items()}
+    if given["randomness"] not in RANDOMNESS:
+        raise GraphBreak("unsupported-argument", f"randomness {given['randomness']!r} of vmap")
     return MappedFunction(made_by, fn, (given["in_dims"], given["out_dims"], given["randomness"]))

@@ -1,0 +1,229 @@
+"""Random numbers under ``vmap``: its ``randomness`` decides whether examples have numbers of their own.
+
+Calls whose tensors differ from example to example come here from ``BatchedTensor`` and from the batching rules. Any other call
+that draws (``torch.rand(3)``, ``F.dropout(w)`` of a tensor that is the same for all) is seen by a torch-function mode, which
+is active while eager code runs under ``vmap``. Under tracing there is no such mode; there records come from Tracing's fallback.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tinycompile.base.torch_private import is_innermost_mode
+from tinycompile.dispatch import dispatcher
+from tinycompile.eager.batched import BatchedTensor, active, call_each, draw_by_level, level_of, mapped, stacked
+from tinycompile.eager.rng import cuda_devices, rng_state, same_state, set_rng_state
+from tinycompile.eager.tensor import Tensor, wrap
+from tinycompile.ops.calls import ops
+from tinycompile.ops.randomness import DRAWS, DRAWS_IN_PLACE, FACTORIES
+
+RANDOMNESS = (
+    "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' randomness "
+    "flags on vmap or perform the randomness operation out of vmap"
+)
+_NOT_DIFFERENT = (
+    "vmap: Cannot ask for different inplace randomness on an unbatched tensor. This will appear like same randomness. "
+    "If this is necessary for your usage, please file an issue with functorch."
+)
+_SIZED = frozenset(("rand", "randn"))
+Function = Callable[..., Any]
+
+
+def is_undecided(args: Any) -> bool:
+    """Whether a call that draws is inside a vmap at whose level none of its tensors is."""
+    return bool(active.levels) and level_of(args) < active.levels[-1].number
+
+
+class Drawing(TorchFunctionMode):
+    """Sees what eager code calls under ``vmap``."""
+
+    def __torch_function__(
+        self, fn: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        name = getattr(fn, "__name__", "")
+        if name in DRAWS | DRAWS_IN_PLACE and is_undecided((args, tuple(named.values()))):
+            return draw(fn, args, named)
+        if fn in _CONVERSIONS and args and isinstance(args[0], BatchedTensor):  # torch would read it item by item
+            return args[0].raw() if fn is torch.tensor else ops.to(args[0], named.get("dtype") or args[0].dtype)
+        return fn(*args, **named)
+
+
+class _Watching(threading.local):
+    mode: Drawing | None = None
+
+
+_watching = _Watching()
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """A :class:`Drawing` sees what the block calls; under another one already it does."""
+    if _watching.mode is not None:
+        yield
+        return
+    _watching.mode = Drawing()
+    try:
+        with _watching.mode:
+            yield
+    finally:
+        _watching.mode = None
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """No :class:`Drawing` sees what the block calls, for compiled code has decided what to draw. One within which the program
+    has entered modes of its own stays."""
+    mode = _watching.mode
+    if mode is None or not is_innermost_mode(mode):
+        yield
+        return
+    mode.__exit__(None, None, None)
+    _watching.mode = None
+    try:
+        yield
+    finally:
+        _watching.mode = mode
+        mode.__enter__()
+
+
+_CONVERSIONS = (torch.as_tensor, torch.asarray, torch.tensor)
+
+
+@contextmanager
+def below(level: int) -> Iterator[None]:
+    """The levels below one alone while the block runs."""
+    before = active.levels
+    active.levels = tuple(here for here in before if here.number < level)
+    try:
+        yield
+    finally:
+        active.levels = before
+
+
+def draw(fn: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of a torch function that may draw, by the innermost level's randomness."""
+    here, name = active.levels[-1], fn.__name__
+    batched = level_of((args, tuple(kwargs.values()))) == here.number
+    if name in DRAWS_IN_PLACE:
+        return _fill(fn, args, kwargs)
+    if here.randomness == "error" and name in FACTORIES:
+        raise RuntimeError(RANDOMNESS)
+    with below(here.number):
+        if here.randomness == "error":
+            return _unless_it_draws(_each if batched else _below, fn, args, kwargs)
+        if here.randomness == "same":
+            return _each_the_same(fn, args, kwargs) if batched else _below(fn, args, kwargs)
+        if batched:
+            return _each(fn, args, kwargs)
+        wants_grad = kwargs.pop("requires_grad", False)
+        if name in _SIZED:
+            made = _of_all(fn, args, kwargs, here)
+        else:
+            made = stacked([wrap(_below(fn, args, kwargs)) for _ in range(here.size)], here.number)
+    return made.requires_grad_() if wants_grad else made
+
+
+def _below(fn: Function, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The call as the levels that are left see it."""
+    given = (args, tuple(kwargs.values()))
+    if is_undecided(given):
+        return draw(fn, args, kwargs)
+    ours = any(isinstance(t, Tensor) for t in dispatcher.tensors_in(given))
+    return Tensor.__torch_function__(fn, (), args, kwargs) if ours else fn(*args, **kwargs)
+
+
+def _each(fn: Function, args: Any, kwargs: dict[str, Any]) -> Any:
+    return call_each(lambda args, kwargs: _below(fn, args, kwargs), fn.__name__, args, kwargs)
+
+
+def _each_the_same(fn: Function, args: Any, kwargs: dict[str, Any]) -> Any:
+    """One call an example, each from the same state of the generators."""
+    devices = cuda_devices((args, tuple(kwargs.values())))
+    state = rng_state(devices)
+
+    def again(args: Any, kwargs: Any) -> Any:
+        set_rng_state(state, devices)
+        return _below(fn, args, kwargs)
+
+    return call_each(again, fn.__name__, args, kwargs)
+
+
+def _unless_it_draws(call: Function, fn: Function, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Not every call of these functions draws. Raises RuntimeError if this one did."""
+    devices = cuda_devices((args, tuple(kwargs.values())))
+    state = rng_state(devices)
+    result = call(fn, args, kwargs)
+    if not same_state(state, rng_state(devices)):
+        set_rng_state(state, devices)
+        raise RuntimeError(RANDOMNESS)
+    return result
+
+
+def _of_all(fn: Function, args: Any, kwargs: dict[str, Any], here: Any) -> Any:
+    """``rand`` and ``randn``: one draw with the examples along dim 0."""
+    size = kwargs.pop("size", args[0] if args and isinstance(args[0], (tuple, list)) else args)
+    return BatchedTensor(wrap(_below(fn, ((here.size, *size),), kwargs)), here.number)
+
+
+def _fill(fn: Function, args: Any, kwargs: dict[str, Any]) -> Any:
+    """``x.normal_()`` and its kin."""
+    here, target = active.levels[-1], args[0]
+    if here.randomness == "error":
+        raise RuntimeError(RANDOMNESS)
+    if level_of((args[1:], tuple(kwargs.values()))) == here.number or Tensor.tape.follows(args, kwargs):
+        raise RuntimeError(f"vmap: {fn.__name__} writes in place and has no batching rule")
+    of_level = isinstance(target, BatchedTensor) and target.level == here.number
+    whole = target.value if of_level else target
+    with below(here.number):
+        if not (of_level and target.batched):
+            if here.randomness == "different":
+                raise RuntimeError(_NOT_DIFFERENT)
+            _below(fn, (whole, *args[1:]), kwargs)
+        elif here.randomness == "different":
+            _below(fn, (whole, *args[1:]), kwargs)
+        else:
+            one = ops.clone(ops.select(whole, 0, 0))
+            _below(fn, (one, *args[1:]), kwargs)
+            whole.copy_(ops.unsqueeze(one, 0))
+    return target
+
+
+# --- records -----------------------------------------------------------------------------------------------------------------
+
+RECORDS = frozenset(("rand", "randn", "rand_like", "randn_like", "bernoulli", "dropout", "native_dropout"))
+
+
+def draw_record(name: str, args: tuple[Any, ...]) -> Any:
+    """A record that draws, none of whose tensors is of the innermost level, by that level's randomness."""
+    if not draws(name, args):
+        return dispatcher.call_bound(name, args)
+    here = active.levels[-1]
+    if here.randomness == "error":
+        raise RuntimeError(RANDOMNESS)
+    with below(here.number):
+        if here.randomness == "same":
+            return record_below(name, args)
+        first = (here.size, *args[0]) if name in FACTORIES else ops.expand(args[0], (here.size, *args[0].shape))
+        made = record_below(name, (first, *args[1:]))
+    return mapped(made, functools.partial(BatchedTensor, level=here.number))
+
+
+def record_below(name: str, args: tuple[Any, ...]) -> Any:
+    """A record that draws as the levels that are left see it."""
+    return draw_record(name, args) if is_undecided(args) else dispatcher.call_bound(name, args)
+
+
+def draws(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether a call of one of ``RECORDS`` needs random numbers: dropout does in training alone."""
+    return name not in ("dropout", "native_dropout") or bool(args[2] and args[1])
+
+
+draw_by_level.append(draw)
