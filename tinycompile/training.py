@@ -28,6 +28,7 @@ from tinycompile.aot.replay import attach_replay, pull_back
 from tinycompile.aot.saved import inputs_behind_saved, kept_by_torch
 from tinycompile.aot.second import draws_differentiably, gradient_graph
 from tinycompile.aot.whole import written_out
+from tinycompile.backends import graph_devices
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
 from tinycompile.base.logs import log
@@ -37,7 +38,7 @@ from tinycompile.ir.effects import is_random, without_writes, written
 from tinycompile.ir.graph import Graph, Ref
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.interpreter import run_graph
-from tinycompile.ir.requires_grad import outputs_require_grad, views_of_inputs
+from tinycompile.ir.requires_grad import outputs_require_grad, saved_behind, views_of_inputs
 from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.passes.patterns_losses import fuse_losses
@@ -78,13 +79,22 @@ def compile_training(
             return _compile_halves(graph, inputs, wanted, flags, compile_one, artifacts, budget, overwritten, taken_over)
         except UntreatableError as reason:
             log("graph", f"{graph.name}: the backward replays the graph, for {reason}")
-    compiled = compile_one(graph, inputs, artifacts)
+    draws = any(map(is_random, graph.nodes))
+    compiled = _op_by_op(graph, artifacts) if draws and joint else compile_one(graph, inputs, artifacts)
     aliases = compiled.source.aliases if compiled.source is not None else views_of_inputs(graph, flags)
     rewritten = overwritten | _written_by(graph)
     kept = [i in rewritten for i in range(len(graph.placeholders))]
     replay = functools.partial(_replay, without_writes(graph))
+    freed = functools.cache(functools.partial(saved_behind, graph, tuple(wanted)))
     read = functools.cache(functools.partial(inputs_behind_saved, without_writes(graph), tuple(wanted)))
-    return replace(compiled, call=attach_replay(compiled.call, replay, flags, aliases, kept, read))
+    drawing = [d.torch() for d in graph_devices(graph)] if draws else None
+    return replace(compiled, call=attach_replay(compiled.call, replay, flags, aliases, kept, read, freed, drawing))
+
+
+def _op_by_op(graph: Graph, artifacts: Artifacts) -> CompiledGraph:
+    """Its random numbers are those that torch's own ops draw."""
+    artifacts["1_graph.py"] = print_graph(graph)
+    return CompiledGraph(graph, None, None, functools.partial(_replay, graph), None, artifacts)
 
 
 def _recognise(graph: Graph, budget: float) -> Graph:
@@ -154,7 +164,8 @@ def _compile_halves(
     pull = Pullback(backward.call, *whole_of(split), _by_ops(split.backward), refusing, *_given_up(backward))
     program = _Program(known, graph, tuple(wanted), tuple(flags), tuple(drawn), compile_one)
     part = _parts(program, split, joint, pull, refusing)
-    call = attach(split, forward.call, pull, part, _second(program, split, joint), flags, seen, watched, ask_torch)
+    freed = functools.cache(functools.partial(saved_behind, graph, program.wanted))
+    call = attach(split, forward.call, pull, part, _second(program, split, joint), flags, seen, watched, ask_torch, freed)
     times = {"aot": spent, **stage_times((forward, backward))}
     from_disk = forward.from_disk and backward.from_disk
     return replace(forward, call=call, artifacts=artifacts, backward=backward, times=times, from_disk=from_disk)
@@ -276,8 +287,8 @@ def _replayed_gradients(graph: Graph, split: Split, defined: Sequence[int], *giv
 
 def _refuse(name: str, *_: Any) -> Derived:
     raise NotImplementedError(
-        f"second derivatives of {name}: it draws random numbers in a call whose gradient is torch's own, and they can't be "
-        "drawn again"
+        f"second derivatives of {name}, and backwards one after the other without retain_graph: it draws random numbers in a "
+        "call whose gradient is torch's own, and they can't be drawn again"
     )
 
 

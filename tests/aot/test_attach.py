@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,30 @@ def test_options() -> None:
         tinycompile.compile(lambda x: x, options={"activation_memory_budget": 2})
     with pytest.raises(ValueError, match="unknown options"):
         tinycompile.compile(lambda x: x, options={"nothing": 2})
+
+
+DRAWS = [
+    lambda x: F.dropout(x, 0.5),
+    lambda x: F.rrelu(-x, 0.1, 0.9, training=True),
+    lambda x: x * torch.randperm(len(x)),
+    lambda x: x * torch.multinomial(torch.ones(len(x)), len(x)),
+    lambda x: x * torch.normal(torch.zeros(len(x)), 1.0),
+    lambda x: x * torch.bernoulli(x.detach() / 2) * torch.rand_like(x),
+]
+
+
+@pytest.mark.parametrize("fn", DRAWS)
+@pytest.mark.parametrize("way", ("eager", "complex"))
+def test_a_replay_draws_the_forwards_numbers(way: str, fn: Callable[..., torch.Tensor]) -> None:
+    def in_complex(x: torch.Tensor) -> torch.Tensor:
+        return fn(x) * torch.view_as_real(torch.complex(torch.ones(64), x.detach()))[:, 0]
+
+    compiled = tinycompile.compile(fn if way == "eager" else in_complex, backend="eager" if way == "eager" else None)
+    x = torch.ones(64, requires_grad=True)
+    y = compiled(x)
+    after = torch.get_rng_state()
+    y.sum().backward(retain_graph=True)
+    torch.testing.assert_close(x.grad, y.detach())
+    assert torch.equal(torch.get_rng_state(), after)
+    (again,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    torch.testing.assert_close(again.detach(), y.detach())

@@ -2,26 +2,26 @@
 
 What the backward reads is kept by ``save_for_backward``, so torch notices edits and frees it as the backward goes. Under
 ``create_graph`` another function takes over: the gradients as a function of the inputs and tangents, which computes the
-forward again and is itself differentiable. (Saved activations taken as constants would give wrong second derivatives.)
+forward again and is itself differentiable. (Saved activations taken as constants would give wrong second derivatives.) So it
+does where the backward of one result has freed what was saved, and that of another comes, which has nothing in common with it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from tinycompile.aot.partition import Split
 from tinycompile.aot.pullback import Derived, Pullback
-from tinycompile.aot.saved import Kept
+from tinycompile.aot.saved import Kept, refuse_edited, require_unspent
 from tinycompile.base import expr as ex
 from tinycompile.base import torch_private
 from tinycompile.base.errors import InternalError, KernelError
 from tinycompile.base.expr import Expr
 from tinycompile.base.watch import Watch
-from tinycompile.eager.torch_words import edited, function_name
 from tinycompile.ir.builder import size_sources
 from tinycompile.ir.graph import Ref
 
@@ -38,6 +38,7 @@ def attach(
     aliases: Sequence[tuple[int, int]],
     watched: Sequence[Kept] = (),
     kept: Callable[[], Sequence[Kept]] = tuple,
+    freed: Callable[[], Sequence[frozenset[str]]] = tuple,
 ) -> Fn:
     """A function like the forward's first ``outputs`` results, whose outputs carry gradients.
 
@@ -46,7 +47,8 @@ def attach(
     of these tangents require grad. ``differentiable``: which outputs depend on an input that requires grad, as eager would
     say. ``aliases``: ``(output, input)`` pairs where the output is a view
     of the input: those are made by torch itself. ``watched``: inputs and outputs that eager may have saved; ``kept()``: those
-    that it would, asked when one was edited.
+    that it would, asked when one was edited. ``freed()``: for each output, what a backward of it frees in eager, asked when a
+    second backward comes.
     """
     views = dict(aliases)
     wiring = _Wiring(split, differentiable, views)
@@ -55,7 +57,7 @@ def attach(
     reread = [i for i in sorted(split.reread) if split.forward.placeholders[i].meta is not None]
     rereads_all = len(split.reread) == len(split.forward.placeholders)
     routes = [(1 + i, split.reached[at]) for at, i in enumerate(split.gradients)]
-    every = frozenset(range(len(split.tangents)))
+    every, none = frozenset(range(len(split.tangents))), frozenset[int]()
     several = len(every) > 1
     nothing = [None] * (1 + len(split.forward.placeholders))
     where = {i: at for at, i in enumerate(positions)}
@@ -71,7 +73,7 @@ def attach(
         found = list(ctx.watch.edited(at for at, w in enumerate(watched) if w.behind & asked))
         if found:
             behind = {k.place: k.behind for k in kept()}
-            _refuse_edited((t, version) for at, t, version in found if behind.get(watched[at].place, frozenset()) & asked)
+            refuse_edited((t, version) for at, t, version in found if behind.get(watched[at].place, frozenset()) & asked)
 
     class CompiledFunction(torch.autograd.Function):
         """One node of torch's graph for the whole compiled function. ``made`` takes the outputs that it does not return."""
@@ -80,6 +82,7 @@ def attach(
         def forward(ctx: Any, made: list[Any] | None, *inputs: Any) -> tuple[Any, ...]:
             results = forward(*inputs)
             ctx.set_materialize_grads(False)
+            ctx.ran = none  # the tangents whose backward has freed what was saved
             saved = [*[inputs[i] for i in saved_inputs], *[results[i] for i in saved_results]]
             ctx.save_for_backward(*saved)
             if several:
@@ -113,14 +116,20 @@ def attach(
                 return tuple(nothing)
             sizes = ctx.sizes if wiring.sources else ()
             numbers, random = (ctx.numbers, ctx.random) if wiring.keeps_results else ((), ())
-            if torch.is_grad_enabled():
+            again, ran = torch.is_grad_enabled(), ctx.ran
+            if ran:
+                require_unspent(freed(), *([split.tangents[i] for i in some] for some in (ran, defined)))
+            elif again:
                 torch_private.some_saved(ctx, (), ())  # freed?
+            if not torch_private.keeps_graph():
+                ctx.ran = ran | defined
+            if again or ran:
                 check_watched(ctx, given)
                 wrapped = any(map(_no_kernel_reads, grads))
                 tangents = [_taken(grads[i], layouts[i], wrapped) for i in sorted(defined)]
-                derived = second(sizes, defined, tuple([t.requires_grad for t in tangents]))
+                derived = second(sizes, defined, tuple([again and t.requires_grad for t in tangents]))
                 known = zip(reread, ctx.versions, strict=True)
-                _refuse_edited((x, v) for i, v in known if i in derived.reads and (x := ctx.inputs[i])._version != v)
+                refuse_edited((x, v) for i, v in known if i in derived.reads and (x := ctx.inputs[i])._version != v)
                 call = derived.by_ops if wrapped else derived.call
                 found = call(*ctx.inputs, *[random[i] for i in derived.random], *tangents)
                 places, with_zeros = derived.places, False
@@ -265,10 +274,3 @@ def _laid_out(grad: torch.Tensor | None, layout: tuple[Any, ...]) -> torch.Tenso
         if all(a == b or n == 1 for a, b, n in zip(given, strides, shape, strict=True)):
             return grad.as_strided(shape, strides)
     return torch.empty_strided(shape, strides, dtype=dtype, device=device).copy_(grad)
-
-
-def _refuse_edited(found: Iterable[tuple[torch.Tensor, int]]) -> None:
-    """Raise torch's error for a tensor that was edited since the forward."""
-    for t, version in found:
-        made_by = None if t.grad_fn is None else (function_name(t.grad_fn.name()), t.output_nr)
-        raise RuntimeError(edited((t.dtype, t.device.type), t.shape, t._version, version, made_by))

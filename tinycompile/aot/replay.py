@@ -6,15 +6,18 @@ usual way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from tinycompile.aot.saved import refuse_edited, require_unspent
 from tinycompile.base import torch_private
 
 Fn = Callable[..., tuple[Any, ...]]
+Read = Callable[[frozenset[int]], AbstractSet[int]]
 
 
 def attach_replay(
@@ -23,14 +26,18 @@ def attach_replay(
     differentiable: Sequence[bool],
     aliases: Sequence[tuple[int, int]],
     written: Sequence[bool] = (),
-    read: Callable[[], AbstractSet[int]] | None = None,
+    read: Read | None = None,
+    freed: Callable[[], Sequence[frozenset[str]]] = tuple,
+    drawing: Sequence[torch.device] | None = None,
 ) -> Fn:
     """A function like ``call`` whose outputs carry gradients: one node of torch's autograd, whose backward runs ``replay``.
 
     ``replay`` computes the same outputs with torch ops. ``differentiable`` says which outputs depend on an input that
     requires grad, as eager would. ``aliases`` lists ``(output, input)`` pairs where the output is a view of the input:
     those are made by torch itself. ``written``: which inputs ``call`` writes to, and ``replay`` must see as they were.
-    ``read()``: the inputs on whose values a gradient depends, asked when one was edited; None: all of them.
+    ``read(outputs)``: the inputs on whose values their gradients depend, asked when one was edited; None: all of them.
+    ``freed()``: for each output, what a backward of it frees in eager. ``drawing``: the devices of a graph that draws random
+    numbers (``call`` draws as ``replay`` does): the backward draws them again from where torch's generators stood.
     """
     views = dict(aliases)
     changed = [i for i, w in enumerate(written) if w]
@@ -44,6 +51,7 @@ def attach_replay(
             before = list(inputs)
             for i in changed:
                 before[i] = inputs[i].clone()
+            ctx.generators = None if drawing is None else _states(drawing)
             outputs = call(*inputs)
             inputs = tuple(before)
             made.update({i: outputs[i] for i in views})
@@ -51,6 +59,10 @@ def attach_replay(
             ctx.is_tensor = [isinstance(x, torch.Tensor) for x in inputs]
             ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)))
             ctx.versions = [x._version for x in inputs if isinstance(x, torch.Tensor)]
+            ctx.ran, ctx.left = (
+                (),
+                None,
+            )  # outputs whose backward has freed what was saved; that, where others may still need it
             ctx.set_materialize_grads(False)
             fixed = [o for i, o in enumerate(outputs) if i not in computed and i not in views and isinstance(o, torch.Tensor)]
             ctx.mark_non_differentiable(*fixed)
@@ -58,12 +70,21 @@ def attach_replay(
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-            saved = iter(_saved(ctx, read))
+            asked = [i for i in computed if grads[i] is not None]
+            if ctx.ran:
+                require_unspent(freed(), ctx.ran, asked)
+            found = _saved(ctx, read, frozenset(asked))
+            if not torch_private.keeps_graph():
+                ctx.ran = (*ctx.ran, *asked)
+                spent = frozenset[str]().union(*(freed()[i] for i in ctx.ran))
+                ctx.left = found if any(spent.isdisjoint(freed()[i]) for i in computed) else None
+            saved = iter(found)
             again = torch.is_grad_enabled()  # create_graph: the gradient itself must hang on the true inputs
             inputs = [next(saved) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)]
             if not again:
                 inputs = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs]
-            return None, *pull_back(replay, inputs, [(i, grads[i]) for i in computed], again)
+            with _drawn_from(ctx.generators):
+                return None, *pull_back(replay, inputs, [(i, grads[i]) for i in asked], again)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
         made: dict[int, Any] = {}
@@ -75,14 +96,40 @@ def attach_replay(
     return run
 
 
-def _saved(ctx: Any, read: Callable[[], AbstractSet[int]] | None) -> Sequence[torch.Tensor]:
+States = list[tuple[torch.device, torch.Tensor]]
+
+
+def _states(devices: Sequence[torch.device]) -> States:
+    """Where the generators of a CPU and of these devices stand."""
+    cards = [d for d in devices if d.type == "cuda"]
+    return [(torch.device("cpu"), torch.get_rng_state()), *((d, torch.cuda.get_rng_state(d)) for d in cards)]
+
+
+@contextmanager
+def _drawn_from(states: States | None) -> Iterator[None]:
+    """The generators as they stood, and in the end as they are now."""
+    if states is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[d for d, _ in states[1:]]):
+        torch.set_rng_state(states[0][1])
+        for device, state in states[1:]:
+            torch.cuda.set_rng_state(state, device)
+        yield
+
+
+def _saved(ctx: Any, read: Read | None, outputs: frozenset[int]) -> Sequence[torch.Tensor]:
     """What was saved. Raises torch's error where an edit since then would change a gradient."""
     every = range(len(ctx.versions))
-    found = torch_private.some_saved(ctx, every, [None] * len(every))
+    found = ctx.left or torch_private.some_saved(ctx, every, [None] * len(every))
     if all(t._version == v for t, v in zip(found, ctx.versions, strict=True)):
         return found
     positions = [i for i, is_tensor in enumerate(ctx.is_tensor) if is_tensor]
-    asked = frozenset(positions) if read is None else read()
+    asked = frozenset(positions) if read is None else read(outputs)
+    if ctx.left is not None:
+        seen = zip(positions, found, ctx.versions, strict=True)
+        refuse_edited((t, v) for at, t, v in seen if at in asked and t._version != v)
+        return found
     return torch_private.some_saved(ctx, every, [ctx.versions[at] if positions[at] in asked else None for at in every])
 
 

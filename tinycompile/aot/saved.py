@@ -7,7 +7,7 @@ depends on it refuse its gradient."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,8 @@ from tinycompile.base.device import Device
 from tinycompile.base.expr import Expr
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import env_with
-from tinycompile.eager.torch_words import edited
+from tinycompile.eager.saved import FREED
+from tinycompile.eager.torch_words import edited, function_name
 from tinycompile.ir.builder import inputs_of, refs_in
 from tinycompile.ir.effects import EditedValue
 from tinycompile.ir.graph import Graph, Node, Ref
@@ -83,19 +84,28 @@ def _kept(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]], 
     return tuple(Kept(place, frozenset(behind)) for place, behind in found.items() if behind)
 
 
-def inputs_behind_saved(graph: Graph, wanted: Sequence[bool]) -> frozenset[int]:
-    """The inputs on whose values anything depends that torch would save: those whose edit can change a gradient."""
+def inputs_behind_saved(graph: Graph, wanted: Sequence[bool], outputs: AbstractSet[int]) -> frozenset[int]:
+    """The inputs on whose values anything depends that torch would save for the gradients of some outputs: those whose edit can
+    change such a gradient."""
     live = _live(graph, wanted)
     metas, items = {n.name: n.meta for n in graph.nodes}, _items(graph)
     nodes = {n.name: n for n in graph.nodes}
+    passed = _behind(nodes, (r.name for i, r in enumerate(graph.output.args[0]) if i in outputs and isinstance(r, Ref)))
+    calls = [n for n in graph.nodes if n.kind in ("call", "extern") and n.name in passed and live[n.name]]
     with env_with(graph.hints).active():
-        stack = [s for n in graph.nodes if n.kind in ("call", "extern") and live[n.name] for s in _saved(n, metas, items, live)]
-    seen = set(stack)
+        seen = _behind(nodes, [s for n in calls for s in _saved(n, metas, items, live)])
+    return frozenset(i for i, p in enumerate(graph.placeholders) if p.name in seen)
+
+
+def _behind(nodes: Mapping[str, Node], start: Iterable[str]) -> AbstractSet[str]:
+    """These nodes and all that they depend on."""
+    seen = set(start)
+    stack = list(seen)
     while stack:
         new = {r.name for r in inputs_of(nodes[stack.pop()])} - seen
         seen |= new
         stack += new
-    return frozenset(i for i, p in enumerate(graph.placeholders) if p.name in seen)
+    return seen
 
 
 def _roots(graph: Graph) -> dict[str, str]:
@@ -174,6 +184,21 @@ def refuse(call: Callable[..., tuple[Any, ...]], refused: Sequence[Refusal]) -> 
 def _raise(position: int, message: str, grads: Sequence[torch.Tensor | None]) -> None:
     if grads[position] is not None:
         raise RuntimeError(message)
+
+
+def refuse_edited(found: Iterable[tuple[torch.Tensor, int]]) -> None:
+    """Raise torch's error for a tensor that was edited since the forward; with each: its version from then."""
+    for t, version in found:
+        made_by = None if t.grad_fn is None else (function_name(t.grad_fn.name()), t.output_nr)
+        raise RuntimeError(edited((t.dtype, t.device.type), t.shape, t._version, version, made_by))
+
+
+def require_unspent(behind: Sequence[frozenset[str]], ran: Iterable[int], asked: Iterable[int]) -> None:
+    """Raise torch's error where the backward of some outputs has freed, in eager, what that of others needs. ``behind``: for
+    each output, what its backward frees."""
+    spent, needed = (frozenset[str]().union(*(behind[i] for i in some)) for some in (ran, asked))
+    if spent & needed:
+        raise RuntimeError(FREED)
 
 
 def _message(meta: TensorMeta, edit: EditedValue, edits: Sequence[EditedValue]) -> str:

@@ -26,8 +26,7 @@ from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.eager.tensor import from_torch
 from tinycompile.ir.builder import inputs_of
 from tinycompile.ir.graph import Node
-from tinycompile.ir.requires_grad import GRAD, dense, requires_grad
-from tinycompile.ops.record import OPS
+from tinycompile.ir.requires_grad import GRAD, dense, requires_grad, saves
 
 if TYPE_CHECKING:
     from tinycompile.capture.reconstruct import Rebuilder
@@ -163,7 +162,7 @@ class Gradients:
         if passed & self._spent:
             raise RuntimeError(FREED)
         if not keep:
-            self._spent |= {name for name in passed if _saves(tr.builder.nodes, tr.builder.nodes[name])}
+            self._spent |= {name for name in passed if saves(tr.builder.nodes[name], live)}
         return above
 
     def _live(self, tr: Tracer) -> dict[str, bool]:
@@ -259,14 +258,6 @@ def _below(nodes: dict[str, Node], start: Sequence[str]) -> set[str]:
 def _asked_of(tr: Tracer, t: TensorValue) -> FakeTensor:
     """What a gradient is taken of: an input as it was given, and another value as it is."""
     return tr.given[id(t)][1] if id(t) in tr.given else t.fake
-
-
-def _saves(nodes: dict[str, Node], node: Node) -> bool:
-    """Whether torch keeps values for a node's backward. Of a call without a formula of ours it is taken to."""
-    if node.kind in ("placeholder", "item"):
-        return False
-    vjp = OPS[node.target].vjp if node.kind == "call" else None
-    return vjp is None or bool(vjp.saves)
 
 
 def _fits(target: TensorValue, value: Value) -> bool:

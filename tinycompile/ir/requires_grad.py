@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tinycompile.base import shapes
 from tinycompile.base.expr import Dim
@@ -48,6 +49,38 @@ def requires_grad(node: Node, live: Mapping[str, bool]) -> bool:
         return False
     reached = any(live[r.name] for r in inputs_of(node))
     return reached and (not isinstance(node.meta, TensorMeta) or has_gradient(node.meta))
+
+
+def saves(node: Node, live: Mapping[str, bool]) -> bool:
+    """Whether torch keeps values for the backward of a node that requires grad: a second one needs the graph to be retained.
+    A call without a formula of ours is taken to keep some. ``live``: which values require grad."""
+    if node.kind in ("placeholder", "item"):
+        return False
+    op = OPS[node.target] if node.kind == "call" else None
+    if op is None or op.vjp is None:
+        return True
+    return bool(op.vjp.reads(op.schema, [_needs(a, live) for a in node.args]))
+
+
+def _needs(arg: Any, live: Mapping[str, bool]) -> Any:
+    if isinstance(arg, tuple):
+        return tuple(_needs(a, live) for a in arg)
+    return isinstance(arg, Ref) and live[arg.name]
+
+
+def saved_behind(graph: Graph, inputs: Sequence[bool]) -> tuple[frozenset[str], ...]:
+    """For each output, the nodes that its backward passes and for which torch keeps values: such a backward frees them.
+    ``inputs`` as above."""
+    live: dict[str, bool] = {}
+    behind: dict[str, frozenset[str]] = {}
+    none, given = frozenset[str](), iter(inputs)
+    for node in graph.nodes[:-1]:
+        live[node.name] = next(given) if node.kind == "placeholder" else requires_grad(node, live)
+        if live[node.name]:
+            behind[node.name] = none.union(*(behind.get(r.name, none) for r in inputs_of(node)))
+            if saves(node, live):
+                behind[node.name] |= {node.name}
+    return tuple(behind.get(o.name, none) if isinstance(o, Ref) else none for o in graph.output.args[0])
 
 
 def has_gradient(meta: TensorMeta) -> bool:
