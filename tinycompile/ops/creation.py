@@ -228,9 +228,11 @@ def _arange_length(start: Any, end: Any, step: Any, dtype: torch.dtype) -> Dim:
         raise RuntimeError(f"unsupported range: {start} -> {end}")
     if (end - start) * step < 0:
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-    if not dtype.is_floating_point:
-        start, end, step = int(start), int(end), int(step)
-    return math.ceil((end - start) / step)
+    if dtype == torch.int64:
+        if not int(step):
+            raise RuntimeError("step must be nonzero")
+        return -((int(start) - int(end)) // int(step))
+    return math.ceil((end - start) / step)  # in doubles for narrower integers too, as ATen does
 
 
 def _arange(b: Builder, coords: Coords, meta_out: TensorMeta, start: Any, end: Any, step: Any = 1, *rest: Any) -> Value:
@@ -249,9 +251,11 @@ def _linspace_meta(start: Any, end: Any, steps: Dim, dtype: Any = None, device: 
 
 
 def _linspace(b: Builder, coords: Coords, meta_out: TensorMeta, start: Any, end: Any, steps: Dim, *rest: Any) -> Value:
-    """From both ends towards the middle, so that both are exact."""
+    """From both ends towards the middle, so that both are exact; integers between the ends as integers."""
     if rules.is_one(steps):
         return constant(b, start, meta_out.dtype)
+    if not meta_out.dtype.is_floating_point:
+        start, end = int(start), int(end)
     compute = torch.float64 if meta_out.dtype == torch.float64 or not meta_out.dtype.is_floating_point else torch.float32
     at = b.index(coords[0])
     last = b.cast(b.index(steps - 1), compute)
@@ -292,6 +296,11 @@ declare(
         call(0, 7, 2, dtype=torch.int32),
         call(0, 5, -1),
         call(0, 5, 0),
+        call(1.0, 5.000001, 2.0, dtype=torch.int64),
+        call(1.0, 5.000001, 2.0, dtype=torch.uint8),
+        call(2.1, -2.9, -1.4, dtype=torch.int8),
+        call(0.5, 0.2, 1, dtype=torch.int64),
+        call(0, 5, 0.5, dtype=torch.int32),
     ],
 )
 declare(
@@ -309,6 +318,8 @@ declare(
         call(0, 10, 5, dtype=torch.float64),
         call(2.0, -2.0, 7),
         call(0, 1, -1),
+        call(4.3, -3.7, 50, dtype=torch.int64),
+        call(4.3, 0, 50, dtype=torch.uint8),
     ],
     ulp=2.0,
 )
