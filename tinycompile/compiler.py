@@ -35,7 +35,7 @@ from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.loops_text import print_loops
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.plan_text import print_plan
-from tinycompile.ir.source import Source
+from tinycompile.ir.source import KernelSource, Source
 from tinycompile.ir.source_text import dump_source, load_source
 from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.ir.verify_loops import verify_loops
@@ -43,10 +43,12 @@ from tinycompile.ir.verify_plan import verify_plan
 from tinycompile.lower.lowering import lower
 from tinycompile.ops.record import CUSTOM
 from tinycompile.passes.pipeline import PASSES, optimize
+from tinycompile.runtime.ahead import building
 from tinycompile.runtime.autotune import Tuner
-from tinycompile.runtime.build import build
+from tinycompile.runtime.build import begin, build
 from tinycompile.runtime.cache import DiskCache
 from tinycompile.runtime.registered import link_registered
+from tinycompile.runtime.triton_build import begin as begin_kernel
 
 SCHEMA = 1
 # ``codegen(kernel, plan)`` of a registered device: text for people, and a function that runs the kernel; None: not this one.
@@ -112,15 +114,25 @@ def compile_graph(graph: Graph, target: Target, device: Device, artifacts: Artif
         return CompiledGraph(graph, target, device, call, source, artifacts, None, times, True, tuner=tuner, autotune=asked)
     if disk and "cache" in config.log:
         log("cache", f"disk miss {key[:12]} for {graph.name}: {disk.why_missed(parts)}")
-    the_plan, source = generate(graph, target, artifacts, times, products=autotune)
-    assume(source.relations)
-    with _timed(times, "build"):
-        call, binaries = build(source, target, device, None, tuner)
-    if disk:
-        with _timed(times, "store"):
-            texts = {name: artifacts[name] for name in artifacts if name[0] in "456"}
-            disk.put(key, {"source.json": dump_source(source), **texts, **binaries}, parts)
-    return CompiledGraph(graph, target, device, call, source, artifacts, the_plan, times, tuner=tuner, autotune=asked)
+    with building() as ahead:  # kernels are built while more are generated, of a training graph's other half too
+        ready = None
+        if target.language == "triton" and device.type == "cuda" and not autotune:
+            ready = functools.partial(begin_kernel, device_index=max(device.index, 0), ahead=ahead)
+        the_plan, source = generate(graph, target, artifacts, times, products=autotune, ready=ready)
+        assume(source.relations)
+        with _timed(times, "build"):
+            begun = begin(source, target, device, ahead, tuner)
+
+        def finish() -> None:
+            with _timed(times, "build"):
+                binaries = begun.finish()
+            if disk:
+                with _timed(times, "store"):
+                    texts = {name: artifacts[name] for name in artifacts if name[0] in "456"}
+                    disk.put(key, {"source.json": dump_source(source), **texts, **binaries}, parts)
+
+        ahead.at_the_end(finish)
+    return CompiledGraph(graph, target, device, begun.call, source, artifacts, the_plan, times, tuner=tuner, autotune=asked)
 
 
 def compile_registered(graph: Graph, device: Device, codegen: Codegen, artifacts: Artifacts) -> CompiledGraph | None:
@@ -152,16 +164,22 @@ def stage_times(parts: Iterable[CompiledGraph]) -> dict[str, float]:
 
 
 def generate(
-    graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, float], products: bool = False
+    graph: Graph,
+    target: Target,
+    artifacts: Artifacts,
+    times: dict[str, float],
+    products: bool = False,
+    ready: Callable[[KernelSource], None] | None = None,
 ) -> tuple[Plan, Source]:
     """Optimize, lower, fuse, and generate code: all stages that need no device. ``products``: matrix products are generated
-    too, to be timed beside the library's. What the sizes at capture decide on the way is told with the source, whether or not
-    it was known before: the source may be used for another capture of the same graph."""
+    too, to be timed beside the library's. ``ready``: see :func:`~tinycompile.codegen.emit.emit`. What the sizes at capture
+    decide on the way is told with the source, whether or not it was known before: the source may be used for another capture
+    of the same graph."""
     env = ShapeEnv(dict(graph.hints))
     with env.active():
         plan = fuse(graph, target, artifacts, times, products)
         with _timed(times, "codegen"):
-            source = replace(emit(plan, target, products and _tf32()), relations=tuple(env.relations))
+            source = replace(emit(plan, target, products and _tf32(), ready), relations=tuple(env.relations))
             name = "6_triton.py" if target.language == "triton" else "6_cpp.cpp"
             artifacts[name] = "\n\n".join([*filter(None, [source.prelude]), *(k.text for k in source.kernels)])
             artifacts["6_wrapper.py"] = source.wrapper

@@ -31,6 +31,7 @@ from tinycompile.aot.whole import written_out
 from tinycompile.backends import graph_devices
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.config import config
+from tinycompile.base.errors import BackendError
 from tinycompile.base.logs import log
 from tinycompile.compiler import CompiledGraph, stage_times
 from tinycompile.ir.builder import size_sources
@@ -43,6 +44,7 @@ from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.passes.patterns_losses import fuse_losses
 from tinycompile.passes.pipeline import optimize
+from tinycompile.runtime.ahead import building
 
 Fn = Callable[..., tuple[Any, ...]]
 CompileFn = Callable[[Graph, Sequence[Any], Artifacts], CompiledGraph]
@@ -155,7 +157,12 @@ def _compile_halves(
     artifacts.lazy("2_forward.py", lambda: print_graph(split.forward))
     artifacts.lazy("2_backward.py", lambda: print_graph(split.backward))
     early, late = Artifacts(), Artifacts()
-    forward, backward = compile_one(split.forward, inputs, early), compile_one(split.backward, (), late)
+    halves = ((split.forward, inputs, early), (split.backward, (), late))
+    try:
+        with building():  # the forward's kernels while the backward is generated
+            forward, backward = (compile_one(*half) for half in halves)
+    except BackendError:  # of a kernel, at the end: in turn, so that each half does without what can't be built
+        forward, backward = (compile_one(*half) for half in halves)
     _keep(artifacts, early, "")
     _keep(artifacts, late, "_backward")
     aliases = forward.source.aliases if forward.source is not None else views_of_inputs(split.forward, flags)

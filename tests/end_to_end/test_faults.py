@@ -41,11 +41,11 @@ COMPILE = [
     "tinycompile.compiler.lower",
     "tinycompile.compiler.make_plan",
     "tinycompile.compiler.emit",
-    "tinycompile.compiler.build",
+    "tinycompile.compiler.begin",
     "tinycompile.compiler.DiskCache",
     "tinycompile.runtime.cache.DiskCache.put",
     "tinycompile.runtime.build._build_cpp",
-    "tinycompile.runtime.build.link",
+    "tinycompile.runtime.build._linked",
 ]
 TRAINING = [
     "tinycompile.pieces.compile_training",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import tinycompile.codegen.cpp.emit as cpp
@@ -24,13 +24,16 @@ _EMITTERS = {
 }
 
 
-def emit(plan: Plan, target: Target, tf32: bool = False) -> Source:
-    """Generate every kernel of ``plan`` and the wrapper that launches them. ``tf32``: products of float32 may round to it."""
+def emit(plan: Plan, target: Target, tf32: bool = False, ready: Callable[[KernelSource], None] | None = None) -> Source:
+    """Generate every kernel of ``plan`` and the wrapper that launches them. ``tf32``: products of float32 may round to it.
+    ``ready``: called with each kernel that is sure to run, as soon as it is there."""
     emit_kernel, emit_horizontal = _EMITTERS[target.language]
     kernels: dict[str, KernelSource] = {}
     for kernel in plan.kernels:
         make = emit_horizontal if kernel.more else emit_kernel
-        kernels[kernel.nest.name] = replace(make(kernel, plan, target, kernel.nest.name), flops=kernel.flops)
+        made = kernels[kernel.nest.name] = replace(make(kernel, plan, target, kernel.nest.name), flops=kernel.flops)
+        if ready is not None:
+            ready(made)
     products = {c.name: emit_product(c.product, plan, target, c.name, tf32) for c in plan.choices}
     return assemble(plan, kernels, target, products, tf32)
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tinycompile.base import torch_private
 from tinycompile.base.device import Device
-from tinycompile.base.errors import BackendError
+from tinycompile.base.errors import BackendError, InternalError
 from tinycompile.base.target import Target
 from tinycompile.ir.effects import writes_first
 from tinycompile.ir.source import KernelSource, Source
 from tinycompile.ops.record import OPS
 from tinycompile.runtime import cpp_build, interpreter_worker, triton_build, triton_restore
+from tinycompile.runtime.ahead import Ahead
 from tinycompile.runtime.arrange import arrange
 from tinycompile.runtime.autotune import STEM, Tuned, Tuner, only
 from tinycompile.runtime.cache import Entry
@@ -51,9 +53,45 @@ def build(
     return link(source, device, launchers, tuner), binaries
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A callable whose kernels may still be on their way. It must not be called before ``finish()``, which waits for them, puts
+    them in place, and returns the binaries made, as :func:`build` does. Raises BackendError when code doesn't build."""
+
+    call: Call
+    finish: Callable[[], dict[str, bytes]]
+
+
+def begin(source: Source, target: Target, device: Device, ahead: Ahead, tuner: Tuner | None = None) -> Begun:
+    """:func:`build` without waiting, where ``ahead`` builds the kernels."""
+    if tuner is not None or (target.language == "triton" and device.type == "cpu"):
+        call, binaries = build(source, target, device, None, tuner)
+        return Begun(call, lambda: binaries)
+    waiting = [k for k in source.kernels if k.name not in source.offered]
+    call, linked = _linked(source, device, dict.fromkeys((k.name for k in waiting), _unbuilt), None)
+    job = ahead.submit(_build_cpp, source, target, None) if target.language == "cpp" else None
+
+    def finish() -> dict[str, bytes]:
+        launchers, binaries = (
+            job.result() if job is not None else _build_triton(source, max(device.index, 0), None, None, ahead)
+        )
+        linked.update(launchers)
+        return binaries
+
+    return Begun(call, finish)
+
+
+def _unbuilt(*_: Any) -> None:
+    raise InternalError("a kernel was launched before it was built")
+
+
 def link(source: Source, device: Device, launchers: Mapping[str, Launcher], tuner: Tuner | None = None) -> Call:
     """The wrapper's function, with ``launchers`` (by kernel name) and all else that its text names. ``tuner``: decides the
     source's choices; without one they take the library's way."""
+    return _linked(source, device, launchers, tuner)[0]
+
+
+def _linked(source: Source, device: Device, launchers: Mapping[str, Launcher], tuner: Tuner | None) -> tuple[Call, Linked]:
     namespace: dict[str, Any] = {
         "torch": torch,
         "empty": torch_private.empty_strided_cpu if device.type == "cpu" else torch_private.empty_strided_cuda,
@@ -77,7 +115,7 @@ def link(source: Source, device: Device, launchers: Mapping[str, Launcher], tune
     call.linked = linked  # type: ignore[attr-defined]  # lives as long as the code
     if device.type == "cuda" and torch.cuda.device_count() > 1:
         call = _on_device(call, max(device.index, 0))
-    return call
+    return call, linked
 
 
 def wrapper_file(source: Source) -> str:
@@ -118,7 +156,7 @@ def _build_cpp(source: Source, target: Target, entry: Entry | None) -> tuple[dic
 
 
 def _build_triton(
-    source: Source, index: int, entry: Entry | None, tuner: Tuner | None
+    source: Source, index: int, entry: Entry | None, tuner: Tuner | None, ahead: Ahead | None = None
 ) -> tuple[dict[str, Launcher], dict[str, bytes]]:
     sure = [k for k in source.kernels if k.name not in source.offered]
     tuned = [k for k in sure if tuner is not None and len(k.configs) > 1]
@@ -127,7 +165,7 @@ def _build_triton(
     if entry is not None:
         return launchers | {k.name: triton_restore.restore(k, entry.folder, k.name, index) for k in plain}, {}
     binaries: dict[str, bytes] = {}
-    for kernel, launcher in zip(plain, triton_build.compile_kernels(plain, index), strict=True):
+    for kernel, launcher in zip(plain, triton_build.compile_kernels(plain, index, ahead), strict=True):
         launchers[kernel.name] = launcher
         binaries.update(triton_restore.binaries(kernel.name, launcher))
     return launchers, binaries

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tinycompile.ir.source import Source
@@ -37,8 +37,12 @@ class Linked:
 
     def replace(self, name: str, function: Function) -> None:
         """Call ``function`` from now on."""
+        self.update({name: function})
+
+    def update(self, functions: Mapping[str, Function]) -> None:
+        """Call these from now on, by name."""
         with _lock:
-            self.plain[name] = function
+            self.plain.update(functions)
             self.put()
 
     def put(self) -> None:

@@ -22,6 +22,7 @@ import torch
 from tinycompile.base.errors import BackendError
 from tinycompile.ir.source import Config, KernelSource
 from tinycompile.runtime import triton_key
+from tinycompile.runtime.ahead import Ahead
 from tinycompile.runtime.launch import make_launcher
 from tinycompile.runtime.modules import load_module
 from tinycompile.runtime.twins import TwinKey, twin_key
@@ -68,32 +69,49 @@ def compile_kernel(source: KernelSource, device_index: int) -> Launcher:
     return compile_kernels([source], device_index)[0]
 
 
-def compile_kernels(sources: Sequence[KernelSource], device_index: int) -> list[Launcher]:
-    """Compile several kernels, the first configuration of each. Raises BackendError."""
-    return [launchers[0] for launchers in compile_candidates([(s, s.configs[:1]) for s in sources], device_index)]
+def compile_kernels(sources: Sequence[KernelSource], device_index: int, ahead: Ahead | None = None) -> list[Launcher]:
+    """Compile several kernels, the first configuration of each. ``ahead``: some may be under way. Raises BackendError."""
+    return [launchers[0] for launchers in compile_candidates([(s, s.configs[:1]) for s in sources], device_index, ahead)]
 
 
-def compile_candidates(wanted: Sequence[tuple[KernelSource, Sequence[Config]]], device_index: int) -> list[list[Launcher]]:
+def begin(source: KernelSource, device_index: int, ahead: Ahead) -> None:
+    """Start to compile the first configuration of a kernel, unless that of a twin is there or under way."""
+    config, arch = source.configs[0], _arch(device_index)
+    key = (twin_key(source), config, arch)
+    if key not in ahead.kernels and key not in _compiled:
+        ahead.kernels[key] = ahead.submit(_compile, source, config, arch)
+
+
+def compile_candidates(
+    wanted: Sequence[tuple[KernelSource, Sequence[Config]]], device_index: int, ahead: Ahead | None = None
+) -> list[list[Launcher]]:
     """A launcher for each configuration wanted of each kernel. Raises BackendError.
 
     Compiling goes on threads (Triton leaves the interpreter lock while LLVM and ptxas work), once for kernels that differ in
-    names alone."""
-    major, minor = torch.cuda.get_device_capability(device_index)
-    arch = major * 10 + minor
+    names alone. ``ahead``: those that were begun are waited for."""
+    arch = _arch(device_index)
     flat = [(source, config) for source, configs in wanted for config in configs]
     keys = [(twin_key(source), config, arch) for source, config in flat]
     with _keeping:
         found = {key: _compiled[key] for key in keys if key in _compiled}
     missing = {key: one for key, one in zip(keys, flat, strict=True) if key not in found}
+    begun = {} if ahead is None else {key: ahead.kernels[key] for key in missing if key in ahead.kernels}
+    found.update((key, job.result()) for key, job in begun.items())
+    missing = {key: one for key, one in missing.items() if key not in begun}
     made = parallel(lambda one: _compile(one[0], one[1], arch), list(missing.values()))
-    fresh = dict(zip(missing, made, strict=True))
-    found.update(fresh)
+    found.update(zip(missing, made, strict=True))
     with _keeping:
-        _compiled.update(fresh)
+        _compiled.update((key, found[key]) for key in (*begun, *missing))
         while len(_compiled) > MOST_KEPT:
             del _compiled[next(iter(_compiled))]
     with torch.cuda.device(device_index):
         return [[make_launcher(s, c, found[twin_key(s), c, arch]) for c in configs] for s, configs in wanted]
+
+
+@functools.cache
+def _arch(device_index: int) -> int:
+    major, minor = torch.cuda.get_device_capability(device_index)
+    return major * 10 + minor
 
 
 @functools.lru_cache(maxsize=256)
