@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tinycompile as tc
 from tests.lower.support import bind_sample, leaves
@@ -131,6 +132,9 @@ def test_in_place_and_out(name: str) -> None:
 def test_functions_of_the_module() -> None:
     x = tc.randn(3, 4)
     assert torch.equal(tc.softmax(x, 1).torch(), torch.softmax(x.torch(), 1)) and isinstance(tc.gelu(x), Tensor)
+    named = [n for n in OPS if hasattr(torch, n) or hasattr(F, n)]
+    assert [n for n in named if not hasattr(tc, n)] == []
+    assert [n for n in OPS if hasattr(torch.Tensor, n) and not hasattr(Tensor, n)] == []
     assert tc.add is torch.add and not hasattr(tc, "no_such_function") and not hasattr(tc, "save")
     with pytest.raises(AttributeError, match="module 'tinycompile' has no attribute"):
         tc.nothing  # noqa: B018

@@ -315,6 +315,7 @@ def test_numpy_and_back_without_copy() -> None:
     assert array[0, 0] == 4 and np.shares_memory(np.asarray(ours), array)
     assert np.asarray(ours, dtype=np.float32).dtype == np.float32
     assert not np.shares_memory(np.array(ours, copy=True), array)
+    assert np.array(ours.reshape(2, -1).T).strides == np.array(ours.torch().reshape(2, -1).T).strides
 
 
 ARRAYS = {

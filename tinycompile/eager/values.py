@@ -19,7 +19,7 @@ class ValueMethods:
     def __array__(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
         """numpy's protocol: the same memory, unless a dtype or a copy is asked for. What ``numpy()`` refuses is refused."""
         array = self.numpy()
-        return array.astype(dtype, copy=bool(copy)) if dtype is not None else array.copy() if copy else array
+        return array.astype(dtype, copy=bool(copy)) if dtype is not None else array.copy(order="K") if copy else array
 
     __array_priority__ = 1000  # numpy's scalars and arrays leave operators to us, as to torch
 

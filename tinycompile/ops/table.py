@@ -80,10 +80,11 @@ def bind_attribute(name: str, x: Any = None) -> Any:
 
 
 def function(name: str) -> Any:
-    """torch's public function of that name that has a record (``softmax``, ``gelu``, ``vector_norm``), or None."""
+    """torch's public function of that name that has a record (``softmax``, ``gelu``, ``vector_norm``), or is called as one is
+    (``polygamma``); or None."""
     for where in (torch, torch.nn.functional, torch.special, torch.linalg):
         found = getattr(where, name, None)
-        if found is not None and known(found):
+        if found is not None and (known(found) or name in OPS):
             return found
     return None
 
