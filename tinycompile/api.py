@@ -20,7 +20,7 @@ from tinycompile.backends import Backend, generates_code, lookup_backend
 from tinycompile.base.logs import warn_once
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.bytecode import SUPPORTED, VERSION
-from tinycompile.capture.marks import Switch, is_disabled, mark_of
+from tinycompile.capture.marks import Switch, before_torch_compile, is_disabled, mark_of
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.trampoline import drive
 from tinycompile.eager import example_gradients
@@ -255,7 +255,8 @@ def _compile_forward(module: CompiledModule, options: Options) -> None:
     """Compile what the class has now for ``forward``."""
     forward = type(module.original).forward
     _set_slot(module, "_tinycompile_source", forward)
-    _set_slot(module, "_tinycompile_forward", CompiledFunction(forward, options))
+    compiled = forward if isinstance(forward, CompiledFunction) else CompiledFunction(forward, options)
+    _set_slot(module, "_tinycompile_forward", compiled)
 
 
 def _set_slot(module: CompiledModule, name: str, value: Any) -> None:
@@ -280,7 +281,17 @@ def reset() -> None:
 def explain(fn: Any, **options: Any) -> Callable[..., Report]:
     """``explain(fn)(*args)``: compile ``fn`` (a function, method, module, or something compiled already) for these
     arguments and report."""
-    return _compile(fn, Options(**options)).explain
+    return _explainer(_compile(fn, Options(**options)))
+
+
+def _explainer(fn: Any) -> Callable[..., Report]:
+    """``explain`` of something compiled, with what a method or a partial gives on."""
+    if isinstance(fn, types.MethodType):
+        return functools.partial(_explainer(fn.__func__), fn.__self__)
+    if isinstance(fn, functools.partial):
+        return functools.partial(_explainer(fn.func), *fn.args, **fn.keywords)
+    explainer: Callable[..., Report] = fn.explain
+    return explainer
 
 
 _OPTIONS = ("activation_memory_budget", "verify")
@@ -335,18 +346,18 @@ def _compile(fn: Any, options: Options) -> Any:
     if is_step(bound := fn.__func__ if isinstance(fn, types.MethodType) else fn):
         return compiled_step(bound, getattr(fn, "__self__", None), lookup_backend(options.backend, mode=options.mode))
     if isinstance(fn, types.MethodType):
-        return types.MethodType(CompiledFunction(fn.__func__, options), fn.__self__)
+        return types.MethodType(_compile(fn.__func__, options), fn.__self__)
     if (made := transform_of(fn)) is not None:
         return CompiledFunction(_transformed(made), options)
     if isinstance(fn, types.FunctionType):
-        return CompiledFunction(fn, options)
+        return CompiledFunction(before_torch_compile(fn), options)
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(_compile(fn.__func__, options))
     if isinstance(fn, functools.partial):
         return functools.partial(_compile(fn.func, options), *fn.args, **fn.keywords)
     if callable(fn) and not isinstance(fn, type):
-        if isinstance(call := type(fn).__call__, types.FunctionType):
-            return types.MethodType(CompiledFunction(call, options), fn)
+        if isinstance(call := type(fn).__call__, (types.FunctionType, CompiledFunction)):
+            return types.MethodType(_compile(call, options), fn)
         return CompiledFunction(_in_python(fn), options)
     raise TypeError(
         f"tinycompile takes a Python function, a method, an nn.Module or an object that can be called, not {fn!r}{_advice(fn)}"

@@ -12,6 +12,7 @@ from tests.capture.constructs import (  # noqa: F401
     contexts,
     exceptions,
     generators,
+    introspection,
     matching,
     numpy_use,
     odd_classes,

@@ -105,6 +105,12 @@ def mark_of(fn: Any) -> str | None:
     return "disable" if mark is None and getattr(fn, "_torchdynamo_disable", False) is True else mark
 
 
+def before_torch_compile(fn: Any) -> Any:
+    """The function that ``torch.compile`` was given, of what it gives back; of anything else that itself."""
+    found = getattr(fn, "_torchdynamo_orig_callable", None) if isinstance(fn, FunctionType) else None
+    return fn if found is None or mark_of(fn) == "disable" else found
+
+
 def allow_in_graph(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function that goes into graphs as one opaque call. It takes and returns tensors (or tuples of them) and plain values,
     has no effects, and works on meta tensors. Raises TypeError for what is no Python function."""

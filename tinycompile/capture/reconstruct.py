@@ -140,7 +140,7 @@ class Rebuilder:
         if isinstance(value, SequenceValue):
             return value.values(self.tr)
         if isinstance(value, DictValue):
-            return [v for _, v in value.pairs(self.tr)]
+            return [*(v for _, v in value.pairs(self.tr)), *_attributes(value.holder)]
         if isinstance(value, SetValue):
             return program(self.tr, value)[1]
         if isinstance(value, Cell):
@@ -166,10 +166,8 @@ class Rebuilder:
             return [*more, *(v for v in value.shadow.values() if v is not DELETED)]
         if isinstance(value, NewContainer):
             contents = self._parts(value.base)
-            return [*contents, *(v for v in value.shadow.values() if v is not DELETED)]
-        if isinstance(value, NewObject):
-            return [v for v in value.shadow.values() if v is not DELETED]
-        return []
+            return contents if isinstance(value.base, DictValue) else [*contents, *_attributes(value)]
+        return _attributes(value)
 
     def expr(self, value: Value | Lazy) -> str:
         """An expression for a value; what occurs more than once gets a name."""
@@ -353,6 +351,11 @@ class Rebuilder:
         at = next(i for i, n in enumerate(graph.placeholders) if n.name == placeholder)
         source = self.tr.inputs[at].source
         return source.text if dim is None else f"{source.text}.size({dim})"
+
+
+def _attributes(value: Value | None) -> list[Value]:
+    """Those of an object that the program made."""
+    return [v for v in value.shadow.values() if v is not DELETED] if isinstance(value, NewObject) else []
 
 
 # Objects with an identity: where one occurs twice, it is one object.

@@ -20,7 +20,7 @@ from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
 from tinycompile.capture.inputs import Inputs
 from tinycompile.capture.lookups import Lookups
-from tinycompile.capture.marks import mark_of
+from tinycompile.capture.marks import before_torch_compile, mark_of
 from tinycompile.capture.opcodes.exceptions import raise_error
 from tinycompile.capture.pins import guard_one_object
 from tinycompile.capture.rules import backward, families, iteration, marked, objects, optimizers, registry
@@ -31,6 +31,7 @@ from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.carriers import CARRIERS
 from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const
+from tinycompile.capture.values.container import ContainerObject, NewContainer
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue
 from tinycompile.capture.values.iterator import IteratorValue
@@ -190,6 +191,15 @@ class Tracer(Inputs, Lookups):
             self._by_id[id(held)] = held, namespace.OutsideAttributes(owner, inner) if isinstance(inner, DictValue) else inner
         return self._by_id[id(held)][1]
 
+    def object_around(self, contents: DictValue) -> ObjectValue:
+        """A dict of a built-in kind that has attributes, as the object that has them."""
+        if contents.holder is None and contents.source is None:
+            NewContainer(contents.cls, contents)
+        elif contents.holder is None and contents.source is not None:
+            ContainerObject(self.object_of(contents), contents, contents.source)
+        assert isinstance(contents.holder, ObjectValue)
+        return contents.holder
+
     def has_to_itself(self, owner: ObjectValue, attributes: dict[str, Any]) -> bool:
         """Whether an object's ``__dict__`` is known as its alone: no other object's, nor met as a dict before."""
         known = self.known(attributes)
@@ -286,6 +296,8 @@ class Tracer(Inputs, Lookups):
             found = objects.dispatched(self, fn.fn, args, kwargs)
             if found is not None:
                 return found
+            if (original := before_torch_compile(fn.fn)) is not fn.fn:
+                return self.from_callable(original).call(self, args, kwargs)
             mark = mark_of(fn.fn)
             if mark is not None:
                 return marked.call(self, fn.fn, mark, args, kwargs)

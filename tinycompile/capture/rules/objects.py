@@ -131,6 +131,8 @@ def _deep(tr: Tracer, value: Value, memo: dict[int, Value]) -> Value:
         made.default_factory = value.default_factory
         for k, v in value.pairs(tr):
             made.set_item(tr, _deep(tr, k, memo), _deep(tr, v, memo))
+        for name, v in value.attributes(tr):
+            made.set_attr(tr, name, _deep(tr, v, memo))
     elif isinstance(value, SetValue):
         made = value.made(tr, [_deep(tr, v, memo) for v in value.iterate(tr)])
     else:
@@ -143,7 +145,10 @@ def _deep(tr: Tracer, value: Value, memo: dict[int, Value]) -> Value:
 def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     (value,) = args
     if isinstance(value, (ListValue, DictValue, SetValue, ArrayValue)):
-        return value.call_method(tr, "copy", [], {})
+        made = value.call_method(tr, "copy", [], {})
+        for name, v in value.attributes(tr) if isinstance(value, DictValue) else ():
+            made.set_attr(tr, name, v)
+        return made
     if value.is_constant or isinstance(value, SequenceValue):
         return value
     raise GraphBreak("unsupported-value", f"copy.copy({value.describe()})")

@@ -154,11 +154,16 @@ class MethodOf(Value):
         return True
 
 
-def builtin_method(value: Value, cls: type, name: str) -> MethodOf:
-    """``value.name`` of a built-in kind, to be called. Raises AttributeError in Python's words where the class has none."""
-    if not hasattr(cls, name):
+def builtin_attribute(tr: Tracer, value: Value, cls: type, name: str) -> Value:
+    """``value.name`` of a built-in kind: a method, to be called, or what its class has that is none. Raises AttributeError in
+    Python's words where the class has nothing. (``hasattr`` would ask ``type``, too.)"""
+    if name == "__class__":
+        return tr.from_python(cls)
+    owner = next((c for c in cls.__mro__ if name in c.__dict__), None)
+    if owner is None:
         raise no_attribute(value, cls, name)
-    return MethodOf(value, name)
+    raw = owner.__dict__[name]
+    return tr.from_python(raw) if raw is None or isinstance(raw, str) else MethodOf(value, name)
 
 
 def no_attribute(value: Value, cls: type, name: str) -> AttributeError:

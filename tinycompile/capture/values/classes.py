@@ -78,7 +78,12 @@ def is_of_the_program(obj: Any) -> bool:
 
 def is_descriptor_of_the_program(raw: Any) -> bool:
     """Whether reading an attribute of a class runs code of the program's. (A compiled function gives itself or a method.)"""
-    return is_of_the_program(raw) and hasattr(type(raw), "__get__") and type(raw).__module__ != "tinycompile.api"
+    return is_of_the_program(raw) and hasattr(type(raw), "__get__") and not is_compiled(raw)
+
+
+def is_compiled(raw: Any) -> bool:
+    """Whether what a class has is a function that was compiled, which acts as its original does."""
+    return type(raw).__module__ == "tinycompile.api"
 
 
 def _rules(owner: type, raw: Any) -> bool:

@@ -87,7 +87,7 @@ class Const(Value):
         found = natively(getattr, self.value, name)
         if is_constant_object(found):
             return Const(found)
-        if callable(found):
+        if callable(found) and not isinstance(found, type):
             return MethodOf(self, name)
         if isinstance(self.value, enum.Enum):  # a member may be given a list, and the list change
             return tr.wrap(found, tr.guards.hold(found, name))

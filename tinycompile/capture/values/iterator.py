@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.values.base import Kwargs, MethodOf, Value, builtin_method
+from tinycompile.capture.values.base import Kwargs, MethodOf, Value, builtin_attribute
 from tinycompile.capture.values.constant import NONE
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class IteratorValue(Value):
         if name in ("__iter__", "__next__"):  # whatever its class
             return MethodOf(self, name)
         cls = self.python_type(tr)
-        found = builtin_method(self, cls, name)
+        found = builtin_attribute(tr, self, cls, name)
         if not callable(getattr(cls, name)):
             raise GraphBreak("unsupported-value", f"attribute {name!r} of an iterator")
         return found

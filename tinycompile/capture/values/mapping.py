@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
-from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_method
+from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_attribute
 from tinycompile.capture.values.constant import NONE, TRUE, Const, boolean
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
@@ -160,11 +160,34 @@ class DictValue(Value):
                     raise ValueError(f"dictionary update sequence element #{at} has length {len(parts)}; 2 is required")
                 self.set_item(tr, *parts)
 
+    def _is_of_object(self, name: str) -> bool:
+        """Whether an attribute would be in a ``__dict__`` of its own: an OrderedDict has one."""
+        return self.cls is OrderedDict and (name == "__dict__" or not hasattr(OrderedDict, name))
+
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        found = builtin_method(self, self.cls, name)
+        if self._is_of_object(name):
+            return tr.object_around(self).get_attr(tr, name)
+        found = builtin_attribute(tr, self, self.cls, name)
         if name == "default_factory":
             return NONE if self.default_factory is None else self.default_factory
         return found
+
+    def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
+        if self._is_of_object(name):
+            tr.object_around(self).set_attr(tr, name, value)
+        else:
+            super().set_attr(tr, name, value)
+
+    def del_attr(self, tr: Tracer, name: str) -> None:
+        if self._is_of_object(name):
+            tr.object_around(self).del_attr(tr, name)
+        else:
+            super().del_attr(tr, name)
+
+    def attributes(self, tr: Tracer) -> list[tuple[str, Value]]:
+        """Those of an OrderedDict; other kinds have none."""
+        own = self.get_attr(tr, "__dict__") if self._is_of_object("__dict__") else None
+        return [] if own is None else [(name.constant(tr), value) for name, value in pairs_of_mapping(tr, own)]
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name in ("update", "__init__"):
@@ -271,7 +294,7 @@ class DictView(Value):
         return self.of.contains(tr, item) if self.what == "keys" else super().contains(tr, item)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        return builtin_method(self, self.python_type(tr), name)
+        return builtin_attribute(tr, self, self.python_type(tr), name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name in ("__iter__", "__len__", "__contains__", "__reversed__") and not kwargs:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
-from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_method
+from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import DELETED, NewObject, ObjectValue
@@ -131,7 +131,7 @@ class Globals(Value):
         raise GraphBreak("unsupported-value", f"iteration over {self.describe()}")
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        return builtin_method(self, dict, name)
+        return builtin_attribute(tr, self, dict, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name == "get" and args and not kwargs:

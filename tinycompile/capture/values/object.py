@@ -14,7 +14,7 @@ from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
 from tinycompile.capture.values.callable import DispatchedMethod
-from tinycompile.capture.values.classes import built_in_base, class_lookup, is_of_the_program, is_pythons_own
+from tinycompile.capture.values.classes import built_in_base, class_lookup, is_compiled, is_of_the_program, is_pythons_own
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.descriptors import has_dict, is_data_descriptor, is_hidden, is_unset, own_dict
 from tinycompile.capture.values.function import BoundFunction, PartialValue
@@ -183,7 +183,7 @@ class ObjectValue(Value):
             return tr.class_member(owner, name, raw.__func__)
         if isinstance(raw, classmethod):
             return BoundFunction(tr.class_member(owner, name, raw.__func__), tr.from_python(type(self.obj)))
-        if type(raw).__module__ == "tinycompile.api":  # a compiled method: its original
+        if is_compiled(raw):  # its original
             return BoundFunction(tr.class_member(owner, name, raw), self)
         if isinstance(raw, singledispatchmethod):
             tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
@@ -295,7 +295,7 @@ class ObjectValue(Value):
         if found is None or found[1] is None:
             tr.inherited(type(self.obj), object if found is None else found[0], name)
             return None
-        if not isinstance(found[1], FunctionType):
+        if not isinstance(found[1], FunctionType) and not is_compiled(found[1]):
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
         tr.inherited(type(self.obj), found[0], name)
         return BoundFunction(tr.class_member(found[0], name, found[1]), self)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
-from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_method
+from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_attribute
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.sequence import READING, ListValue, Method
 
@@ -33,7 +33,7 @@ class DequeValue(ListValue):
             self.items[:] = self.items[: self.maxlen] if left else self.items[excess:]
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        found = builtin_method(self, deque, name)
+        found = builtin_attribute(tr, self, deque, name)
         return Const(self.maxlen) if name == "maxlen" else found
 
     def constant(self, tr: Tracer) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.base.expr import symbols
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
-from tinycompile.capture.values.base import MethodOf, Value
+from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.symbolic import SymInt
 
@@ -64,8 +64,8 @@ class ScalarValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name == "real":
             return self
-        natively(getattr, self.value, name)
-        return MethodOf(Const(self.constant(tr)), name)
+        found = natively(getattr, self.value, name)
+        return tr.from_python(found) if name == "__class__" else Const(self.constant(tr)).get_attr(tr, name)
 
 
 def _decided(tr: Tracer, text: str, answer: bool) -> bool:

@@ -11,7 +11,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
-from tinycompile.capture.values.base import Kwargs, Lazy, MethodOf, Value, builtin_method, no_attribute
+from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_attribute, no_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.symbolic import SymInt, dim_value
 
@@ -135,17 +135,19 @@ class TupleValue(SequenceValue):
             return self.item(tr, fields.index(name))
         if name == "_fields" and fields:
             return tr.from_python(fields)
-        if not hasattr(self.cls, name):
+        owner = next((c for c in self.cls.__mro__ if name in c.__dict__), None)
+        if owner is None:
             if self.cls.__dictoffset__ and self.source is not None:
                 raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which may have its own")
             tr.inherited(self.cls, object, name)
             raise no_attribute(self, self.cls, name)
-        raw = next(c.__dict__[name] for c in self.cls.__mro__ if name in c.__dict__)
+        raw = owner.__dict__[name]
         if isinstance(raw, property):
             return tr.from_callable(raw.fget).call(tr, [self], {})
-        if not callable(raw) and not isinstance(raw, (classmethod, staticmethod)) and hasattr(self.cls, "_fields"):
+        plain = not callable(raw) and not isinstance(raw, (classmethod, staticmethod)) and owner is not object
+        if plain and hasattr(self.cls, "_fields"):
             return tr.from_python(self.cls).get_attr(tr, name)
-        return MethodOf(self, name)
+        return builtin_attribute(tr, self, self.cls, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name == "numel" and self.cls is torch.Size:
@@ -204,7 +206,7 @@ class ListValue(SequenceValue):
             natively(operator.delitem, self.items, tr.index(key, "list"))
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        return builtin_method(self, list, name)
+        return builtin_attribute(tr, self, list, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name == "sort":
@@ -339,8 +341,7 @@ class SliceValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return self.parts[("start", "stop", "step").index(name)]
-        natively(getattr, slice(None), name)
-        return MethodOf(self, name)
+        return builtin_attribute(tr, self, slice, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         given = [a.constant(tr) for a in args]

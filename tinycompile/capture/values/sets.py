@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
-from tinycompile.capture.values.base import Kwargs, Value, builtin_method
+from tinycompile.capture.values.base import Kwargs, Value, builtin_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import ListValue, Method
@@ -140,7 +140,7 @@ class SetValue(Value):
         return getattr(set, method)(self.real, *known)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        return builtin_method(self, self.cls, name)
+        return builtin_attribute(tr, self, self.cls, name)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         rule = _METHODS.get(name) if hasattr(self.cls, name) else None

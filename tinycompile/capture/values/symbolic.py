@@ -10,7 +10,7 @@ from tinycompile.base import shapes
 from tinycompile.base.expr import Dim, Expr
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
-from tinycompile.capture.values.base import MethodOf, Value
+from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class SymInt(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in ("real", "numerator"):
             return self
-        natively(getattr, 0, name)
-        return MethodOf(Const(self.constant(tr)), name)
+        found = natively(getattr, 0, name)
+        return tr.from_python(found) if name == "__class__" else Const(self.constant(tr)).get_attr(tr, name)
 
 
 def dim_value(dim: Dim) -> Value:

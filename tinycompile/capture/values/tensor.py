@@ -15,6 +15,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value, no_attribute
+from tinycompile.capture.values.classes import defines
 from tinycompile.capture.values.constant import FALSE, NONE, Const, boolean
 from tinycompile.capture.values.function import of_instance
 from tinycompile.capture.values.sequence import TupleValue, size_value
@@ -159,12 +160,11 @@ class TensorValue(Value):
             return _data(self, tr)
         if self.obj is not None and self.source is not None and name in getattr(self.obj, "__dict__", ()):
             return tr.attribute_of(self.source, self.obj, name)
-        found = getattr(self.cls, name, None)
-        if found is None:
+        if not defines(self.cls, name):
             if self.obj is not None and self.source is not None:
                 tr.lacks(self.obj, name, self.source)
             raise no_attribute(self, self.cls, name)
-        if callable(found):
+        if callable(getattr(self.cls, name)):
             return MethodOf(self, name)
         return tr.tensor_attribute(self, name)
 
