@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,6 +91,54 @@ def test_launch_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     make_launcher(SOURCE, SOURCE.configs[0], kernel)(5, x, 100)
     assert loads == [("/k.cubin", "kernel_0", 16, 1)]
     assert kernel.calls == [("torch", (88, 2, 1, 1, 4, 16, "OiOO", (x.data_ptr(), 100, None, None), 5))]
+
+
+def test_memory_of_its_own_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel with tensor descriptors: so many bytes a program."""
+    kernel, x = FakeKernel(), torch.zeros(100)
+    kernel.metadata = SimpleNamespace(
+        name="kernel_0", shared=16, num_warps=4, num_ctas=1, launch_pdl=False, global_scratch_size=256, profile_scratch_size=0
+    )
+    kernel.metadata_group = {"kernel.cubin": "/k.cubin"}
+    torchs = SimpleNamespace(
+        _load_kernel=lambda *args: (88, 32, 0), _launch_kernel=lambda *args: kernel.calls.append(("t", args))
+    )
+    made: list[torch.Tensor] = []
+
+    def empty(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+        made.append(torch.empty_strided(size, stride, dtype=dtype))
+        return made[-1]
+
+    monkeypatch.setattr(torch_private, "static_launcher", torchs)
+    monkeypatch.setattr(torch_private, "empty_strided_cuda", empty)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    make_launcher(SOURCE, SOURCE.configs[0], kernel)(5, x, 100)
+    assert [(m.numel(), m.dtype) for m in made] == [(512, torch.uint8)]
+    given = (x.data_ptr(), 100, made[0].data_ptr(), None)
+    assert kernel.calls == [("t", (88, 2, 1, 1, 4, 16, "OiOO", given, 5))]
+
+
+def test_memory_of_its_own_through_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton asks the allocator of the context; the caller's own stays."""
+    current: contextvars.ContextVar[Any] = contextvars.ContextVar("allocator", default="the caller's")
+    kernel, x = FakeKernel(), torch.zeros(100)
+    kernel.metadata.global_scratch_size = 256
+    asked: list[Any] = []
+
+    def run(*args: Any) -> None:
+        asked.append(current.get()(512, 128, 5))
+        kernel.calls.append(("run", args))
+
+    kernel.run = run  # type: ignore[assignment]
+    monkeypatch.setattr(torch_private, "static_launcher", None)
+    monkeypatch.setattr(torch_private, "empty_strided_cuda", lambda n, stride, dtype: (*n, dtype))
+    triton = SimpleNamespace(__version__="3.9.0", set_allocator=current.set)
+    monkeypatch.setitem(__import__("sys").modules, "triton", triton)
+    launched = make_launcher(SOURCE, SOURCE.configs[0], kernel)
+    launched(5, x, 100)
+    assert asked == [(512, torch.uint8)] and current.get() == "the caller's"
+    assert kernel.calls == [("run", (2, 1, 1, 5, 77, ("packed",), None, None, None, x.data_ptr(), 100, 64))]
+    assert launched.kernel is kernel  # type: ignore[attr-defined]  # the disk cache finds its binary
 
 
 def test_an_empty_grid_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,10 +100,10 @@ class _Offers:
             return refusal
         externs = [s for s in (self.steps[i] for i in calls) if isinstance(s, ExternCall)]
         bodies = [e.body for e in externs if e.body is not None]
-        group: Group | Refusal = self.group(calls[0], bodies[0])
-        for at, nest in [*zip(calls[1:], bodies[1:], strict=True), (j, self.woven[kernel.nest.name])]:
+        group: Group | Refusal = self.group(j, self.woven[kernel.nest.name])
+        for at, nest in reversed([*zip(calls, bodies, strict=True)]):  # the reader first: what it joins need share nothing else
             assert isinstance(group, Group)
-            group = merge(group, self.group(at, nest), frozenset(), self.cost)
+            group = merge(self.group(at, nest), group, frozenset(), self.cost)
             if isinstance(group, Refusal):
                 return group.why
         made = {e.outputs[0] for e in externs if e.outputs[0] is not None}

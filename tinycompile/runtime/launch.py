@@ -8,6 +8,7 @@ fails on the first call, Triton's own ``kernel[grid]``; both with a logged reaso
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import re
 from collections.abc import Callable, Sequence
@@ -75,7 +76,25 @@ def make_launcher(source: KernelSource, config: Config, kernel: Any) -> Launcher
     fast = _adapted(source, config, kernel)
     if fast is None:
         fast = _generate(source, config, kernel, *_run_prefix(kernel), packed=False)
-    return _Guarded(source, config, kernel, fast).first
+    launcher = _Guarded(source, config, kernel, fast).first
+    return _allocating(launcher, kernel) if getattr(kernel.metadata, "global_scratch_size", 0) else launcher
+
+
+def _allocating(launcher: Launcher, kernel: Any) -> Launcher:
+    """Through Triton's launcher, for a kernel that needs memory of its own (tensor descriptors lie there): Triton asks the
+    allocator of the context, so that is a copy of the caller's, whose own allocator stays."""
+    import triton
+
+    def allocate(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+        return torch_private.empty_strided_cuda((size,), (1,), torch.uint8)
+
+    def launch(stream: int, *args: Any) -> None:
+        context = contextvars.copy_context()
+        context.run(triton.set_allocator, allocate)
+        context.run(launcher, stream, *args)
+
+    launch.kernel = kernel  # type: ignore[attr-defined]  # keeps the binary's files findable for the disk cache
+    return launch
 
 
 # How torch's launcher reads an argument, by Triton's signature type.
@@ -87,8 +106,8 @@ def static_launcher(source: KernelSource, config: Config, kernel: Any) -> Launch
     signature."""
     torch_launcher = torch_private.static_launcher
     metadata = kernel.metadata
-    sized = any(getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile"))
-    if torch_launcher is None or sized or getattr(metadata, "num_ctas", 1) != 1 or getattr(metadata, "launch_pdl", False):
+    profiled, room = (getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("profile", "global"))
+    if torch_launcher is None or profiled or getattr(metadata, "num_ctas", 1) != 1 or getattr(metadata, "launch_pdl", False):
         return None
     cubin = next(path for name, path in kernel.metadata_group.items() if name.endswith(".cubin"))
     try:
@@ -100,8 +119,9 @@ def static_launcher(source: KernelSource, config: Config, kernel: Any) -> Launch
     types = "".join("O" if a.is_tensor else _STATIC_TYPES[a.dtype] for a in source.args) + "O" * scratch
     names = {"run": torch_launcher._launch_kernel, "function": loaded[-3], "types": types}
     numbers = f"{metadata.num_warps}, {metadata.shared}"
-    call = f"run(function, x, {{y}}, {{z}}, {numbers}, types, ({{args}}{'None, ' * scratch}), stream)"
-    launch = _write(source, config, call, names)
+    memory = ["memory.data_ptr(), " if room else "None, ", "None, "][:scratch]  # of Triton's own, then of its profiler
+    call = f"run(function, x, {{y}}, {{z}}, {numbers}, types, ({{args}}{''.join(memory)}), stream)"
+    launch = _write(source, config, call, names, room)
     launch.kernel = kernel  # type: ignore[attr-defined]  # keeps the binary's files findable for the disk cache
     return launch
 
@@ -137,9 +157,9 @@ def _generate(
     return _write(source, config, f"run(x, {{y}}, {{z}}, {prefix}, {arguments})", names)
 
 
-def _write(source: KernelSource, config: Config, call: str, names: dict[str, Any]) -> Launcher:
+def _write(source: KernelSource, config: Config, call: str, names: dict[str, Any], room: int = 0) -> Launcher:
     """Write and compile a launching function: everything constant is a literal. ``call`` has places for ``y``, ``z`` and
-    ``args``."""
+    ``args``. ``room``: bytes of memory for each program, which ``call`` names ``memory``."""
     parameters = [f"a{i}" for i in range(len(source.args))]
     symbols = {a.name: p for a, p in zip(source.args, parameters, strict=True) if a.kind == "size"}
     holder = next((p for a, p in zip(source.args, parameters, strict=True) if a.kind == "counters"), "")
@@ -152,8 +172,10 @@ def _write(source: KernelSource, config: Config, call: str, names: dict[str, Any
         count = next(_rename(str(a.value), symbols) for a in source.args if a.kind == "counters")
         guarded = f"        try: {call}\n        except BaseException:\n            {holder}.held.clear()\n            raise"
         call = f"with {holder}.lock:\n        ready, spare = {holder}({count})\n{guarded}"
+    if room:
+        call = f"memory = empty((x * {y} * {z} * {room},), (1,), byte)\n    {call}"
     text = f"def launch(stream, {', '.join(parameters)}):\n    x = {x}\n{guard}    {call}\n"
-    namespace = {"min": min, "max": max, **names}
+    namespace = {"min": min, "max": max, "empty": torch_private.empty_strided_cuda, "byte": torch.uint8, **names}
     exec(compile(text, f"<launch {source.name}>", "exec"), namespace)
     return namespace["launch"]
 

@@ -17,14 +17,21 @@ pytestmark = pytest.mark.cpu
 
 TARGETS = {80: A100, 90: H100}
 MATRIX = {(90, torch.bfloat16): "wgmma.mma_async", (80, torch.bfloat16): "mma.sync"}
+COPY_ENGINE = "cp.async.bulk.tensor"
+ONLY = {"decode": "_streamed", "batch": "_boxed"}  # what is new in these cases
 
 
 @functools.cache
 def built(arch: int, dtype: torch.dtype, name: str) -> Made:
-    """bias and gelu (of a size that has every way), or SwiGLU."""
+    """bias and gelu (of a size that a tile a program suits, of long sums, or of few rows), SwiGLU, or a batch turned round."""
     x, w = torch.empty(8192, 4096, dtype=dtype, device="meta"), torch.empty(4096, 4096, dtype=dtype, device="meta")
     if name == "long":
         x, w = (torch.empty(64, 1 << 15, dtype=dtype, device="meta") for _ in range(2))
+    if name == "decode":
+        x, w = torch.empty(16, 8192, dtype=dtype, device="meta"), torch.empty(11008, 8192, dtype=dtype, device="meta")
+    if name == "batch":
+        x, w = torch.empty(64, 512, 256, dtype=dtype, device="meta"), torch.empty(64, 512, 1024, dtype=dtype, device="meta")
+        return product_of(lambda x, w: F.silu(x.transpose(1, 2) @ w), x, w, target=TARGETS[arch])
     if name == "swiglu":
         return product_of(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), x, w, w.clone(), target=TARGETS[arch])
     return product_of(
@@ -44,10 +51,12 @@ def cases() -> list[tuple[int, torch.dtype, str, KernelSource, Config]]:
             (torch.bfloat16, "gelu"),
             (torch.bfloat16, "long"),
             (torch.bfloat16, "swiglu"),
+            (torch.bfloat16, "decode"),
+            (torch.bfloat16, "batch"),
             (torch.float32, "gelu"),
         )
         for kernel in built(arch, dtype, name).source.kernels
-        if kernel.name in built(arch, dtype, name).source.offered
+        if kernel.name in built(arch, dtype, name).source.offered and kernel.name.endswith(ONLY.get(name, ""))
         for config in kernel.configs
     ]
 
@@ -66,3 +75,4 @@ def test_no_spills(case: tuple[int, torch.dtype, str, KernelSource, Config]) -> 
     wanted = MATRIX.get((arch, dtype))
     if wanted is not None and dict(config.constants)["ROWS"] >= 64:
         assert wanted in found.ptx
+    assert (COPY_ENGINE in found.ptx) is kernel.name.endswith("_boxed")

@@ -45,7 +45,10 @@ def test_the_text_is_the_golden_one() -> None:
 
 def test_every_way_parses_and_says_what_it_is() -> None:
     kernels = [k for case in (bias_silu(8192, 8192, 64), bias_silu(64, 64, 1 << 14)) for k in emitted(case)]
-    assert {k.name for k in kernels} == {"bias_silu", "bias_silu_persistent", "bias_silu_parted"}
+    assert {k.name for k in kernels} == {
+        "bias_silu",
+        *(f"bias_silu_{way}" for way in ("persistent", "boxed", "parted", "streamed")),
+    }
     for kernel in kernels:
         ast.parse(kernel.text)
         assert kernel.why.startswith("matrix product, ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.codegen.triton.products import Made, flat, product_of
+from tinycompile.base.target import A100, H100, Target
 
 pytestmark = pytest.mark.cpu
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+FEW = replace(H100, units=2)  # multiprocessors: so that small products have more tiles than programs
 ULP = {BF16: 2.0**-8, F16: 2.0**-11, F32: 2.0**-24}
 
 
@@ -22,11 +25,11 @@ def made(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
     return torch.randn(shape).to(dtype)
 
 
-def check(fn: Callable[..., Any], *args: Tensor, entrant: int = 0) -> Made:
-    """One entrant is as near to float64 as eager is, by the contract: twice its error and an ulp, normwise."""
-    product = product_of(fn, *args)
+def check(fn: Callable[..., Any], *args: Tensor, way: str = "", entrant: int = 0, target: Target = H100) -> Made:
+    """One entrant of a way is as near to float64 as eager is, by the contract: twice its error and an ulp, normwise."""
+    product = product_of(fn, *args, target=target)
     assert len(product.plan.choices) == 1, [d.why for d in product.plan.decisions if d.rule == "product"]
-    found, told = product.run(args, entrant)
+    found, told = product.alone(way, entrant).run(args, 0)
     assert not told.startswith("the library is used") and "is used" in told, told
     with torch.no_grad():
         exact = flat(fn(*(a.double() if a.is_floating_point() else a for a in args)))
@@ -124,21 +127,82 @@ def test_a_sum_is_rounded_where_eager_rounds_it() -> None:
     assert torch.equal(found, (x @ w).float() - 0.5)
 
 
+def test_two_products_that_share_little_are_one_kernel() -> None:
+    """Decoding: the weights are far larger than what both products read."""
+    x, w = torch.empty(8, 4096, dtype=BF16, device="meta"), torch.empty(4096, 4096, dtype=BF16, device="meta")
+    (choice,) = product_of(swiglu, x, w, w.clone()).plan.choices
+    assert len(choice.library) == 3
+
+
 def test_long_sums_are_shared_by_programs() -> None:
-    product = product_of(lambda x, w, b: silu(F.linear(x, w, b)), made(20, 4000), made(24, 4000), made(24))
-    assert [k.name for k in product.source.kernels][1:] == ["silu_kernel_product", "silu_kernel_product_parted"]
-    plain, parted = (len(k.configs) for k in product.source.kernels[1:])
-    for entrant in (plain, plain + parted - 1):
-        check(product.fn, made(20, 4000), made(24, 4000), made(24), entrant=entrant)
+    args = made(20, 4000), made(24, 4000), made(24)
+    product = product_of(lambda x, w, b: silu(F.linear(x, w, b)), *args)
+    assert product.ways() == {"parted"}
+    check(product.fn, *args, way="parted")
+    check(product.fn, *args, way="parted", entrant=-1)
 
 
 def test_programs_that_walk_tiles() -> None:
     """More tiles than twice the multiprocessors: of a batch."""
-    args = made(300, 16, 16), made(300, 16, 16)
-    product = product_of(lambda x, w: silu(x @ w), *args)
-    names = [k.name for k in product.source.kernels]
-    assert names[-1].endswith("_persistent")
-    check(product.fn, *args, entrant=len(product.source.kernels[1].configs))
+    args = made(5, 16, 16), made(5, 16, 16)
+    product = check(lambda x, w: silu(x @ w), *args, way="persistent", target=FEW)
+    assert product.ways() == {"persistent"}
+
+
+STREAMED: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "one row": (lambda x, w, b: silu(F.linear(x, w, b)), ((1, 330), (300, 330), (300,))),
+    "tails": (lambda x, w, b: silu(F.linear(x, w, b)), ((13, 330), (300, 330), (300,))),
+    "several tiles a program": (lambda x, w: silu(F.linear(x, w)), ((13, 140), (1200, 140))),
+    "two sums": (swiglu, ((9, 330), (300, 330), (300, 330))),
+    "a batch": (lambda x, w: silu(x @ w), ((3, 7, 330), (3, 330, 100))),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_equal_shares_of_all_steps(name: str) -> None:
+    fn, shapes = STREAMED[name]
+    check(fn, *(made(*s) for s in shapes), way="streamed", target=FEW)
+
+
+BOXED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "rows by rows": (lambda x, w, b: silu(F.linear(x, w, b)), (made(70, 72), made(90, 72), made(90))),
+    "rows by columns": (lambda x, w: silu(x @ w), (made(70, 72), made(72, 88))),
+    "columns by rows": (lambda x, w: silu(x.t() @ w.t()), (made(72, 80), made(90, 72))),
+    "a part of wider rows": (lambda x, w: silu(x[:, 8:80] @ w[8:, 16:]), (made(70, 96), made(80, 104))),
+    "a batch, one side alike": (lambda x, w: silu(x @ w), (made(72, 80), made(3, 80, 88))),
+    "two batch dims": (lambda x, w: silu(x @ w), (made(2, 2, 70, 40), made(2, 2, 40, 72))),
+    "heads": (lambda x, w: silu(x.transpose(1, 2) @ w), (made(2, 70, 3, 40), made(2, 3, 40, 72))),
+    "leading dims": (lambda x, w, b: silu(F.linear(x, w, b)), (made(3, 25, 72), made(90, 72), made(90))),
+    "two sums": (swiglu, (made(70, 72), made(90, 72), made(90, 72))),
+    "float16": (lambda x, w: silu(x @ w), (made(70, 72, dtype=F16), made(72, 88, dtype=F16))),
+}
+
+
+@pytest.mark.parametrize("name", BOXED)
+def test_operands_by_descriptors(name: str) -> None:
+    fn, args = BOXED[name]
+    product = check(fn, *args, way="boxed")
+    text = next(k.text for k in product.source.kernels if k.name.endswith("_boxed"))
+    assert text.count("tl.make_tensor_descriptor(") == text.count("_box.load(") == len(product.plan.choices[0].library)
+
+
+@pytest.mark.parametrize(
+    "x,w",
+    [
+        (made(70, 73), made(73, 88)),  # rows are no multiple of 16 bytes apart
+        (made(70, 144)[:, ::2], made(72, 88)),  # neither dimension is contiguous
+        (made(70, 80)[:, 1:73], made(72, 88)),  # the first element is not at a multiple of 16 bytes
+        (made(70, 72, dtype=F32), made(72, 88, dtype=F32)),  # exact: not for tensor cores
+        (made(16, 72), made(72, 88)),  # too few rows for wgmma
+        (made(3, 72, 80).transpose(1, 2), made(72, 88)),  # rows of two axes, which memory has in another order
+    ],
+)
+def test_what_descriptors_do_not_fit_has_none(x: Tensor, w: Tensor) -> None:
+    assert "boxed" not in product_of(lambda x, w: silu(x @ w), x, w).ways()
+
+
+def test_ampere_has_no_descriptors() -> None:
+    assert "boxed" not in product_of(lambda x, w: silu(x @ w), made(70, 72), made(72, 88), target=A100).ways()
 
 
 def test_int8() -> None:

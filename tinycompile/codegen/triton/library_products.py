@@ -19,7 +19,7 @@ def grouped_tile(tile, row_tiles, col_tiles, GROUP: tl.constexpr):
 
 
 @triton.jit
-def is_last(counter_ptr, PARTS: tl.constexpr):
+def is_last(counter_ptr, parts):
     """Whether all other parts of a tile have arrived; what they stored before can then be read."""
     tl.debug_barrier()  # every thread of the program has stored its share
-    return tl.atomic_add(counter_ptr, 1, sem="acq_rel") == PARTS - 1
+    return tl.atomic_add(counter_ptr, 1, sem="acq_rel") == parts - 1

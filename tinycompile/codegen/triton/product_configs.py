@@ -6,7 +6,8 @@ for an architecture is left out there (``tests/codegen/triton/test_product_offli
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,9 @@ from tinycompile.ir.source import Config
 GROUP = 8  # rows of tiles that run together
 LEAST_TILE = 16
 MOST_PARTS = 16  # programs that share a tile's sum
+MOST_WAVES = 3  # tiles a program, up to which equal shares of the steps are tried
+FULL = 0.9  # of the card at work while tiles are done one a program: enough to leave it at that
+LEAST_STEPS = 4  # of a program that takes a share of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,17 @@ SINGLE_TILES = (  # float32 without tensor cores: each product is an instruction
     Tile(16, 32, 32, 2, 3),
     Tile(16, 16, 32, 1, 3),
 )
+BOX_TILES = (  # operands by tensor descriptors, for wgmma
+    Tile(128, 256, 64, 8, 3),
+    Tile(256, 128, 64, 8, 3),
+    Tile(128, 128, 64, 8, 4),
+    Tile(128, 64, 64, 4, 4),
+    Tile(64, 128, 64, 4, 4),
+    Tile(64, 64, 128, 4, 3),
+)
+FLAT_SPILLS = {Tile(128, 256, 64, 8, 3)}
 SPILLS = {("sm_80", Tile(64, 64, 16, 8, 3))}
+STREAM_SPILLS = {("sm_80", Tile(16, 64, 128, 4, 4))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +85,13 @@ class Shape:
 def tiles(shape: Shape, target: Target, tf32: bool) -> Iterator[Tile]:
     """Those that are no larger than the shape needs and fit in shared memory and registers."""
     single = shape.dtype == torch.float32 and not tf32
+    yield from fitting(SINGLE_TILES if single else HALF_TILES, shape, target, single)
+
+
+def fitting(listed: Sequence[Tile], shape: Shape, target: Target, single: bool) -> Iterator[Tile]:
+    """Of the tiles listed. ``single``: for float32 that is not rounded."""
     most_rows, most_columns = (max(power_of_2(n), LEAST_TILE) for n in (shape.rows, shape.columns))
-    for tile in SINGLE_TILES if single else HALF_TILES:
+    for tile in listed:
         if (target.arch, tile) in SPILLS:
             continue
         size = shape.dtype.itemsize
@@ -122,3 +141,37 @@ def parted(shape: Shape, target: Target, tf32: bool) -> tuple[Config, ...]:
         if parts > 1:
             found.append(config(t, PARTS=parts))
     return tuple(found)
+
+
+def boxed(shape: Shape, target: Target, tf32: bool) -> tuple[Config, ...]:
+    """Operands by tensor descriptors, which Hopper has and programs that walk tiles make once. Where a program walks several
+    tiles, the loops over tiles and steps are one loop (``FLATTEN``), so that the next tile's operands are fetched while the
+    last one's results are stored; but not where that takes more registers than there are."""
+    if target.arch != "sm_90" or (shape.dtype == torch.float32 and not tf32):
+        return ()
+    found = []
+    for t in fitting(BOX_TILES, shape, target, False):
+        flatten = count(t, shape) > target.units and t not in FLAT_SPILLS
+        found.append(config(t, PROGRAMS=target.units, FLATTEN=int(flatten)))
+    return tuple(found)
+
+
+def streamed(shape: Shape, target: Target, tf32: bool) -> tuple[Config, ...]:
+    """Equal shares of all steps, where there are so few tiles that a tile a program leaves much of the card without work at the
+    end, and enough steps for all."""
+    found = []
+    for t in tiles(shape, target, tf32):
+        programs, steps = target.units * at_once(t, shape, target), -(-shape.inner // t.step)
+        waves = count(t, shape) / programs
+        enough = count(t, shape) * steps >= LEAST_STEPS * programs
+        if (target.arch, t) in STREAM_SPILLS:
+            continue
+        if enough and waves < MOST_WAVES and waves / math.ceil(waves) < FULL:
+            found.append(config(t, PROGRAMS=programs))
+    return tuple(found)[:4]
+
+
+def at_once(tile: Tile, shape: Shape, target: Target) -> int:
+    """Programs that a multiprocessor holds, as its shared memory allows; two at most are asked for."""
+    shared = tile.stages * tile.step * (tile.rows + shape.dots * tile.columns) * shape.dtype.itemsize
+    return 2 if 2 * shared <= target.shared and tile.warps <= 4 else 1

@@ -3,11 +3,12 @@
 A program sums one tile of rows by columns in float32 (int32 for int8), step by step along the reduced axes, with a mask where a
 block sticks out. What the nest makes of the operands before they are multiplied is computed on the tiles of each step; what it
 makes of the sums, on the finished tile. Both are ordinary statements of the fusion pass: a sum is rounded where the nest casts
-it. Three ways to cut the work:
+it. Ways to cut the work:
 
 * ``tiled``: a tile a program, in groups of rows that share columns in the L2;
 * ``persistent``: as many programs as multiprocessors, each walks tiles;
-* ``parted``: programs share the sum of a tile and leave their parts in float32; the last to arrive adds them in order.
+* ``boxed``: the same, with operands fetched by tensor descriptors (``product_boxes.py``);
+* ``parted``, ``streamed``: programs share the sum of a tile (``product_parts.py``).
 """
 
 from __future__ import annotations
@@ -24,36 +25,26 @@ from tinycompile.base.target import Target
 from tinycompile.codegen.triton import product_configs as configs
 from tinycompile.codegen.triton.analysis import Analysis, Forms
 from tinycompile.codegen.triton.body import Body
-from tinycompile.codegen.triton.nest_writer import NestWriter, analysis_of
+from tinycompile.codegen.triton.nest_writer import analysis_of
+from tinycompile.codegen.triton.product_boxes import Box, find_boxes
+from tinycompile.codegen.triton.product_parts import NAMES as PART_NAMES
+from tinycompile.codegen.triton.product_parts import SharedSums
 from tinycompile.codegen.triton.tiles import Schedule, TileDim, blocks, in_store_order, widen
 from tinycompile.ir.loops import Axis, Load, Statement
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.products import Dot, Factor, Product, find_product
-from tinycompile.ir.source import Config, KernelArg, KernelSource
+from tinycompile.ir.source import Config, KernelSource
 
-COUNTERS, SPARE, PARTIAL = "counters_ptr", "spare_ptr", "partial_ptr"
-CG = 'cache_modifier=".cg"'  # past the L1, where an older value may lie
-NAMES = frozenset(
-    {
-        "tile",
-        "row_tiles",
-        "col_tiles",
-        "row_tile",
-        "col_tile",
-        "inner",
-        "inner_row",
-        "inner_col",
-        "start",
-        "part",
-        "last",
-        "slot",
-    }
-    | {"other", "tile_ptr", COUNTERS, SPARE, PARTIAL, "ROWS", "COLS", "STEP", "GROUP", "PROGRAMS", "PARTS"}
-)
+NAMES = PART_NAMES | {
+    *("tile", "row_tiles", "col_tiles", "row_tile", "col_tile", "inner_row", "inner_col", "start"),
+    *("ROWS", "COLS", "STEP", "GROUP", "PROGRAMS", "FLATTEN"),
+}
 WAYS: Mapping[str, Callable[[configs.Shape, Target, bool], tuple[Config, ...]]] = {
     "tiled": configs.tiled,
     "persistent": configs.persistent,
+    "boxed": configs.boxed,
     "parted": configs.parted,
+    "streamed": configs.streamed,
 }
 
 
@@ -71,7 +62,9 @@ def emit_product(kernel: Kernel, plan: Plan, target: Target, name: str, tf32: bo
     for way, choose in WAYS.items():
         if candidates := choose(shape, target, tf32):
             own = name if way == "tiled" else f"{name}_{way}"
-            found.append(_ProductWriter(kernel, plan, analysis, product, candidates, way, own, tf32).source())
+            writer = _ProductWriter(kernel, plan, analysis, product, candidates, way, own, tf32)
+            if way != "boxed" or writer.boxes:
+                found.append(writer.source())
     return found
 
 
@@ -104,7 +97,7 @@ def product_schedule(analysis: Analysis, product: Product, candidates: Sequence[
     return replace(made, dims=made.dims[:2]), made.dims[2]
 
 
-class _ProductWriter(NestWriter):
+class _ProductWriter(SharedSums):
     """Writes one kernel. ``sides``: how statements of the left and the right operand are spelt, on tiles of a step."""
 
     def __init__(
@@ -117,13 +110,18 @@ class _ProductWriter(NestWriter):
         self.precision = f', input_precision="{"tf32" if tf32 else "ieee"}"' if self._dtype() == torch.float32 else ""
         self.sides = {side: self._side(side) for side in ("left", "right")}
         self.dot_names = [self.body.variables[d.total] for d in product.dots]
+        self.sum_dtype = torch.int32 if self._dtype() == torch.int8 else torch.float32
+        found = find_boxes(analysis, product, chosen.dims, self.inner, chosen.scalars) if way == "boxed" else {}
+        self.boxes = {at: (self.names.fresh(f"{box.buffer}_box"), box) for at, box in found.items()}
 
     @staticmethod
     def _why(way: str, product: Product) -> str:
         how = {
             "tiled": "a tile a program",
             "persistent": "each program walks tiles",
+            "boxed": "each program walks tiles, operands by tensor descriptors",
             "parted": "programs share the sum of a tile",
+            "streamed": "programs take equal shares of all steps",
         }
         several = f"{len(product.dots)} matrix products" if len(product.dots) > 1 else "matrix product"
         return f"{several}, {how[way]}"
@@ -154,26 +152,11 @@ class _ProductWriter(NestWriter):
 
     def grid(self) -> Dim:
         """Programs: all on the first axis."""
-        if self.way == "persistent":
+        if self.way in ("persistent", "boxed"):
             return ex.minimum(self.schedule.grid, ex.sym("PROGRAMS", 1))
+        if self.way == "streamed":
+            return ex.sym("PROGRAMS", 1)
         return self.schedule.grid * ex.sym("PARTS", 1) if self.way == "parted" else self.schedule.grid
-
-    def memory(self) -> list[KernelArg]:
-        """Where programs that share a sum leave their parts, and count who has come."""
-        if self.way != "parted":
-            return []
-        dtype = "int32" if self._dtype() == torch.int8 else "float32"
-        scratch = KernelArg(PARTIAL, "scratch", dtype, self._most("ROWS", "COLS", "PARTS") * len(self.product.dots))
-        slots = self._most()
-        return [scratch, KernelArg(COUNTERS, "counters", "int32", slots), KernelArg(SPARE, "spare", "int32", slots)]
-
-    def _most(self, *constants: str) -> Dim:
-        """The most tiles of any configuration; times some of its constants, where given."""
-        most: Dim = 0
-        for known in (dict(c.constants) for c in self.candidates):
-            tiles = ex.substitute(self.schedule.grid, dict(known))
-            most = ex.maximum(most, tiles * ex.product(known[n] for n in constants))
-        return most
 
     # the program ----------------------------------------------------------------------------------------------------------
 
@@ -184,18 +167,44 @@ class _ProductWriter(NestWriter):
         row, col = self.schedule.dims
         out.line(f"row_tiles = tl.cdiv({self.extent(row.extent, 'row_size')}, ROWS)")
         out.line(f"col_tiles = tl.cdiv({self.extent(col.extent, 'col_size')}, COLS)")
-        if self.way == "persistent":
-            count = " * ".join(["row_tiles * col_tiles", *(self.extent(d.extent, "outer_size") for d in self.schedule.scalars)])
-            with out.block(f"for tile in range(tl.program_id(0), {count}, PROGRAMS):"):
+        count = " * ".join(["row_tiles * col_tiles", *(self.extent(d.extent, "outer_size") for d in self.schedule.scalars)])
+        if self.shares():
+            self.write_clearing()
+        if self.way in ("persistent", "boxed"):
+            self.write_boxes()
+            walk = "tl.range({}, flatten=FLATTEN)" if self.way == "boxed" else "range({})"
+            with out.block(f"for tile in {walk.format(f'tl.program_id(0), {count}, PROGRAMS')}:"):
+                self.write_tile("tile")
+        elif self.way == "streamed":
+            self.write_share(count, self.inner_size())
+            with out.block("for tile in range(begin // steps, tl.cdiv(end, steps)):"):
                 self.write_tile("tile")
         elif self.way == "parted":
             out.lines("slot = tl.program_id(0) // PARTS", "part = tl.program_id(0) % PARTS")
-            counted = self.extent(self._most(), "counters_size")
-            with out.block(f"for other in range(tl.program_id(0), {counted}, tl.num_programs(0)):"):
-                out.line(f"tl.store({SPARE} + other, 0)  # the next launch's counters")
             self.write_tile("slot")
         else:
             self.write_tile("tl.program_id(0)")
+
+    def write_boxes(self) -> None:
+        """The tensor descriptors, once a program."""
+        for name, box in self.boxes.values():
+            along = [(a.name, a.extent, "1") for a in box.batch] + [(d.name, d.extent, d.block) for d in box.dims]
+            sizes = ", ".join(self.extent(extent, f"{of}_size") for of, extent, _ in along)
+            steps = ", ".join(self.extent(s, f"{name}_{of}_step") for s, (of, _, _) in zip(box.steps, along, strict=True))
+            blocks = ", ".join(block for *_, block in along)
+            first = self.pointers[box.buffer] + (f" + {self.extent(box.start, f'{name}_start')}" if box.start != 0 else "")
+            self.out.line(f"{name} = tl.make_tensor_descriptor({first}, [{sizes}], [{steps}], [{blocks}])")
+
+    def boxed(self, name: str, box: Box) -> str:
+        """A load of one tile by its descriptor, whose places are 32-bit."""
+        points = [self.body.axes[a.name] for a in box.batch]
+        if any(d.wide for d in self.schedule.scalars):
+            points = [f"{p}.to(tl.int32)" for p in points]
+        places = {d.name: f"{d.name}_tile * {d.block}" for d in self.schedule.dims} | {self.inner.name: "start"}
+        text = f"{name}.load([{', '.join((*points, *(places[d.name] for d in box.dims)))}])"
+        if box.batch:
+            text += f".reshape([{', '.join(d.block for d in box.dims)}])"
+        return f"{text}.T" if box.turned else text
 
     def write_tile(self, tile: str) -> None:
         """One tile: where it is, its sums, and what is made of them."""
@@ -215,13 +224,11 @@ class _ProductWriter(NestWriter):
             side.axes.update(self.body.axes)
         self.write_some(self.product.first)
         self.write_sums()
-        if self.way == "parted":
-            self.write_parts()
-            with out.block("if last:"):
-                self.write_collected()
+        if self.shares():
+            with out.block(f"if {self.write_meeting()}:"):
                 self.write_results()
-            return
-        self.write_results()
+        else:
+            self.write_results()
 
     def write_results(self) -> None:
         """What is made of the sums. A dimension of one row or column has no axis: values don't vary along it."""
@@ -239,31 +246,36 @@ class _ProductWriter(NestWriter):
 
     def write_sums(self) -> None:
         """The loop along the reduced axes."""
-        out, size = self.out, self.extent(self.inner.extent, "inner_size")
-        dtype = "tl.int32" if self._dtype() == torch.int8 else "tl.float32"
+        out, dtype = self.out, f"tl.{str(self.sum_dtype).removeprefix('torch.')}"
         for name in self.dot_names:
             out.line(f"{name} = tl.zeros([ROWS, COLS], {dtype})")
-        bounds = f"0, {size}, STEP"
-        if self.way == "parted":
-            bounds = f"part * STEP, {size}, PARTS * STEP"
-        with out.block(f"for start in range({bounds}):"):
+        with out.block(f"for start in range({self.bounds(self.inner_size())}):"):
             for side, place in (("left", "[None, :]"), ("right", "[:, None]")):
                 self.write_side(side, place)
             for dot, name in zip(self.product.dots, self.dot_names, strict=True):
                 left, right = self.operand(dot, "left"), self.operand(dot, "right")
                 out.line(f"{name} = tl.dot({left}, {right}, {name}{self.precision}, out_dtype={dtype})")
 
+    def inner_size(self) -> str:
+        """How long the sum is."""
+        return self.extent(self.inner.extent, "inner_size")
+
     def write_side(self, side: str, place: str) -> None:
         """The statements of one operand on the tile of a step."""
         own, step = self.sides[side], next(d for d in self.sides[side].schedule.dims if d.role == "loop")
-        start = _wide("start", self.inner)
-        self.out.line(f"{step.name} = {start} + tl.arange(0, STEP){place}")
+        positions, start = getattr(self.product, side), _wide("start", self.inner)
         before, self.body = self.body, own
-        self.write_axes(replace(step, axes=self.inner.axes))
-        own.axes["@inner"] = step.name
-        for position in getattr(self.product, side):
+        if not self.boxes.keys() >= set(positions):
+            self.out.line(f"{step.name} = {start} + tl.arange(0, STEP){place}")
+            self.write_axes(replace(step, axes=self.inner.axes))
+            own.axes["@inner"] = step.name
+        for position in positions:
             s = self.kernel.nest.body[position]
-            self.out.lines(*self.statement(*self.within(s, self.analysis.forms[position]), carried=False))
+            if position in self.boxes:
+                assert isinstance(s, Load)
+                self.out.line(f"{own.variables[s.name]} = {self.boxed(*self.boxes[position])}")
+            else:
+                self.out.lines(*self.statement(*self.within(s, self.analysis.forms[position]), carried=False))
         self.body = before
 
     def within(self, s: Statement, form: Forms) -> tuple[Statement, Forms]:
@@ -286,27 +298,6 @@ class _ProductWriter(NestWriter):
         if all(own.covers(d, span) for d in own.schedule.dims):
             return text
         return f"tl.broadcast_to({text}, {shape})"
-
-    # sums that programs share ---------------------------------------------------------------------------------------------
-
-    def write_parts(self) -> None:
-        """Leave this program's part, and see whether it is the last."""
-        out, dots = self.out, len(self.dot_names)
-        out.line(f"tile_ptr = {PARTIAL} + (slot * PARTS).to(tl.int64) * (ROWS * COLS * {dots})")
-        place = "tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]"
-        out.line(f"inner = {place}")
-        for i, name in enumerate(self.dot_names):
-            out.line(f"tl.store(tile_ptr + (part * {dots} + {i}) * (ROWS * COLS) + inner, {name})")
-        out.line(f"last = is_last({COUNTERS} + slot, PARTS)")
-
-    def write_collected(self) -> None:
-        """The sum of all parts, in their order, so that results are the same bits every time."""
-        out, dots = self.out, len(self.dot_names)
-        for name in self.dot_names:
-            out.line(f"{name} = tl.zeros([ROWS, COLS], {name}.dtype)")
-        with out.block("for other in range(PARTS):"):
-            for i, name in enumerate(self.dot_names):
-                out.line(f"{name} += tl.load(tile_ptr + (other * {dots} + {i}) * (ROWS * COLS) + inner, {CG})")
 
 
 def _wide(text: str, dim: TileDim) -> str:
