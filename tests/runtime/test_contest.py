@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,10 @@ def test_a_second_process_does_not_time_again(product: Made, place: Any, tmp_pat
         (found,) = call(*(x[i] for i in product.order))
         torch.testing.assert_close(found, F.silu(F.linear(*x)))
     assert "as an earlier contest found" in str(tuner.told)
+    (kept,) = tmp_path.rglob("choice.json")
+    winner = "silu_kernel_product ROWS=" if place else "the library"
+    assert json.loads(kept.read_text())["winner"].startswith(winner) and winner in str(tuner.told)
+    assert json.loads(kept.read_text())["microseconds"]["the library"] == 1e6
     other = Tuner(DiskCache(tmp_path), {"on": "another card"}, timer=never)
     call, _ = build(product.source, H100, Device("cpu"), None, other)
     with pytest.raises(AssertionError, match="timed again"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tinycompile.base.device import Device
@@ -12,7 +12,7 @@ from tinycompile.base.logs import log
 from tinycompile.ir.source import ChoiceSource, Config, KernelSource, Source
 from tinycompile.runtime import contest, interpreter_worker, triton_build, triton_restore
 from tinycompile.runtime.autotune import STEM, Launcher, Tuner, only
-from tinycompile.runtime.contest import LIBRARY, Contest, Entrant, Slot
+from tinycompile.runtime.contest import Contest, Entrant, Slot
 from tinycompile.runtime.linked import Linked
 
 
@@ -35,7 +35,7 @@ def arrange(
                     choice, kernels, slots, names, found.place, functools.partial(_from_disk, found.entry.folder, device)
                 )
             )
-        tuner.told[choice.name] = f"{LIBRARY if found.place is None else 'the kernel'} is used, as an earlier contest found"
+        tuner.told[choice.name] = f"{found.name} is used, as an earlier contest found"
         return
     entrants = []
     for at, (way, name) in enumerate(choice.ways):
@@ -55,9 +55,9 @@ def _settle(choice: ChoiceSource, linked: Linked, way: Callable[..., Any], entra
     linked.namespace[choice.name] = way
 
 
-def _keep(choice: ChoiceSource, source: Source, tuner: Tuner, entrant: Entrant | None, seconds: Sequence[float]) -> None:
+def _keep(choice: ChoiceSource, source: Source, tuner: Tuner, entrant: Entrant | None, seconds: Mapping[str, float]) -> None:
     files = {} if entrant is None else triton_restore.binaries(STEM, entrant.launcher)
-    contest.keep(choice, source, tuner, None if entrant is None else entrant.place, seconds, files)
+    contest.keep(choice, source, tuner, entrant, seconds, files)
 
 
 def _restored(

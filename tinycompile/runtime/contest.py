@@ -62,7 +62,7 @@ class Entrant:
 
 class Contest:
     """What the wrapper calls until it is settled. ``settled(function, entrant)`` is told the winner (None: the library's way);
-    ``keep(entrant, seconds)`` writes it down; ``tell`` gets the reason in words."""
+    ``keep(entrant, seconds)`` writes it down, with each one's time by name; ``tell`` gets the reason in words."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Contest:
         library: Callable[..., Any],
         entrants: Sequence[Entrant],
         settled: Callable[[Callable[..., Any], Entrant | None], None],
-        keep: Callable[[Entrant | None, Sequence[float]], None],
+        keep: Callable[[Entrant | None, Mapping[str, float]], None],
         tell: Callable[[str], None],
         timer: Timer | None = None,
     ) -> None:
@@ -99,10 +99,10 @@ class Contest:
             self.winner = self.library if entrant is None else entrant.way
             if entrant is not None:
                 entrant.slot.launcher = entrant.launcher
-            named = [LIBRARY, *map(str, fit)]
-            told = ", ".join(f"{n} {s * 1e6:.1f} us" for n, s in zip(named, seconds, strict=True))
+            named = dict(zip([LIBRARY, *map(str, fit)], seconds, strict=True))
+            told = ", ".join(f"{n} {s * 1e6:.1f} us" for n, s in named.items())
             self.tell(f"{LIBRARY if entrant is None else entrant} is used, as timed at the first call: {told}")
-            self.keep(entrant, seconds)
+            self.keep(entrant, named)
             self.settled(self.winner, entrant)
 
     def _fit(self, queue: int, given: Sequence[Any]) -> list[Entrant]:
@@ -168,9 +168,11 @@ def _described(kernel: KernelSource) -> str:
 
 @dataclass(frozen=True)
 class Recalled:
-    """What an earlier contest found: the place of the winner (None: the library), and the entry with its binary."""
+    """What an earlier contest found: the place of the winner (None: the library), what it was called, and the entry with its
+    binary."""
 
     place: tuple[int, int] | None
+    name: str
     entry: Entry
 
 
@@ -179,15 +181,19 @@ def recall(choice: ChoiceSource, source: Source, tuner: Tuner) -> Recalled | Non
     entry = tuner.disk.get(DiskCache.key(parts(choice, source, tuner))) if tuner.disk is not None else None
     if entry is None:
         return None
-    found = json.loads(entry.text(CHOICE))["place"]
-    return Recalled(None if found is None else (found[0], found[1]), entry)
+    found = json.loads(entry.text(CHOICE))
+    place = found["place"]
+    return Recalled(None if place is None else (place[0], place[1]), found["winner"], entry)
 
 
 def keep(
-    choice: ChoiceSource, source: Source, tuner: Tuner, place: Any, seconds: Sequence[float], files: Mapping[str, bytes]
-) -> None:
-    """Write a decision down."""
+    choice: ChoiceSource, source: Source, tuner: Tuner, entrant: Entrant | None, seconds: Mapping[str, float],
+    files: Mapping[str, bytes],
+) -> None:  # fmt: skip
+    """Write a decision down, for people too."""
     if tuner.disk is not None:
         about = parts(choice, source, tuner)
-        told = json.dumps({"place": place, "microseconds": [round(s * 1e6, 2) for s in seconds]})
+        place, winner = (None, LIBRARY) if entrant is None else (entrant.place, str(entrant))
+        times = {name: round(s * 1e6, 2) for name, s in seconds.items()}
+        told = json.dumps({"winner": winner, "place": place, "microseconds": times}, indent=1)
         tuner.disk.put(DiskCache.key(about), {CHOICE: told, **files}, about)
