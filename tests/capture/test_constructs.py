@@ -22,6 +22,7 @@ from tests.capture.constructs import (  # noqa: F401
     odd_objects,
     overriding,
     stdlib,
+    tensor_memory,
 )
 from tests.capture.constructs.compare import alike, observed
 from tests.capture.constructs.registry import CASES

@@ -5,7 +5,7 @@ tensor that owns the memory. All other views of that memory take their values an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,6 +92,24 @@ class UnknownPlace:
 def writes_to(parts: Sequence[TensorValue | None]) -> tuple[int, ...]:
     """How often each tensor was written to."""
     return tuple(p.memory.writes for p in parts if p is not None)
+
+
+def line_of(target: TensorValue) -> Iterator[TensorValue]:
+    """The tensor, what it views, and so on to the owner of the memory."""
+    yield target
+    while target.view is not None:
+        target = target.view.base
+        yield target
+
+
+def placed(t: TensorValue) -> TensorMeta:
+    """Where a tensor lies in the memory of its owner: the offset counts from there. Its views must be known."""
+    *above, root = line_of(t)
+    meta = TensorMeta(root.meta.shape, root.meta.strides, root.meta.dtype, root.meta.device)
+    for view in (other.view for other in reversed(above)):
+        for step in () if view is None else view.steps:
+            meta = step.meta(meta)
+    return meta
 
 
 def requires_grad_alone(t: TensorValue) -> bool:

@@ -6,7 +6,7 @@ depends on the order in which memory is read and written, the graph breaks and e
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +20,7 @@ from tinycompile.capture.torch_calls import call_method, tensors_in
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.tensor import TensorValue
-from tinycompile.capture.views import are_known, overlaps_itself, put_back, requires_grad_alone
+from tinycompile.capture.views import are_known, line_of, overlaps_itself, placed, put_back, requires_grad_alone
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor
@@ -36,7 +36,7 @@ def write(
 ) -> Value:
     """``target`` takes over the value that ``compute`` records, cast and checked as an in-place op would. ``operands``: what
     the op reads. ``counted``: torch's version counters tell of it."""
-    line = list(_line(target))
+    line = list(line_of(target))
     _check_memory(tr, line, operands)
     nodes = len(tr.builder.nodes)
     value = _computed(tr, target, compute)
@@ -54,21 +54,13 @@ def write(
 
 def write_itself(tr: Tracer, target: TensorValue) -> None:
     """``x[0] = x[0]``: the values stay, but torch checks the write, and counts it."""
-    line = list(_line(target))
+    line = list(line_of(target))
     root = line[-1]
     _check_memory(tr, line, ())
     _check_history(tr, line, target)
     if root.memory.outside:
         tr.effects.write(tr, root, tracked=_is_tracked(tr, line, target))
     root.memory.version += not any(map(_is_data, line))
-
-
-def _line(target: TensorValue) -> Iterator[TensorValue]:
-    """The tensor, what it views, and so on to the owner of the memory."""
-    yield target
-    while target.view is not None:
-        target = target.view.base
-        yield target
 
 
 def _is_data(t: TensorValue) -> bool:
@@ -100,21 +92,16 @@ def _check_memory(tr: Tracer, line: Sequence[TensorValue], operands: Sequence[Va
     here = None
     for other in tensors_in(tr, operands):
         if other.memory is target.memory and other is not target:
-            here = here or _region(line)
-            there = _region(list(_line(other)))
+            here = here or _region(target)
+            there = _region(other)
             if there != here and may_overlap(here, there):
                 what = f"{target.describe()} is written in place with what is in the same memory"
                 raise GraphBreak("input-mutation", what)
 
 
-def _region(line: Sequence[TensorValue]) -> Region:
+def _region(t: TensorValue) -> Region:
     """Where a tensor lies in the memory of its owner."""
-    meta = line[-1].meta
-    meta = TensorMeta(meta.shape, meta.strides, meta.dtype, meta.device)
-    for t in reversed(line[:-1]):
-        assert t.view is not None
-        for step in t.view.steps:
-            meta = step.meta(meta)
+    meta = placed(t)
     shapes.pin_symbols((meta.offset, *meta.shape, *meta.strides))
     offset, *rest = (shapes.hint(d) for d in (meta.offset, *meta.shape, *meta.strides))
     return Region(offset, tuple(rest[: meta.rank]), tuple(rest[meta.rank :]))
@@ -124,10 +111,10 @@ def is_same_place(a: TensorValue, b: TensorValue) -> bool:
     """Whether two tensors are the same elements of one memory."""
     if a.memory is not b.memory or a.meta.dtype != b.meta.dtype:
         return False
-    lines = list(_line(a)), list(_line(b))
+    lines = list(line_of(a)), list(line_of(b))
     if not all(t.view is None or are_known(t.view.steps) for line in lines for t in line):
         return a is b
-    return lines[0][-1] is lines[1][-1] and _region(lines[0]) == _region(lines[1])
+    return lines[0][-1] is lines[1][-1] and _region(a) == _region(b)
 
 
 def _may_be_written(root: TensorValue) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import operator
@@ -27,9 +26,7 @@ from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BoundFunction, FunctionValue, of_instance
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
-from tinycompile.capture.values.queue import DequeValue
-from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
-from tinycompile.capture.values.sets import SetValue
+from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.ir.effects import is_random
 
@@ -97,61 +94,6 @@ def _as_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not args[0].is_constant:
         raise GraphBreak("unsupported-op", "torch.as_tensor")
     return tr.from_python(torch.tensor).call(tr, args, kwargs)
-
-
-# --- copies -------------------------------------------------------------------------------------------------
-
-
-@rule(copy.deepcopy)
-def _deepcopy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) > 1 and isinstance(args[1], DictValue) and args[1].items:
-        raise GraphBreak("unsupported-value", "copy.deepcopy() with a memo")
-    return _deep(tr, args[0], {})
-
-
-def _deep(tr: Tracer, value: Value, memo: dict[int, Value]) -> Value:
-    """One copy for each object, however often it occurs."""
-    found = memo.get(id(value))
-    if found is not None:
-        return found
-    if isinstance(value, Const):
-        return value
-    made: Value
-    if isinstance(value, ArrayValue):
-        made = value.call_method(tr, "copy", [], {})
-    elif isinstance(value, TupleValue):
-        parts = [_deep(tr, v, memo) for v in value.values(tr)]
-        same = all(a is b for a, b in zip(parts, value.values(tr), strict=True))
-        made = value if same else TupleValue(parts, cls=value.cls)
-    elif isinstance(value, ListValue):
-        made = memo[id(value)] = DequeValue([], value.maxlen) if isinstance(value, DequeValue) else ListValue()
-        made.items.extend(_deep(tr, v, memo) for v in value.values(tr))
-    elif isinstance(value, DictValue):
-        made = memo[id(value)] = DictValue(tr, (), value.cls)
-        made.default_factory = value.default_factory
-        for k, v in value.pairs(tr):
-            made.set_item(tr, _deep(tr, k, memo), _deep(tr, v, memo))
-        for name, v in value.attributes(tr):
-            made.set_attr(tr, name, _deep(tr, v, memo))
-    elif isinstance(value, SetValue):
-        made = value.made(tr, [_deep(tr, v, memo) for v in value.iterate(tr)])
-    else:
-        raise GraphBreak("unsupported-value", f"copy.deepcopy({value.describe()})")
-    memo[id(value)] = made
-    return made
-
-
-@rule(copy.copy)
-def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    (value,) = args
-    if isinstance(value, (ListValue, DictValue, SetValue, ArrayValue)):
-        made = value.call_method(tr, "copy", [], {})
-        for name, v in value.attributes(tr) if isinstance(value, DictValue) else ():
-            made.set_attr(tr, name, v)
-        return made
-    if value.is_constant or isinstance(value, SequenceValue):
-        return value
-    raise GraphBreak("unsupported-value", f"copy.copy({value.describe()})")
 
 
 @rule(types.SimpleNamespace)

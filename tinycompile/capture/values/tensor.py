@@ -149,12 +149,12 @@ class TensorValue(Value):
         replaced = self.replaced(tr, name)
         if replaced is not None:
             return replaced
-        rule = _ATTRIBUTES.get(name)
+        rule = ATTRIBUTES.get(name)
         if rule is not None:
             return rule(self, tr)
         if name == "grad":
             return _grad(self, tr)
-        if name in ("grad_fn", "_base", "_version", "_backward_hooks"):
+        if name in ("grad_fn", "_version", "_backward_hooks"):
             raise GraphBreak("unsupported-value", f"Tensor.{name}")
         if name == "data":
             return _data(self, tr)
@@ -174,7 +174,7 @@ class TensorValue(Value):
         tr.effects.gradients.write(tr, self, value)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
-        rule = _METHODS.get(name)
+        rule = METHODS.get(name)
         if rule is not None:
             answer = rule(self, tr, args, kwargs)
             if answer is not None:
@@ -260,7 +260,7 @@ def _device(t: TensorValue, tr: Tracer) -> Value:
     return Const(t.meta.device.torch()) if t.cls.__module__.startswith("torch") else tr.from_python(t.meta.device)
 
 
-_ATTRIBUTES: dict[str, Callable[[TensorValue, Tracer], Value]] = {
+ATTRIBUTES: dict[str, Callable[[TensorValue, Tracer], Value]] = {
     "shape": lambda t, tr: size_value(t.meta.shape),
     "dtype": lambda t, tr: Const(t.meta.dtype),
     "device": _device,
@@ -363,7 +363,7 @@ def _is_inference(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwa
     return FALSE
 
 
-_METHODS: dict[str, _Rule] = {
+METHODS: dict[str, _Rule] = {
     "backward": lambda t, tr, args, kwargs: tr.backward(t, args, kwargs),
     "size": _size,
     "stride": _stride,
@@ -379,7 +379,6 @@ _METHODS: dict[str, _Rule] = {
     "is_conj": lambda t, tr, args, kwargs: FALSE,
     "is_neg": lambda t, tr, args, kwargs: FALSE,
     "is_inference": _is_inference,
-    "is_set_to": _breaks("unsupported-value", "is_set_to"),
     "get_device": lambda t, tr, args, kwargs: Const(t.meta.device.index),
     "type": _type,
     "contiguous": _self_when(lambda t: t.meta.is_contiguous()),
@@ -397,9 +396,6 @@ _METHODS: dict[str, _Rule] = {
         n: _reads_data(n)
         for n in ("item", "tolist", "numpy", "__int__", "__float__", "__index__", "__array__", "equal", "allclose")
     },
-    **{
-        n: _breaks("unsupported-value", n)
-        for n in ("data_ptr", "untyped_storage", "storage", "storage_offset", "register_hook")
-    },
+    **{n: _breaks("unsupported-value", n) for n in ("data_ptr", "untyped_storage", "storage", "register_hook")},
     **{n: _breaks("side-effect", n) for n in ("requires_grad_", "retain_grad", "set_", "resize_", "share_memory_")},
 }
