@@ -337,10 +337,12 @@ def test_a_scaler_skips_steps() -> None:
     for call in (run, scaled):
         model = network()
         optimizer = AdamW(model.parameters(), lr=0.01)
-        scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2)
-        for i in range(6):
-            call(model, optimizer, scaler, X * float("inf") if i == 3 else X)
-        sides.append((model, optimizer, scaler.get_scale()))
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
+        told = []
+        for i in range(50):
+            call(model, optimizer, scaler, X * float("inf") if i in (0, 3, 4, 20, 49) else X + 0.01 * i)
+            told.append(scaler.state_dict())
+        sides.append((model, optimizer, told))
     (ours, mine, a), (theirs, other, b) = sides
     assert a == b
     assert {b.id for b in run.breaks} == {"data-dependent"}  # whether to skip is asked of the device; all else is captured

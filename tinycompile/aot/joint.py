@@ -32,14 +32,17 @@ class UntreatableError(Exception):
 @dataclass(frozen=True, slots=True)
 class Joint:
     """``graph`` takes the primals, then one tangent for each forward output listed in ``tangents``; it returns the
-    forward's ``outputs`` results, then one gradient for each primal listed in ``gradients``. ``opaque``: it has calls that
-    torch differentiates. ``passing``: values that can't be saved, for others may write to their memory (``copies.py``)."""
+    forward's ``outputs`` results, then one gradient for each primal listed in ``gradients``. ``reached``: for each of these,
+    the positions in ``tangents`` that lead to it; it need not depend on them, as where a slope is zero. ``opaque``: it has
+    calls that torch differentiates. ``passing``: values that can't be saved, for others may write to their memory
+    (``copies.py``)."""
 
     graph: Graph
     primals: int
     outputs: int
     tangents: tuple[int, ...]
     gradients: tuple[int, ...]
+    reached: tuple[frozenset[int], ...]
     opaque: bool = False
     passing: frozenset[str] = frozenset()
 
@@ -57,21 +60,22 @@ def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -
         tape.close()
         reverse = Reverse(tape)
         tangents = tuple(i for i, g in enumerate(given) if g and isinstance(forward.outputs[i], FakeTensor))
-        for i in tangents:
+        for at, i in enumerate(tangents):
             out: FakeTensor = forward.outputs[i]
             tape.location = None
             tangent = tape.placeholder(f"tangent_{tape.wish(out.ref)}", dense(out.meta))
-            reverse.add(out, tangent, "an output")
+            reverse.add(out, tangent, "an output", frozenset((at,)))
         reverse.walk()
         found = {i: reverse.grads.get(p.ref.name) for i, p in enumerate(forward.primals) if wanted[i]}
         gradients = tuple(i for i, g in found.items() if g is not None)
         for i in gradients:
             name_gradient(tape, found[i], f"grad_{tape.wish(forward.primals[i].ref)}")
         forward.write()
+        reached = tuple(reverse.behind[forward.primals[i].ref.name] for i in gradients)
         outputs = [*forward.outputs, *(found[i] for i in gradients)]
         joint = tape.finish(graph.name, outputs, dict(graph.hints))
     opaque = any(isinstance(s, OpaqueStep) for s in tape.steps)
-    return Joint(joint, len(forward.primals), len(forward.outputs), tangents, gradients, opaque)
+    return Joint(joint, len(forward.primals), len(forward.outputs), tangents, gradients, reached, opaque)
 
 
 def check_treatable(graph: Graph) -> None:
@@ -154,11 +158,13 @@ class Forward:
 
 class Reverse:
     """Walks the tape backwards. ``grads`` holds, by value, the sum of the gradients that came so far; ``wanted`` names values
-    whose gradients stay there when the walk has gone on to what they are computed from."""
+    whose gradients stay there when the walk has gone on to what they are computed from. ``behind``: which of the walk's
+    beginnings led to each."""
 
     def __init__(self, tape: Tape, wanted: AbstractSet[str] = frozenset()) -> None:
         self.tape, self.wanted = tape, wanted
         self.grads: dict[str, FakeTensor] = {}
+        self.behind: dict[str, frozenset[int]] = {}
 
     def walk(self) -> None:
         """Run the formula of each step that a gradient has come to, the last step first."""
@@ -167,16 +173,17 @@ class Reverse:
             if all(g is None for g in grads):
                 continue
             self.tape.location = step.location
+            came = frozenset[int]().union(*(self.behind.get(r.ref.name, ()) for r in step.results))
             if isinstance(step, OpaqueStep):
                 for value, grad in zip(step.inputs, self.tape.pull_back(step, grads), strict=True):
-                    self.add(value, grad, "an opaque call")
+                    self.add(value, grad, "an opaque call", came)
             else:
-                self._formula(step, grads)
+                self._formula(step, grads, came)
 
     def _taken(self, name: str) -> FakeTensor | None:
         return self.grads.get(name) if name in self.wanted else self.grads.pop(name, None)
 
-    def _formula(self, step: Step, grads: tuple[FakeTensor | None, ...]) -> None:
+    def _formula(self, step: Step, grads: tuple[FakeTensor | None, ...], came: frozenset[int]) -> None:
         found = step.vjp.fn(grads, step.args, step.results, step.needs)
         if len(found) != len(step.args):
             raise InternalError(f"the formula of {step.name} gives {len(found)} gradients for {len(step.args)} arguments")
@@ -184,15 +191,16 @@ class Reverse:
             if isinstance(arg, (tuple, list)) and any(need):
                 for a, g, n in zip(arg, grad or (None,) * len(arg), need, strict=True):
                     if n:
-                        self.add(a, g, step.name)
+                        self.add(a, g, step.name, came)
             elif need:
-                self.add(arg, grad, step.name)
+                self.add(arg, grad, step.name, came)
 
-    def add(self, value: FakeTensor, grad: FakeTensor | None, origin: str) -> None:
-        """Add a gradient to a value's."""
+    def add(self, value: FakeTensor, grad: FakeTensor | None, origin: str, came: frozenset[int] = frozenset()) -> None:
+        """Add a gradient to a value's. ``came``: where the walk began that led there."""
         if grad is None or value.ref.name not in self.tape.live:
             return
         if grad.dtype != value.dtype or not shapes.same_shape(grad.meta.shape, value.meta.shape):
             raise InternalError(f"the formula of {origin} gives a gradient {grad.meta} for a value {value.meta}")
+        self.behind[value.ref.name] = self.behind.get(value.ref.name, frozenset()) | came
         have = self.grads.get(value.ref.name)
         self.grads[value.ref.name] = grad if have is None else ops.add(have, grad)

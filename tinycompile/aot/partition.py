@@ -23,7 +23,7 @@ class Split:
 
     ``saved``: where each saved tensor comes from, ``("input", i)`` or ``("result", i)`` of the forward; ``sizes`` likewise
     for numbers. ``backward`` takes the numbers, the saved tensors, then the tangents; it returns one gradient for each
-    primal in ``gradients``. ``reached``: for each gradient, the positions in ``tangents`` that it depends on. ``reread``:
+    primal in ``gradients``. ``reached``: as in :class:`~tinycompile.aot.joint.Joint`. ``reread``:
     the inputs that a backward which is differentiated again reads, and ``random``: where among the forward's results its
     random numbers are."""
 
@@ -137,7 +137,7 @@ def _split(scene: _Scene, saved: Sequence[str], random: Sequence[Ref], reread: f
         scene.joint.gradients,
         sizes,
         places,
-        _tangents_behind(scene),
+        scene.joint.reached,
         reread,
         drawn,
     )
@@ -232,16 +232,6 @@ def _numbers(scene: _Scene, tensors: Sequence[Node], body: Sequence[Node]) -> li
 def _symbol(scene: _Scene, name: str, sources: Mapping[str, tuple[str, int | None]]) -> Any:
     placeholder, dim = sources[name]
     return Ref(placeholder) if dim is None else scene.nodes[placeholder].meta.shape[dim]
-
-
-def _tangents_behind(scene: _Scene) -> tuple[frozenset[int], ...]:
-    """For each gradient, the tangents that it depends on."""
-    behind = {t.name: frozenset((i,)) for i, t in enumerate(scene.tangents)}
-    none: frozenset[int] = frozenset()
-    for node in scene.graph.nodes[:-1]:
-        if node.name in scene.late and node.kind != "placeholder":
-            behind[node.name] = none.union(*(behind.get(r.name, none) for r in inputs_of(node)))
-    return tuple(behind.get(g.name, none) for g in scene.gradients)
 
 
 def verify_split(split: Split) -> None:
