@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from tinycompile.aot.anomaly import named_by_line
 from tinycompile.aot.attach import attach
 from tinycompile.aot.copies import with_copies
 from tinycompile.aot.joint import Joint, UntreatableError, differentiate
@@ -90,7 +91,8 @@ def compile_training(
     freed = functools.cache(functools.partial(saved_behind, graph, tuple(wanted)))
     read = functools.cache(functools.partial(inputs_behind_saved, without_writes(graph), tuple(wanted)))
     drawing = [d.torch() for d in graph_devices(graph)] if draws else None
-    return replace(compiled, call=attach_replay(compiled.call, replay, flags, aliases, kept, read, freed, drawing))
+    call = attach_replay(compiled.call, replay, flags, aliases, kept, read, freed, drawing)
+    return replace(compiled, call=named_by_line(graph, call))
 
 
 def _op_by_op(graph: Graph, artifacts: Artifacts) -> CompiledGraph:
@@ -175,6 +177,7 @@ def _compile_halves(
     call = attach(split, forward.call, pull, part, _second(program, split, joint), flags, seen, watched, ask_torch, freed)
     times = {"aot": spent, **stage_times((forward, backward))}
     from_disk = forward.from_disk and backward.from_disk
+    call = named_by_line(graph, call)
     return replace(forward, call=call, artifacts=artifacts, backward=backward, times=times, from_disk=from_disk)
 
 

@@ -10,6 +10,7 @@ import hashlib
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,11 +72,18 @@ def make_op(recorded: Recorded, metas: dict[str, Any]) -> Made:
     backward = _graph("backward", taken, recorded.backward, [g for g in recorded.gradients if g is not None], metas)
     text = print_graph(forward) + print_graph(backward) + repr([g is None for g in recorded.gradients])
     digest = hashlib.sha256(text.encode()).hexdigest()
-    name = f"{recorded.name}_{digest[:12]}"
+    name = f"{recorded.name.lower()}_{digest[:12]}"
     if name not in OPS:
         wanted = [i for i, g in enumerate(recorded.gradients) if g is not None]
         formula = Formula(backward, len(outside), len(results), tuple(recorded.given), tuple(outside), tuple(wanted))
-        _register(name, forward, formula, tuple(metas[r.name] for r in results), _read(backward, len(outside), len(results)))
+        _register(
+            name,
+            recorded.name,
+            forward,
+            formula,
+            tuple(metas[r.name] for r in results),
+            _read(backward, len(outside), len(results)),
+        )
         CUSTOM[name] = digest
     return Made(name, tuple(outside))
 
@@ -116,12 +124,14 @@ def _read(backward: Graph, args: int, results: int) -> tuple[str, ...]:
     return tuple(word for word, p in zip(names, backward.placeholders, strict=False) if p.name in used)
 
 
-def _register(name: str, forward: Graph, formula: Formula, metas: tuple[TensorMeta, ...], saves: tuple[str, ...]) -> None:
+def _register(
+    name: str, function: str, forward: Graph, formula: Formula, metas: tuple[TensorMeta, ...], saves: tuple[str, ...]
+) -> None:
     several = len(metas) > 1
     args = ", ".join(f"Tensor a{i}" for i in range(len(forward.placeholders)))
     returned = f"({', '.join('Tensor' for _ in metas)})" if several else "Tensor"
     parsed = schemas.parse(f"{name}({args}) -> {returned}")
-    body = Body(forward, several, formula)
+    body = Body(forward, several, formula, function)
     register(Op(parsed, Metas(metas), body.eagerly, Decompose(body), vjp=Vjp(formula, saves)))
     dispatcher.define(parsed)
 
@@ -138,11 +148,12 @@ class Metas:
 
 @dataclass(frozen=True)
 class Body:
-    """What the op means."""
+    """What the op means. ``function``: the name of the program's class."""
 
     graph: Graph
     several: bool
     formula: Formula
+    function: str
 
     def __call__(self, *args: Any) -> Any:
         made = replayed(self.graph, args)
@@ -151,7 +162,7 @@ class Body:
     def eagerly(self, *args: Any) -> Any:
         """On torch tensors, whose autograd takes the program's gradient too."""
         asked = torch.is_grad_enabled() and any(a.requires_grad for a in args)
-        made = ByTorch.apply(self, *args) if asked else run_graph(self.graph, args)
+        made = _named(self.function).apply(self, *args) if asked else run_graph(self.graph, args)
         return made if self.several else made[0]
 
 
@@ -174,6 +185,12 @@ class ByTorch(torch.autograd.Function):
         formula: Formula = ctx.formula
         made = run_graph(formula.graph, (*ctx.saved_tensors, *grads[: formula.tangents]))
         return None, *formula.placed(made, operator.add)
+
+
+@cache
+def _named(name: str) -> type[ByTorch]:
+    """torch calls a node by its class."""
+    return type(name, (ByTorch,), {"__doc__": ByTorch.__doc__})
 
 
 @dataclass(frozen=True)

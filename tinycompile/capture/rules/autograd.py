@@ -114,7 +114,7 @@ def _differentiable(tr: Tracer, cls: ClassValue, context: NewObject, given: Sequ
     ours = [v for v in given if isinstance(v, TensorValue)]
     given_refs, results = (tuple(t.fake.ref for t in values) for values in (ours, outputs))
     forward, backward = _taken_out(tr, name, start, middle)
-    recorded = Recorded(name.lower(), forward, backward, given_refs, results, tuple(t.ref for t in tangents), tuple(gradients))
+    recorded = Recorded(name, forward, backward, given_refs, results, tuple(t.ref for t in tangents), tuple(gradients))
     metas = {n.name: n.meta for n in (*nodes.values(), *forward, *backward)}
     metas |= {t.ref.name: t.meta for t in tangents}
     made = make_op(recorded, metas)
