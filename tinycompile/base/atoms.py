@@ -16,6 +16,13 @@ class Sym:
     name: str
     lo: int = 0
     stop: Dim | None = None
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.name, self.lo, self.stop)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         return self.name
@@ -33,6 +40,7 @@ class Call:
     lhs: Dim
     rhs: Dim
     _hash: int = field(init=False, repr=False, compare=False, default=0)
+    _text: str = field(init=False, repr=False, compare=False, default="")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.fn, self.lhs, self.rhs)))
@@ -41,9 +49,11 @@ class Call:
         return self._hash
 
     def __str__(self) -> str:
-        if self.fn in ("min", "max"):
-            return f"{self.fn}({self.lhs}, {self.rhs})"
-        return f"({_wrap(self.lhs)} {self.fn} {_wrap(self.rhs)})"
+        if not self._text:  # terms are sorted by it
+            plain = self.fn in ("min", "max")
+            text = f"{self.fn}({self.lhs}, {self.rhs})" if plain else f"({_wrap(self.lhs)} {self.fn} {_wrap(self.rhs)})"
+            object.__setattr__(self, "_text", text)
+        return self._text
 
     @property
     def key(self) -> str:

@@ -112,9 +112,10 @@ def from_terms(terms: Mapping[Monomial, int]) -> Dim:
         return 0
     if len(kept) == 1:
         return Expr((kept[0],)) if kept[0][0] else kept[0][1]
-    whole = _recombined(dict(kept))
-    if whole is not None:
-        return from_terms(whole)
+    if any(type(atom) is Call for mono, _ in kept for atom in mono):
+        whole = _recombined(dict(kept))
+        if whole is not None:
+            return from_terms(whole)
     return Expr(tuple(sorted(kept, key=lambda t: _mono_key(t[0]))))
 
 
@@ -340,8 +341,12 @@ _APPLY: dict[str, Callable[[Dim, Dim], Dim]] = {"//": floordiv, "%": mod, "min":
 
 def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
     """Replace symbols by name, all at once, and simplify again."""
-    if isinstance(d, int) or not values:
-        return d
+    return d if isinstance(d, int) or not values else _substitute(d, tuple(values.items()))
+
+
+@functools.lru_cache(maxsize=65536)  # a model's layers ask the same again and again
+def _substitute(d: Expr, pairs: tuple[tuple[str, Dim], ...]) -> Dim:
+    values = dict(pairs)
     total: Dim = 0
     for mono, coeff in d.terms:
         product: Dim = coeff
@@ -377,6 +382,7 @@ def divisible_by(d: Dim, k: int) -> bool:
     return all(coeff % k == 0 for _, coeff in terms_of(d))
 
 
+@functools.lru_cache(maxsize=65536)
 def coefficient(d: Dim, name: str) -> Dim | None:
     """``d``'s derivative by the symbol when ``d`` is affine in it (0 when absent); None when it is not affine."""
     total: dict[Monomial, int] = {}
@@ -390,6 +396,15 @@ def coefficient(d: Dim, name: str) -> Dim | None:
             rest.remove(hits[0])
             total[tuple(rest)] = total.get(tuple(rest), 0) + coeff
     return from_terms(total)
+
+
+@functools.lru_cache(maxsize=65536)
+def dot(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> Dim:
+    """The sum of products, such as an offset from an index and strides. Raises ValueError for tuples of two lengths."""
+    total: Dim = 0
+    for a, b in zip(left, right, strict=True):
+        total = total + a * b
+    return total
 
 
 def product(dims: Iterable[Dim]) -> Dim:

@@ -19,7 +19,7 @@ from tinycompile.base import expr as ex
 from tinycompile.base.device import Device
 from tinycompile.codegen import choices
 from tinycompile.codegen.writer import Writer
-from tinycompile.ir.loops import Buffer, ExternCall, SizeBinding, TensorView
+from tinycompile.ir.loops import ExternCall, SizeBinding, TensorView
 from tinycompile.ir.plan import Alloc, Choice, Kernel, Plan, Step
 from tinycompile.ir.source import KernelArg, KernelSource
 
@@ -47,11 +47,11 @@ class Wrapper:
         self, plan: Plan, kernels: Mapping[str, KernelSource], products: Mapping[str, Sequence[KernelSource]], tf32: bool
     ) -> None:
         self.plan, self.kernels, self.products, self.tf32 = plan, kernels, products, tf32
-        self.buffers: dict[str, Buffer] = {b.name: b for b in plan.buffers}
+        self.buffers = plan.named
         self.inputs = set(plan.inputs)
         made = {o for s in plan.steps if isinstance(s, ExternCall) for o in s.outputs if o is not None}
         self.anywhere = self.inputs | made  # may begin anywhere in their storage; what is allocated here is all of it
-        self.lines = dict(plan.lines)
+        self.lines = plan.places
         self.launches = sum(not _idle(kernels[k.nest.name]) for k in plan.kernels) + 2 * len(plan.choices)
         externs = {extern_name(s.kind, s.target) for s in plan.leaves if isinstance(s, ExternCall)}
         own = {k.name for k in kernels.values()} | {k.name for made in self.products.values() for k in made}

@@ -109,10 +109,7 @@ class Cost:
 
     def offset(self, name: str, index: Iterable[Dim]) -> Dim:
         """Elements from the buffer's first element."""
-        total: Dim = 0
-        for d, stride in zip(index, self.buffers[name].meta.strides, strict=True):
-            total = total + d * stride
-        return total
+        return ex.dot(tuple(index), self.buffers[name].meta.strides)
 
     def programs(self, axes: Mapping[str, Dim], reduction: Iterable[str], accesses: Iterable[Access]) -> int:
         """How many programs (threads' worth of rows) a reduction over these axes can keep busy."""

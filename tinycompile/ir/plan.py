@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Union
 
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim
+from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import numel
 from tinycompile.ir.graph import Location
 from tinycompile.ir.loops import Buffer, ExternCall, Nest, SizeBinding, views_in
@@ -123,16 +125,25 @@ class Plan:
     hints: tuple[tuple[str, int], ...] = ()
     lines: tuple[tuple[str, Location], ...] = ()
     donated: tuple[str, ...] = ()
+    named: Mapping[str, Buffer] = field(init=False, repr=False, compare=False)
+    """The buffers by name."""
+    metas: Mapping[str, TensorMeta] = field(init=False, repr=False, compare=False)
+    places: Mapping[str, Location] = field(init=False, repr=False, compare=False)
+    """The user's lines, by the name of the graph's node."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "named", {b.name: b for b in self.buffers})
+        object.__setattr__(self, "metas", {b.name: b.meta for b in self.buffers})
+        object.__setattr__(self, "places", dict(self.lines))
 
     @property
     def library_bytes(self) -> Dim:
         """What the library calls move at least: their operands read once, their results written once."""
-        metas = {b.name: b.meta for b in self.buffers}
         total: Dim = 0
         for s in self.leaves:
             if isinstance(s, ExternCall):
                 operands = [v.meta for v in views_in((s.args, s.kwargs))]
-                for meta in (*operands, *(metas[n] for n in s.outputs if n is not None)):
+                for meta in (*operands, *(self.metas[n] for n in s.outputs if n is not None)):
                     total = total + numel(meta.shape) * meta.dtype.itemsize
         return total
 

@@ -87,10 +87,7 @@ def is_alias(step: ViewStep, hints: Mapping[str, int]) -> bool:
 
 
 def _address(coords: Sequence[Dim], meta: TensorMeta) -> Dim:
-    total = meta.offset
-    for c, stride in zip(coords, meta.strides, strict=True):
-        total = total + c * stride
-    return total
+    return meta.offset + ex.dot(tuple(coords), meta.strides)
 
 
 def _without_mod(d: Dim) -> Dim:

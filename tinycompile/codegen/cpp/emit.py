@@ -45,10 +45,10 @@ def emit_kernel(kernel: Kernel, plan: Plan, target: Target, name: str) -> Kernel
 class _Function:
     def __init__(self, kernel: Kernel, plan: Plan, target: Target, name: str) -> None:
         self.kernel, self.plan, self.target, self.name = kernel, plan, target, name
-        self.buffers = {b.name: b for b in plan.buffers}
+        self.buffers = plan.named
         self.flat: FlatNest = flatten(kernel.nest, self.buffers)
         self.names, self.out = Names(), Writer("//")
-        self.lines = dict(plan.lines)
+        self.lines = plan.places
         self.pointers = tuple(dict.fromkeys((*kernel.reads, *kernel.writes)))
         self.sizes = self._size_symbols()
 

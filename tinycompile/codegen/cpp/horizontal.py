@@ -19,7 +19,7 @@ def emit_horizontal(kernel: Kernel, plan: Plan, target: Target, name: str) -> Ke
     width = len(common.members[0].buffers)
     places = {b: i for i, b in enumerate(common.members[0].buffers)}
     order = [places[a.name] for a in one.args if a.kind == "pointer"]  # as the common function takes them
-    dtypes = {b.name: str(b.meta.dtype).removeprefix("torch.") for b in plan.buffers}
+    dtypes = {b: str(plan.metas[b].dtype).removeprefix("torch.") for b in (*kernel.reads, *kernel.writes)}
     args = tuple(KernelArg(m.buffers[i], "pointer", dtypes[m.buffers[i]]) for m in common.members for i in order)
     out = Writer("//")
     with out.block(f'extern "C" int kernel_{name}(void** pointers, const int64_t* sizes, int threads) {{', "}"):

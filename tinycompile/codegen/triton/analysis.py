@@ -154,9 +154,7 @@ def _forms(statement: Statement, metas: Mapping[str, TensorMeta], values: set[st
         numbers = {s.name: known[s.name] for s in inside}
         index, masks = (tuple(ex.substitute(d, numbers) for d in dims) for dims in (index, masks))
         indirect -= inside
-    offset: Dim = 0
-    for coordinate, stride in zip(index, metas[statement.buffer].strides, strict=True):
-        offset = offset + coordinate * stride
+    offset = ex.dot(index, metas[statement.buffer].strides)
     checks = tuple(Checked(s.name, s.stop) for s in sorted(indirect, key=lambda s: s.name) if s.stop is not None)
     return Forms(offset, tuple(masks), checks)
 

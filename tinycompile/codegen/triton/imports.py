@@ -26,6 +26,8 @@ def helpers() -> Mapping[str, str]:
 
 def import_lines(body: str, kernel: str) -> tuple[list[str], str]:
     """Imports for a kernel's body, and the body; a helper hidden by the kernel's own name is reached by its module."""
+    if helpers().keys().isdisjoint(_WORD.findall(body)):
+        return [], body
     nodes = [n for n in ast.walk(ast.parse(textwrap.dedent(body))) if isinstance(n, ast.Name)]
     local = {n.id for n in nodes if isinstance(n.ctx, ast.Store)}
     used = sorted(({n.id for n in nodes} & helpers().keys()) - local)

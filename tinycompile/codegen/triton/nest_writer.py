@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -25,13 +26,17 @@ from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.source import Config, KernelArg, KernelSource
 
 
+@functools.lru_cache(maxsize=4096)
+def _shortened(text: str) -> str:
+    return textwrap.shorten(text, 110)
+
+
 def analysis_of(kernel: Kernel, plan: Plan, name: str) -> Analysis:
     """The analysis of a kernel's nest. Raises BackendError for a dtype that Triton doesn't have."""
-    metas = {b.name: b.meta for b in plan.buffers}
     for buffer in (*kernel.reads, *kernel.writes):
-        if not supported(metas[buffer].dtype):
-            raise BackendError(f"{name}: Triton has no dtype {metas[buffer].dtype} (buffer {buffer})")
-    return analyse(kernel.nest, metas, dict(plan.hints))
+        if not supported(plan.metas[buffer].dtype):
+            raise BackendError(f"{name}: Triton has no dtype {plan.metas[buffer].dtype} (buffer {buffer})")
+    return analyse(kernel.nest, plan.metas, dict(plan.hints))
 
 
 class NestWriter:
@@ -50,8 +55,8 @@ class NestWriter:
         self.names = Names(frozenset(blocks | {"program", "steps"} | set(helpers()) | {name} | {s.symbol for s in plan.sizes}))
         self.pointers = {b: self.names.fresh(f"{b}_ptr") for b in buffers}
         self.sizes: dict[str, Dim] = {}
-        self.lines = dict(plan.lines)
-        fast = may_approximate(kernel.nest, {b: m.dtype for b, m in analysis.metas.items()})
+        self.lines = plan.places
+        fast = may_approximate(kernel.nest, {b: plan.metas[b].dtype for b in buffers})
         self.body = Body(analysis, chosen, self.pointers, fast, self.size)
         self.body.variables = name_values(kernel.nest, self.names)
         self._declare()
@@ -178,7 +183,7 @@ class NestWriter:
     def comment_of(self, origin: str) -> str:
         """The user's line of a graph node with a known location; the node's name is that of its variable."""
         loc = self.lines.get(origin)
-        return "" if loc is None else textwrap.shorten(location_text(loc), 110)
+        return "" if loc is None else _shortened(location_text(loc))
 
     def statement(self, s: Statement, form: Forms, carried: bool) -> list[str]:
         """The lines of one statement; a reduction is over a tile that holds the whole row."""
