@@ -9,23 +9,24 @@ they are kept.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 from tinycompile.base import expr as ex
-from tinycompile.base.expr import Dim
 from tinycompile.codegen.cpp.accumulators import Accumulator, has_own_type, needs_two_levels, scan_state
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, dtypes_of
 from tinycompile.codegen.cpp.dependences import Dependences, Open
-from tinycompile.codegen.cpp.indexing import c_dim
+from tinycompile.codegen.cpp.jam import JAM, can_jam
+from tinycompile.codegen.cpp.kept import Pass, values_to_keep
 from tinycompile.codegen.cpp.names import Names
 from tinycompile.codegen.cpp.scalars import C_TYPES, MEMORY_TYPES, c_read
-from tinycompile.codegen.cpp.schedule import Schedule, is_across
+from tinycompile.codegen.cpp.schedule import Schedule
 from tinycompile.codegen.cpp.statements import Statements
+from tinycompile.codegen.cpp.tiles import tile_lines
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Axis, Index, Load, Reduce, Scalar, Scan, Store
 
 COLUMN_CHUNK = 64  # additions of a part where lanes are columns
-KEEP_BYTES = 1 << 19  # on the stack of a thread (8 MiB as a rule)
 SHARE_UNIT = 64  # threads share the lane in multiples of this
 
 
@@ -59,7 +60,8 @@ class LoopNest:
         with contextlib.ExitStack() as stack:
             for i, (name, begin, end, step) in enumerate(loops):
                 last = i == len(loops) - 1
-                header = f"for (int64_t {name} = {begin}; {name} < {end}; {_step(name, step)})"
+                stride = f"++{name}" if step == 1 else f"{name} += {step}"
+                header = f"for (int64_t {name} = {begin}; {name} < {end}; {stride})"
                 stack.enter_context(out.block(header + (" {" if last else ""), "}" if last else ""))
             for a, step in blocks:
                 name, extent = self.names.value(a.name), self.text.dim(a.extent)
@@ -70,24 +72,14 @@ class LoopNest:
 
     @contextlib.contextmanager
     def tile_loop(self, tile: Axis) -> Iterator[None]:
-        """Transpose a block of each load that is contiguous along ``tile`` into an array, then open the loop over ``tile``."""
-        assert self.lanes is not None
-        row, lane, block = self.names.value(tile.name), self.names.value(self.lanes.name), self.plan.block
-        begins = {tile.name: f"{row}_begin", self.lanes.name: f"{lane}_begin"}
-        seen: dict[tuple[str, Dim], str] = {}
-        for s in (s for s in self.body if isinstance(s, Load) and is_across(s, tile, self.lanes)):
-            if (s.buffer, s.index[0]) not in seen:
-                array = seen[s.buffer, s.index[0]] = self.names.fresh(f"{self.names.buffer(s.buffer)}_tile")
-                step = ex.coefficient(s.index[0], self.lanes.name)
-                assert step is not None
-                start = c_dim(s.index[0], lambda n: begins.get(n) or self.text.symbol(n))
-                self.out.line(f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{block * self.plan.tile_rows}];")
-                self.out.line(
-                    f"tc::transpose<{block}>({array}, {self.names.buffer(s.buffer)} + {start}, {self.text.dim(step)}, "
-                    f"{lane}_end - {lane}_begin, {row}_end - {row}_begin);"
-                )
-            self.text.tiled[s.name] = f"{seen[s.buffer, s.index[0]]}[({row} - {row}_begin)*{block} + {lane} - {lane}_begin]"
+        """Fill the arrays of transposed blocks, then open the loop over ``tile``."""
+        row = self.names.value(tile.name)
+        before, in_row = tile_lines(self.plan, self.body, self.text, self.names)
+        for line in before:
+            self.out.line(line)
         with self.out.block(f"for (int64_t {row} = {row}_begin; {row} < {row}_end; ++{row}) {{", "}"):
+            for line in in_row:
+                self.out.line(line)
             yield
 
     # --- the recursion ---
@@ -112,7 +104,7 @@ class LoopNest:
                 {self.deps.next_axis(i, opened) for i in goals if stage[i] == step}, key=self.deps.rank.__getitem__
             )
         ]
-        keep = self.choose_kept(passes, opened)
+        keep = self.keep_dear(passes, opened)
         for step in range(max(stage.values(), default=0) + 1):
             self.straight(self.deps.closure(i for i in here if stage[i] == step), items)
             for _, axis, targets in (p for p in passes if p[0] == step):
@@ -120,6 +112,21 @@ class LoopNest:
                 for name, array in keep.pop((step, axis), []):
                     self.text.texts[name] = array
                     self.kept.pop(name, None)
+
+    def keep_dear(self, passes: Sequence[Pass], opened: Open) -> dict[tuple[int, str], list[tuple[str, str]]]:
+        """Declare arrays for costly values that passes over a row share. Returns, per pass, the values to be read from an array
+        after it."""
+        lane = self.plan.lane
+        keep: dict[tuple[int, str], list[tuple[str, str]]] = {}
+        if lane is None or self.lanes is not None or not isinstance(lane.extent, int) or lane.name == self.plan.split:
+            return keep
+        along = [p for p in passes if p[1] == lane.name]
+        for maker, s in values_to_keep(self.deps, along, lane.extent, opened, self.kept):
+            array = self.names.fresh(f"{self.names.value(s.name)}_row")
+            self.out.line(f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{lane.extent}];")
+            self.kept[s.name] = f"{array}[{self.names.value(lane.name)}]"
+            keep.setdefault(maker, []).append((s.name, c_read(self.kept[s.name], s.dtype)))
+        return keep
 
     def overwriting(self, here: Sequence[int], items: Sequence[int]) -> list[int]:
         """Stores to what is read here too: they come last, for a later loop over lanes reads its values anew."""
@@ -194,6 +201,14 @@ class LoopNest:
         items = self.deps.closure(roots)
         saved = dict(self.text.texts)
         name = self.names.value(axis.name)
+        if (
+            self.lanes
+            and axis != self.lanes
+            and can_jam(self.deps, self.text, self.opened(open_axes | {axis.name}), axis, self.lanes, roots)
+        ):
+            begin = self.jammed_loop(axis, roots, items, begin, end)
+            if isinstance(axis.extent, int) and axis.extent % JAM == 0 and axis.name != self.plan.split:
+                return  # no rows are left, and chunks are whole groups
         if axis == self.plan.lane:
             self.check_ahead(items, axis)
             self.out.line(self.simd(items, [i for i in roots if isinstance(self.body[i], Reduce)]))
@@ -201,6 +216,30 @@ class LoopNest:
             self.text.forget_comment()
             self.scope(open_axes | {axis.name}, roots)
         self.text.texts = saved
+
+    def jammed_loop(self, axis: Axis, roots: Sequence[int], items: Sequence[int], begin: str, end: str) -> str:
+        """The loop over whole groups of rows, whose accumulators are in registers meanwhile. Each takes in the same values in
+        the same order as row by row. Returns where the rows that are left begin."""
+        name, saved = self.names.value(axis.name), dict(self.text.texts)
+        first, whole, row = (self.names.fresh(f"{name}_{word}") for word in ("first", "whole", "row"))
+        self.out.line(f"const int64_t {whole} = {end} - ({end} - {begin}) % {JAM};")
+        with self.out.block(f"for (int64_t {first} = {begin}; {first} < {whole}; {first} += {JAM}) {{", "}"):
+            with self.lane_loop(()):
+                arrays = {i: self.accumulators[i] for i in roots}
+                for i, a in arrays.items():
+                    variable = self.names.fresh(f"{a.part}_here")
+                    self.out.line(f"{a.part_type} {variable} = {a.part}{self.place};")
+                    self.accumulators[i] = dataclasses.replace(a, part=variable, lanes=False)
+                self.out.line(f"#pragma GCC unroll {JAM}")
+                with self.out.block(f"for (int {row} = 0; {row} < {JAM}; ++{row}) {{", "}"):
+                    self.out.line(f"const int64_t {name} = {first} + {row};")
+                    for i in items:
+                        self.statement(i)
+                for i, a in arrays.items():
+                    self.out.line(f"{a.part}{self.place} = {self.accumulators[i].part};")
+                    self.accumulators[i] = a
+        self.text.texts = saved
+        return whole
 
     def check_ahead(self, items: Iterable[int], axis: Axis) -> None:
         """Indices that are the same along a vectorised loop are checked before it."""
@@ -357,38 +396,3 @@ class LoopNest:
                 self.for_each_lane(
                     [(lanes, a.join_total(a.total + at, f"{partial[a.total]}[thread]{at}")) for lanes, at, a in here]
                 )
-
-    # --- values kept for a later pass over a row ---
-
-    def choose_kept(
-        self, passes: Sequence[tuple[int, str, list[int]]], opened: Open
-    ) -> dict[tuple[int, str], list[tuple[str, str]]]:
-        """Costly values that two passes over a row share (softmax's exponentials) are computed in the first and kept in an
-        array. Returns, per pass, the values to be read from an array after it."""
-        lane = self.plan.lane
-        keep: dict[tuple[int, str], list[tuple[str, str]]] = {}
-        if lane is None or self.lanes is not None or not isinstance(lane.extent, int) or lane.name == self.plan.split:
-            return keep
-        maker_pass: dict[int, tuple[int, str]] = {}
-        room = KEEP_BYTES
-        for step, axis, roots in (p for p in passes if p[1] == lane.name):
-            items = self.deps.pass_items(roots, opened)
-            again = [i for i in items if i in maker_pass]
-            new = [i for i in items if i not in maker_pass]
-            for i in again:
-                s = self.body[i]
-                used_by_new = any(i in self.deps.needs(j) for j in new)
-                if not isinstance(s, Scalar) or s.name in self.kept or not used_by_new or not self.deps.is_dear(i, items):
-                    continue
-                room -= lane.extent * s.dtype.itemsize
-                if room >= 0:
-                    array = self.names.fresh(f"{self.names.value(s.name)}_row")
-                    self.out.line(f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{lane.extent}];")
-                    self.kept[s.name] = f"{array}[{self.names.value(lane.name)}]"
-                    keep.setdefault(maker_pass[i], []).append((s.name, c_read(self.kept[s.name], s.dtype)))
-            maker_pass.update(dict.fromkeys(new, (step, axis)))
-        return keep
-
-
-def _step(name: str, step: int) -> str:
-    return f"++{name}" if step == 1 else f"{name} += {step}"

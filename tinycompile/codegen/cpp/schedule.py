@@ -18,7 +18,9 @@ from tinycompile.codegen.cpp.scalars import COST
 from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Statement, Store
 
 POINTWISE_BLOCK = 4096  # elements of a block without reductions: the unit that threads share
-COLUMN_BLOCK = 512  # lanes of a block with reductions: its accumulators stay in L1, and each row gives 2 KiB in a stretch
+COLUMN_BLOCK = 1024  # lanes of a block with reductions, at most: accumulators stay in L1, each row gives a page in a stretch
+COLUMN_UNIT = 64  # such blocks are multiples of it
+BALANCED = 4  # blocks a thread from which on it matters little that one has one more
 TILE_LANES = 256  # at most, of a block where some loads are contiguous across the lanes: long stretches of all other arrays
 TILE_POINTS = 4096  # of such a block, at least
 CACHE_LINE = 64  # bytes that are read together: such a block has as many rows as lie in one, so that none is read twice
@@ -176,12 +178,18 @@ class _Choice:
     def block(self, lane: Axis | None, outer: Sequence[Axis], inner: Sequence[Axis]) -> int:
         if lane is None or lane.kind != "parallel":
             return 0
-        block = COLUMN_BLOCK if inner else POINTWISE_BLOCK
-        while inner and block > 64 and self.count(outer) * (self.size(lane.extent) // block) < self.target.units:
-            block //= 2
+        block = self.column_block(lane, max(self.count(outer), 1)) if inner else POINTWISE_BLOCK
         if isinstance(lane.extent, int) and lane.extent <= block:
             return 0
         return block
+
+    def column_block(self, lane: Axis, items: int) -> int:
+        """Lanes of a block with reductions, so that threads get as many blocks each. ``items``: times that lanes are walked."""
+        size = self.size(lane.extent)
+        pieces = max(-(-size // COLUMN_BLOCK), 1)
+        if items * pieces < BALANCED * self.target.units:
+            pieces = -(-items * pieces // self.target.units) * self.target.units // items
+        return max(-(-size // (pieces * COLUMN_UNIT)), 1) * COLUMN_UNIT
 
     def shareable(self, axis: Axis, items: int) -> bool:
         """Whether threads had better share this reduction axis than the ``items`` parallel pieces of work."""
@@ -213,3 +221,8 @@ def is_across(s: Statement, tile: Axis, lane: Axis) -> bool:
     if not isinstance(s, Load) or s.mask or len(s.index) > 1:
         return False
     return ex.coefficient(s.index[0], tile.name) == 1 and ex.coefficient(s.index[0], lane.name) not in (0, 1, None)
+
+
+def is_along(s: Statement, lane: Axis) -> bool:
+    """Whether a statement loads what is contiguous along ``lane``."""
+    return isinstance(s, Load) and not s.mask and len(s.index) == 1 and ex.coefficient(s.index[0], lane.name) == 1

@@ -34,6 +34,11 @@ static inline Share share(int64_t n, int64_t unit, int t, int count) {
     return {least(first * unit, n), least(last * unit, n)};
 }
 
+// Ask for N elements `step` apart that are read soon. They may lie beyond the tensor: nothing is read, and nothing faults.
+template <int N, class T> static inline void fetch(const T* from, int64_t step) {
+    for (int n = 0; n < N; ++n) __builtin_prefetch(from + n * step);
+}
+
 // ---- bits ----
 static inline uint32_t bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 static inline uint64_t bits(double x) { return __builtin_bit_cast(uint64_t, x); }

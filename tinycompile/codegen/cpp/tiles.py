@@ -1,0 +1,64 @@
+"""Blocks where some loads are contiguous across the lanes: those are transposed into arrays, and each row asks for its share of
+what the next block reads, which the CPU does not foresee where stretches are short and far apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinycompile.base import expr as ex
+from tinycompile.base.expr import Dim
+from tinycompile.codegen.cpp.indexing import c_dim, c_factor
+from tinycompile.codegen.cpp.names import Names
+from tinycompile.codegen.cpp.scalars import MEMORY_TYPES
+from tinycompile.codegen.cpp.schedule import CACHE_LINE, Schedule, is_across, is_along
+from tinycompile.codegen.cpp.statements import Statements
+from tinycompile.ir.loops import Axis, Load, Statement
+
+
+def tile_lines(plan: Schedule, body: Sequence[Statement], text: Statements, names: Names) -> tuple[list[str], list[str]]:
+    """Lines before the loop over the rows of a block, and at the start of each row. ``text.tiled`` then knows the loads whose
+    elements lie in an array."""
+    tile, lane = plan.tile, plan.lane
+    assert tile is not None and lane is not None
+    loads = [s for s in body if isinstance(s, Load)]
+    across: dict[tuple[str, Dim], list[Load]] = {}
+    for s in loads:
+        if is_across(s, tile, lane):
+            across.setdefault((s.buffer, s.index[0]), []).append(s)
+    before: list[str] = []
+    ahead = [_next_stretch(s, lane, plan.block, text, names) for s in loads if is_along(s, lane)]
+    for (first, *_), pointer in ((group, names.buffer(buffer)) for (buffer, _), group in across.items()):
+        array = names.fresh(f"{pointer}_tile")
+        lines, share = _transposed(first, array, plan, text, names)
+        before += lines
+        ahead += share
+        row, column = names.value(tile.name), names.value(lane.name)
+        place = f"{array}[({row} - {row}_begin)*{plan.block} + {column} - {column}_begin]"
+        text.tiled |= {s.name: place for s in across[first.buffer, first.index[0]]}
+    return before, list(dict.fromkeys(ahead)) if lane.extent != plan.block else []
+
+
+def _transposed(s: Load, array: str, plan: Schedule, text: Statements, names: Names) -> tuple[list[str], list[str]]:
+    """The array of a load's block, filled; and a row's share of the lines that the next block reads."""
+    assert plan.tile is not None and plan.lane is not None
+    row, lane, block = names.value(plan.tile.name), names.value(plan.lane.name), plan.block
+    begins = {plan.tile.name: f"{row}_begin", plan.lane.name: f"{lane}_begin"}
+    step = ex.coefficient(s.index[0], plan.lane.name)
+    assert step is not None
+    start = f"{names.buffer(s.buffer)} + {c_dim(s.index[0], lambda n: begins.get(n) or text.symbol(n))}"
+    sizes = f"{text.dim(step)}, {lane}_end - {lane}_begin, {row}_end - {row}_begin"
+    filled = [
+        f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{block * plan.tile_rows}];",
+        f"tc::transpose<{block}>({array}, {start}, {sizes});",
+    ]
+    share, factor = block // plan.tile_rows, c_factor(step, text.symbol)
+    next_lane = f"({block} + ({row} - {row}_begin)*{share})*{factor}"
+    return filled, [f"tc::fetch<{share}>({start} + {next_lane}, {factor});"] if share else []
+
+
+def _next_stretch(s: Load, lane: Axis, block: int, text: Statements, names: Names) -> str:
+    """Ask for the lines of the next block that a load along the lanes reads in the current row."""
+    next_block = f"{names.value(lane.name)}_begin + {block}"
+    start = c_dim(s.index[0], lambda n: next_block if n == lane.name else text.symbol(n))
+    lines = max(block * s.dtype.itemsize // CACHE_LINE, 1)
+    return f"tc::fetch<{lines}>({names.buffer(s.buffer)} + {start}, {CACHE_LINE // s.dtype.itemsize});"
