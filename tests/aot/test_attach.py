@@ -274,3 +274,15 @@ def test_a_replay_draws_the_forwards_numbers(way: str, fn: Callable[..., torch.T
     assert torch.equal(torch.get_rng_state(), after)
     (again,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     torch.testing.assert_close(again.detach(), y.detach())
+
+
+@pytest.mark.parametrize("backend", ("cpp", "eager"))
+@pytest.mark.parametrize("fn", (lambda w: w.squeeze(), lambda w: w.expand(10, 4), lambda w: (w.exp(), w.permute(0, 1))[1]))
+def test_a_view_that_leaves_takes_a_sparse_gradient(fn: Callable[[torch.Tensor], torch.Tensor], backend: str) -> None:
+    grads = []
+    for call in (tinycompile.compile(fn, backend=backend), fn):
+        w = torch.arange(40.0).view(10, 4).requires_grad_()
+        F.embedding(torch.tensor([[1, 2], [2, 3]]), call(w), sparse=True).sin().sum().backward()
+        assert w.grad.layout is torch.sparse_coo
+        grads.append(w.grad.to_dense())
+    assert torch.equal(*grads)

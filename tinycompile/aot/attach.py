@@ -16,6 +16,7 @@ import torch
 
 from tinycompile.aot.partition import Split
 from tinycompile.aot.pullback import Derived, Pullback
+from tinycompile.aot.replay import view_of
 from tinycompile.aot.saved import Kept, refuse_edited, require_unspent
 from tinycompile.base import expr as ex
 from tinycompile.base import torch_private
@@ -161,8 +162,7 @@ def attach(
         for later, first in wiring.repeats:
             made[later] = made[first]
         for out, at in views.items():
-            view, base = made[out], inputs[at]
-            made[out] = base.as_strided(view.size(), view.stride(), view.storage_offset())
+            made[out] = view_of(inputs[at], made[out])
         return tuple(made)
 
     return run

@@ -90,10 +90,18 @@ def attach_replay(
         made: dict[int, Any] = {}
         outputs = list(ReplayedFunction.apply(made, *inputs))
         for out, view in made.items():
-            outputs[out] = inputs[views[out]].as_strided(view.size(), view.stride(), view.storage_offset())
+            outputs[out] = view_of(inputs[views[out]], view)
         return tuple(outputs)
 
     return run
+
+
+def view_of(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """``view`` as a view of ``base`` to torch's autograd. One of all of it takes a sparse gradient as eager's does."""
+    found = view.size(), view.stride(), view.storage_offset()
+    if found == (base.size(), base.stride(), base.storage_offset()):
+        return base.expand_as(base)
+    return base.as_strided(*found)
 
 
 States = list[tuple[torch.device, torch.Tensor]]
