@@ -131,3 +131,33 @@ def test_explain_and_trace_take_the_same(name: str) -> None:
     assert "1 graph" in str(tinycompile.explain(fn, backend="eager")(X))
     assert "1 graph" in str(tinycompile.explain(compiled(fn), backend="eager")(X))
     assert torch.equal(tinycompile.trace(fn, X)(X), want)
+
+
+def test_a_compiled_function_has_its_own_attributes() -> None:
+    @compiled
+    def counted(x: Any) -> Any:
+        counted.calls += 1
+        return x * counted.calls, hasattr(counted, "calls"), hasattr(counted, "tag"), counted.__name__
+
+    counted.calls = 1
+    for calls in (2, 3, 4):
+        got = counted(X)
+        assert torch.equal(got[0], X * calls) and got[1:] == (True, calls == 4, "counted")
+        assert counted.calls == calls
+        if calls == 3:
+            counted.tag = 1
+    assert not hasattr(counted.original, "calls")
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_compiled_function_is_itself_inside_another(stop: bool) -> None:
+    @compiled
+    def names(x: Any) -> Any:
+        kept = [SCALE, OBJ.method]
+        if stop:
+            tinycompile.graph_break()
+        return kept, SCALE is kept[0], {SCALE: 1}[SCALE], kept[0](x), kept[1](x), OBJ.method.__func__
+
+    kept, *facts, a, b, method = names(X)
+    assert kept[0] is SCALE and kept[1].__func__ is Plain.method and method is Plain.method and facts == [True, 1]
+    assert torch.equal(a, X * 2) and torch.equal(b, X * 3)

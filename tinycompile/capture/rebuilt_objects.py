@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 def function(r: Rebuilder, value: FunctionValue) -> str:
     if value.fn is not None:
-        return r.held(value.fn, "constant")
+        return r.held(value.outside, "constant")
     name = r.names[id(value)] = r.tr.guards.names.take(identifier(value.code.co_name))
     closure = r.tuple_([r.expr(c) for c in value.closure]) if value.closure else "None"
     defaults = r.tuple_([r.expr(d) for d in value.defaults]) if value.defaults else "None"

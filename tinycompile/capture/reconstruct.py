@@ -94,7 +94,7 @@ class Rebuilder:
         if isinstance(fn, BoundFunction):
             text = self.compiled(fn.fn, compile_callee)
             return None if text is None else f"{self.held(MethodType, 'MethodType')}({text}, {self.expr(fn.receiver)})"
-        if not isinstance(fn, FunctionValue) or fn.fn is None:
+        if not isinstance(fn, FunctionValue) or fn.fn is None or fn.wrapper is not None:
             return None
         if not is_step(fn.fn) and (is_trusted(fn.fn.__module__) or fn.fn.__dict__):
             return None

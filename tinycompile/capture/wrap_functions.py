@@ -17,7 +17,7 @@ from tinycompile.capture.sources import Asked, Attr, Held, HeldItem, Item, Sourc
 from tinycompile.capture.trust import is_torch_object, is_trusted
 from tinycompile.capture.values.autocast import AutocastMode, settings_of
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
-from tinycompile.capture.values.classes import ClassValue, PyModuleValue, built_in_base
+from tinycompile.capture.values.classes import ClassValue, PyModuleValue, built_in_base, is_compiled
 from tinycompile.capture.values.constant import is_constant_object
 from tinycompile.capture.values.context import GradMode
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
@@ -59,10 +59,8 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
         held = source or tr.guards.hold(obj, "module")
         tr.guards.class_of(held)
         return ModuleValue(obj, held)
-    if type(obj).__module__ == "tinycompile.api" and hasattr(
-        obj, "original"
-    ):  # a compiled function inside another: its original
-        return from_callable(tr, obj.original)
+    if is_compiled(obj) and hasattr(obj, "original"):  # a compiled function inside another: its original is followed
+        return _compiled(tr, obj, source or tr.guards.hold(obj, "compiled"))
     if is_kernel(obj):
         return KernelValue(obj, source)
     if isinstance(obj, (functools.partial, functools.partialmethod)):
@@ -98,6 +96,14 @@ def _passed_transform(tr: Tracer, made: Transform, source: Source) -> Value:
     value = BuiltinValue(made.made_by).call(tr, [fn], {k: tr.from_python(v) for k, v in made.options.items()})
     value.source = source
     return value
+
+
+def _compiled(tr: Tracer, obj: Any, held: Held) -> Value:
+    """A compiled function, which the program knows by its own identity and attributes."""
+    made = from_callable(tr, obj.original)
+    if isinstance(made, FunctionValue):
+        made.wrapper, made.source = obj, held
+    return made
 
 
 def _function(tr: Tracer, fn: FunctionType, source: Held | None) -> FunctionValue:

@@ -71,9 +71,11 @@ _OUTSIDE_DICT = (*_TEXTS, "__type_params__")  # attributes that functools.wraps 
 
 class FunctionValue(Value):
     """A Python function: one from outside (``fn`` is it; ``passed``, where only its code is guarded), or one that the program
-    made."""
+    made. ``wrapper``: the compiled function that the program has of ``fn``."""
 
-    __slots__ = ("annotations", "attributes", "closure", "code", "defaults", "fn", "globals", "kwdefaults", "name", "passed")
+    __slots__ = (
+        "annotations", "attributes", "closure", "code", "defaults", "fn", "globals", "kwdefaults", "name", "passed", "wrapper",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -89,17 +91,23 @@ class FunctionValue(Value):
         self.kwdefaults: dict[str, Value | Lazy] = {}
         self.annotations: Value | None = None
         self.passed: FunctionType | None = None
+        self.wrapper: Any = None
         self.attributes: dict[str, Value] = {}  # that the program gave one of its own
         self.name = code.co_qualname
 
     def python_type(self, tr: Tracer) -> type:
-        return FunctionType
+        return FunctionType if self.wrapper is None else type(self.wrapper)
 
     def describe(self) -> str:
         return f"function {self.name}"
 
+    @property
+    def outside(self) -> Any:
+        """The object from outside, None for one that the program made."""
+        return self.wrapper or self.fn or self.passed
+
     def key(self, tr: Tracer) -> Any:
-        return tr.keyed(self) if self.fn is None else self.fn
+        return tr.keyed(self) if self.fn is None else self.outside
 
     def truth(self, tr: Tracer) -> bool:
         return True
@@ -110,6 +118,8 @@ class FunctionValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
+        if self.wrapper is not None:
+            return self._of_wrapper(tr, name)
         if self.fn is None and self.source is None:
             return self._of_new(tr, name)
         if name in _TEXTS and self.fn is not None:
@@ -139,6 +149,15 @@ class FunctionValue(Value):
             raise no_attribute(self, FunctionType, name)
         raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
 
+    def _of_wrapper(self, tr: Tracer, name: str) -> Value:
+        """What a compiled function has: what ``functools.wraps`` gave it, and the program."""
+        if name in self.wrapper.__dict__:
+            return tr.dict_entry(self.wrapper.__dict__, name, f"{self.name}.{name}")
+        if hasattr(type(self.wrapper), name):
+            raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which is compiled")
+        tr.lacks(self.wrapper, name)
+        raise no_attribute(self, type(self.wrapper), name)
+
     def _of_new(self, tr: Tracer, name: str) -> Value:
         """What Python gives a function when it is made."""
         if name in _TEXTS:
@@ -159,6 +178,8 @@ class FunctionValue(Value):
 
     def own_attributes(self, tr: Tracer) -> dict[str, Value]:
         """What lies in its ``__dict__``."""
+        if self.wrapper is not None:
+            raise GraphBreak("unsupported-value", f"all attributes of {self.describe()}, which is compiled")
         known = self.fn or self.passed
         if self.fn is not None and not is_trusted(self.fn.__module__):  # (the names of what was passed are guarded)
             tr.guards.keys(tr.guards.hold(self.fn.__dict__, "attributes", f"{self.name}.__dict__"))
@@ -183,7 +204,7 @@ class FunctionValue(Value):
     def same_object(self, tr: Tracer, other: Value) -> bool:
         if not isinstance(other, FunctionValue):
             return False
-        mine, theirs = self.fn or self.passed, other.fn or other.passed
+        mine, theirs = self.outside, other.outside
         if self.source is not None and other.source is not None and (self.fn is None or other.fn is None):
             tr.guards.check(f"({self.source.text} is {other.source.text}) is {mine is theirs}", "which functions are one")
         return mine is not None and mine is theirs
