@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator
 
@@ -196,6 +197,48 @@ def test_gradients_are_our_tapes(quiet) -> None:
 def f(a, b):
     h = a * b + 1
     return torch.relu(h) - a, a.t()
+
+
+DIFFERENTIATED = {
+    "a function without a record": lambda x: torch.sort(x, 1).values,
+    "of complex numbers": lambda x: torch.fft.fft(x).abs(),
+    "a mask": lambda x: x[x > 0],
+    "in place": lambda x: (x * 1).mul_(x).add_(1).exp_(),
+    "a view in place": lambda x: (lambda y: (y[0].mul_(x[1]), y)[1])(x * 1),
+    "an item": lambda x: (lambda y: (y.__setitem__(x > 0, 1.0), y)[1])(x * 1),
+    "copy_": lambda x: (x * 1).copy_(x * 2),
+    "expanded results": lambda x: torch.meshgrid(x[0], x[1], indexing="ij")[1],
+    "several": lambda x: torch.var_mean(x, 1)[0],
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_gradients_through_the_cpu(name: str, quiet) -> None:
+    """Twice: what torch differentiates, and what is written in place."""
+    want = torch.randn(3, 4).requires_grad_()
+    mine = there(want.detach()).requires_grad_()
+    found = []
+    for x, grad in ((mine, tinycompile.autograd.grad), (want, torch.autograd.grad)):
+        out = DIFFERENTIATED[name](x)
+        (first,) = grad((out * out).sum(), x, create_graph=True)
+        found.append((out, first, *grad((first * first).sum(), x)))
+    for got, expected in zip(*found, strict=True):
+        same(got, expected)
+
+
+def test_a_write_to_what_a_gradient_reads_is_an_error(quiet) -> None:
+    y = (there(torch.ones(3)).requires_grad_() * 1).exp()
+    y[:2].add_(1)
+    assert y._version == 1
+    with pytest.raises(RuntimeError, match=rf"\[torch.{NAME}.FloatTensor \[3\]\], which is output 0 of .*, is at version 1"):
+        y.sum().backward()
+
+
+def test_copies() -> None:
+    x = there(torch.randn(2, 3)).requires_grad_()
+    made = copy.deepcopy({"x": x, "plain": x.detach()})
+    assert made["x"].requires_grad and not made["plain"].requires_grad and made["x"].storage is not x.storage
+    same(made["x"], x.cpu().torch())
 
 
 def test_capture_works_and_its_codegen_compiles() -> None:

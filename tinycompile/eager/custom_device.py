@@ -153,8 +153,11 @@ def to_host(tensor: Tensor) -> torch.Tensor:
 
 def from_host(value: torch.Tensor, device: Device) -> Tensor:
     """A tensor on the device with the values and strides of one on the CPU."""
+    value = value.resolve_conj().resolve_neg()
     made = allocate(TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, 0))
-    write(made, value)
+    if count := extent(made.meta):
+        whole = value.as_strided((count,), (1,)).view(torch.uint8)  # dims of stride 0, too
+        _copy(made.storage.memory, whole, made.device)
     return made
 
 
@@ -171,6 +174,7 @@ def write(tensor: Tensor, value: torch.Tensor) -> None:
     host.copy_(value)
     whole = torch.empty(0, dtype=torch.uint8).set_(host.untyped_storage())
     _copy(tensor.storage.memory, whole, tensor.device)
+    tensor.storage.writes += 1
 
 
 # --- ops ---------------------------------------------------------------------------------------------------------------------
@@ -336,6 +340,16 @@ class Elsewhere:
             return from_torch(result) if isinstance(result, torch.Tensor) else result
         return _returned(result, device, given)
 
+    def moved(self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """``run(fn, args, kwargs)`` on the CPU, to which gradients follow: a torch function that torch differentiates."""
+        device = device_of((tuple(args), tuple(kwargs.values())))
+        warn_once(f"{device} has no kernel for {getattr(fn, '__name__', fn)}: it runs on the CPU, between copies")
+        return _moved_to(run(fn, *_moved_to((tuple(args), dict(kwargs)), Device("cpu"))), device)
+
+    def put(self, target: Tensor, result: Tensor) -> None:
+        """``target.copy_(result)``, off the tape."""
+        write(target, to_host(result))
+
     def write(self, bound: BoundCall) -> Any:
         """``add_`` and ``out=``: the result, then a copy of it into the tensor."""
         target = bound.args[0] if bound.inplace else bound.out
@@ -344,6 +358,20 @@ class Elsewhere:
             raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}")
         write(target, to_host(result))
         return target
+
+
+def _moved_to(value: Any, device: Device) -> Any:
+    """Tensors of ours on the other side, on the tape as they are; a device that is named, too. Also in lists."""
+    if isinstance(value, Tensor):
+        return value if is_registered(device) is value.lacks_handle else dispatcher.call("to_device", value, device)
+    if isinstance(value, (Device, torch.device)):
+        return device if is_registered(Device.of(value)) else value
+    if type(value) is dict:
+        return {k: _moved_to(v, device) for k, v in value.items()}
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        items = [_moved_to(v, device) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
 
 
 def _leads_away(fn: Callable[..., Any], rest: Sequence[Any]) -> bool:

@@ -31,6 +31,11 @@ class DifferentiableMethods:
         """Whether torch's own autograd follows it: it was made of a torch tensor that requires grad."""
         raise NotImplementedError
 
+    @property
+    def lacks_handle(self) -> bool:
+        """Whether torch has no tensor on its memory."""
+        raise NotImplementedError
+
     tape: ClassVar[Any]
 
     @property
@@ -53,7 +58,9 @@ class DifferentiableMethods:
     @property
     def is_leaf(self) -> bool:
         """Whether it is no result of an op on the tape."""
-        return self._read("is_leaf") if self._autograd is None else self.grad_fn is None
+        if self._autograd is None:
+            return self.lacks_handle or self._read("is_leaf")
+        return self.grad_fn is None
 
     @property
     def grad_fn(self) -> Any:

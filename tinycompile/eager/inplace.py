@@ -57,7 +57,7 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         needs, edges = edges_of(bound.args, edge_of)
         before = (_copy_of(target), *bound.args[1:]) if _reads_target(op, needs) else bound.args
         node = OpNode(reads_of(op, needs), before, edges)
-        run_on_handles(fn, args, kwargs)
+        _run(bound, fn, args, kwargs)
         node.close((target,))
         rebase(target, Edge(node, 0) if any(e is not None for e in edges) else None)
         return target
@@ -66,10 +66,19 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
     if result is NotImplemented and (isinstance(op.lowering, (Extern, Decompose)) or target.dtype.is_floating_point):
         return call(fn, args, kwargs)
     if result is NotImplemented:  # integers: nothing to follow
-        run_on_handles(fn, args, kwargs)
+        _run(bound, fn, args, kwargs)
         rebase(target, None)
         return target
     return replace(target, result)
+
+
+def _run(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """The write itself."""
+    if bound.args[0].lacks_handle:
+        with torch.no_grad():
+            Tensor.elsewhere.write(bound)
+    else:
+        run_on_handles(fn, args, kwargs)
 
 
 def _reads_target(op: Op, needs: Sequence[Any]) -> bool:
@@ -84,7 +93,11 @@ def _copy_of(target: Tensor) -> Tensor:
         return target.copied()
     copy = same_memory(target, keep_history=True)
     with torch.no_grad():
-        copy._handle, copy._meta, copy._storage, copy._base = target.raw().clone(), None, None, None
+        if target.lacks_handle:
+            made = ops.clone(target)
+            copy._meta, copy._storage = made.meta, made.storage
+        else:
+            copy._handle, copy._meta, copy._storage, copy._base = target.raw().clone(), None, None, None
     return copy
 
 
@@ -123,7 +136,10 @@ def replace(target: Tensor, result: Tensor) -> Tensor:
         overwrite(target, result, "an in-place op")
     else:
         with torch.no_grad():
-            target.raw().copy_(result.raw())
+            if target.lacks_handle:
+                Tensor.elsewhere.put(target, result)
+            else:
+                target.raw().copy_(result.raw())
     rebase(target, edge_of(result))
     return target
 

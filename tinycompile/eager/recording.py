@@ -132,7 +132,8 @@ def has_floats(result: Any) -> bool:
 
 def record(op: Op, args: Sequence[Any], result: Any) -> Any:
     """Leave a node for a call that ran; gives the result back, on the tape."""
-    if _has_complex((args, result)) and is_tracked(args):  # our formulas are of real numbers
+    moves = op.name == "to_device" and (args[0].lacks_handle or result.lacks_handle)  # torch can't, and values stay the same
+    if _has_complex((args, result)) and is_tracked(args) and not moves:  # our formulas are of real numbers
         return call_torch(op.eager, args, {}, op.name)
     if not isinstance(result, tuple):
         return _record_one(op, args, result)
@@ -154,7 +155,7 @@ def _has_complex(values: Any) -> bool:
 
 def _record_one(op: Op, args: Sequence[Any], result: Any) -> Any:
     """The same for one result: the usual case, and what a small op costs."""
-    if not result.dtype.is_floating_point:
+    if not (result.dtype.is_floating_point or result.dtype.is_complex):
         return result
     needs, edges = edges_of(args, edge_of)
     if not any(edges) or any(result is a for a in args):
@@ -244,6 +245,8 @@ def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     """Call a torch function on stand-ins that require grad; its results are on our tape where torch says they require grad."""
     if level_of((*args, *kwargs.values())):
         return gradients_of_each[0](fn, args, kwargs)
+    if Tensor.elsewhere is not None and Tensor.elsewhere.concerns(args, kwargs):
+        return Tensor.elsewhere.moved(call_torch, fn, args, kwargs)
     edges: list[Edge | None] = []
     stand_ins: list[torch.Tensor | None] = []
     originals: list[tuple[Any, Any]] = []

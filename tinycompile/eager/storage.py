@@ -17,16 +17,17 @@ class Storage:
     """``nbytes`` bytes on ``device``. On ``meta`` there is a size but no data.
 
     Storages over the same memory of torch's are one object: ``a.storage is b.storage`` asks whether two tensors share memory.
+    ``writes``: how often memory of a registered device was written to in place; torch counts writes to its own.
     """
 
-    __slots__ = ("__weakref__", "_bytes", "_memory", "_nbytes", "device")
+    __slots__ = ("__weakref__", "_bytes", "_memory", "_nbytes", "device", "writes")
 
     def __init__(self, nbytes: int, device: Device | str = "cpu") -> None:
         """Uninitialised bytes."""
         if nbytes < 0:
             raise RuntimeError(f"a Storage can't have {nbytes} bytes")
         self.device = Device.of(device)
-        self._nbytes = nbytes
+        self._nbytes, self.writes = nbytes, 0
         self._bytes: torch.UntypedStorage | None = None
         self._memory: Any = None
         try:
@@ -52,7 +53,7 @@ class Storage:
             return known
         made = cls.__new__(cls)
         made.device, made._nbytes, made._bytes = Device.of(untyped.device), untyped.nbytes(), untyped
-        made._memory = None
+        made._memory, made.writes = None, 0
         _known[key] = made
         return made
 

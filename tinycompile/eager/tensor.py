@@ -149,7 +149,7 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
 
     def _version_now(self) -> int:
         if self.is_meta or self.lacks_handle:
-            return 0
+            return self.storage.writes
         handle = self._handle if self._handle is not None else self._base
         return _version_of_handle(self.raw() if handle is None else handle)
 

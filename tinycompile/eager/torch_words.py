@@ -8,6 +8,8 @@ from typing import NoReturn
 
 import torch
 
+from tinycompile.eager.storage import ALLOCATORS
+
 
 def function_name(name: str) -> str:
     """How torch's messages call a node of the graph: ``ExpBackward0``, or from torch 2.13 ``Exp``."""
@@ -52,7 +54,9 @@ def _names_are_short() -> bool:
 
 @cache
 def _kind(dtype: torch.dtype, device: str) -> str:
-    """``torch.FloatTensor``, ``CPUBFloat16Type``."""
+    """``torch.FloatTensor``, ``CPUBFloat16Type``; on a registered device ``torch.name.FloatTensor``."""
+    if device in ALLOCATORS:
+        return _kind(dtype, "cpu").replace("torch.", f"torch.{device}.")
 
     def write_to_a_saved_one(x: torch.Tensor) -> None:
         factor = torch.ones(1, device=device).to(dtype)
