@@ -118,3 +118,43 @@ def test_what_is_written_at_indices_must_fit_there() -> None:
     for values in (torch.randn(3, 5), torch.randn(2, 6), torch.randn(1, 2, 6)):
         with pytest.raises(RuntimeError, match="shape mismatch: value tensor of shape"):
             CompiledFunction(program, Options(backend="eager"))(x, at, values)
+
+
+# Calls for which records have formulas, and torch has no kernel.
+NO_KERNEL: dict[str, tuple[torch.dtype, Callable[[torch.Tensor], Any]]] = {
+    "round": (torch.bool, torch.round),
+    "floor": (torch.bool, lambda x: x.floor()),
+    "trunc": (torch.bool, torch.trunc),
+    "abs": (torch.bool, lambda x: abs(x)),
+    "hypot": (torch.int32, lambda x: torch.hypot(x, x)),
+    "lerp": (torch.int64, lambda x: torch.lerp(x, x, 0.5)),
+    "layer_norm": (torch.int64, lambda x: F.layer_norm(x, (4,))),
+    "glu": (torch.int64, F.glu),
+    "hardtanh": (torch.uint8, F.hardtanh),
+    "bessel_j0": (torch.float16, torch.special.bessel_j0),
+}
+
+
+@pytest.mark.parametrize("name", NO_KERNEL)
+def test_dtypes_that_torch_has_no_kernel_for(name: str) -> None:
+    dtype, call = NO_KERNEL[name]
+    x = torch.ones(2, 4, dtype=dtype)
+
+    def caught(x: torch.Tensor) -> Any:
+        try:
+            return call(x)
+        except RuntimeError as error:
+            return type(error).__name__, str(error)
+
+    with pytest.raises(RuntimeError) as expected:
+        call(x)
+    with pytest.raises(type(expected.value)) as got:
+        CompiledFunction(lambda x: call(x) + 1, Options(backend="eager", fullgraph=True))(x)
+    assert str(got.value) == str(expected.value)
+    assert CompiledFunction(caught, Options(backend="eager"))(x) == caught(x)
+
+
+def test_other_arguments_decide_what_dtypes_torch_takes() -> None:
+    x = torch.arange(8, dtype=torch.uint8)
+    compiled = CompiledFunction(lambda x: F.hardtanh(x, 2, 6), Options(backend="eager", fullgraph=True))
+    assert torch.equal(compiled(x), F.hardtanh(x, 2, 6))

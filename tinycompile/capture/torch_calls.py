@@ -35,6 +35,7 @@ from tinycompile.eager.batched_random import RECORDS
 from tinycompile.eager.fake import FakeTensor, fake_extern, path_of
 from tinycompile.eager.probe import refuse, refuses
 from tinycompile.eager.recording import is_tracked
+from tinycompile.eager.refused_dtypes import seems_refused
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.graph import Node
 from tinycompile.ops import table
@@ -77,6 +78,7 @@ def call_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs
     with asking_torch(tr, fn, given, named):
         bound = table.bind(fn, given, named)
         if bound is not None:
+            _check_dtypes(bound, fn, given, named)
             tell_of_call(tr, fn, given, named, bound)
             return run_bound(tr, bound, operands)
     return _extern(tr, fn, given, named, operands)
@@ -93,9 +95,15 @@ def asking_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Any], kwargs
     except Exception as error:
         if tr.has_handler:
             natively(_raise_torchs, fn, args, kwargs)
-        elif not is_the_programs(error) and refuses(fn, args, kwargs):
+        if tr.has_handler if is_the_programs(error) else refuses(fn, args, kwargs):
             raise GraphBreak("user-exception", f"{type(error).__name__}: {error}") from error
         raise
+
+
+def _check_dtypes(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Records have formulas for more dtypes than torch has kernels for."""
+    if not any_autocast() and seems_refused(bound.op, bound.args) and refuses(fn, args, kwargs):
+        raise RuntimeError(f"torch has no kernel of {bound.op.name} for these dtypes")
 
 
 def _raise_torchs(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -121,6 +129,7 @@ def call_method(tr: Tracer, t: TensorValue, name: str, args: Sequence[Value], kw
     with asking_torch(tr, fn or torch.Tensor, given, named):
         bound = table.bind_method(name, given, named)
         if bound is not None:
+            _check_dtypes(bound, fn or torch.Tensor, given, named)
             tell_of_call(tr, fn, given, named, bound)
             return run_bound(tr, bound, operands)
     if fn is None:

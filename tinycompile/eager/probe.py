@@ -88,12 +88,12 @@ def refuse(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def _on_stand_ins(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    with torch.no_grad(), _leaving_no_trace(), _Watch():
+    with torch.no_grad(), leaving_no_trace(), _Watch():
         return fn(*(_stand_in(a) for a in args), **{k: _stand_in(v) for k, v in kwargs.items()})
 
 
 @contextmanager
-def _leaving_no_trace() -> Iterator[None]:
+def leaving_no_trace() -> Iterator[None]:
     """Torch's generator stays as it is. Nothing is warned of, and what torch warns of once it still will."""
     state, always = torch.get_rng_state(), torch.is_warn_always_enabled()
     try:

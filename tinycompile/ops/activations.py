@@ -289,6 +289,8 @@ def _glu(x: Any, dim: int = -1) -> Any:
 
 
 def _prelu_meta(x: TensorMeta, weight: TensorMeta) -> TensorMeta:
+    if weight.rank > 1:
+        raise RuntimeError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.rank}")
     channels = 1 if x.rank < 2 else x.shape[1]
     if not rules.is_one(weight.numel) and not rules.shapes.same(weight.numel, channels):
         raise RuntimeError(

@@ -146,7 +146,7 @@ def attention_meta(
     """Flash kernels lay the result out as the query; CUDA's memory-efficient one (float32, masks) writes [batch, length,
     heads, dim]; the plain one is row-major."""
     shape = (
-        *shapes.broadcast_shapes(query.shape[:-2], *(() if enable_gqa else (key.shape[:-2],))),
+        *shapes.broadcast_shapes(query.shape[:-2], *(() if enable_gqa else (key.shape[:-2], value.shape[:-2]))),
         query.shape[-2],
         value.shape[-1],
     )

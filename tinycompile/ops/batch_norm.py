@@ -36,7 +36,7 @@ def _meta(x: TensorMeta, weight: Any = None, bias: Any = None, eps: float = 1e-5
         raise IndexError("Dimension out of range (expected to be in range of [-1, 0], but got 1)")
     channels = x.shape[1]
     for name, given in (("weight", weight), ("bias", bias)):
-        if given is not None and not shapes.same(given.numel, channels):
+        if given is not None and not (given.rank == 1 and shapes.same(given.numel, channels)):
             raise RuntimeError(f"{name} should contain {channels} elements not {given.numel}")
     last = rules.suggests_channels_last(x)
     strides = rules.channels_last_strides(x.shape) if last else rules.fresh(x.shape, x.dtype, x.device).strides

@@ -140,9 +140,9 @@ def _slice_scatter(x: Any, src: Any, dim: int = 0, start: Dim | None = None, end
     at = shapes.normalize_dim(dim, rank)
     first, length = slice_bounds(x.shape[at], start, end, step)
     part = rules.replaced(tuple(x.shape), at, length)
-    if not _is_plain(x) or src.dtype != x.dtype or not shapes.same_shape(shapes.broadcast_shapes(tuple(src.shape), part), part):
+    if not _is_plain(x) or src.dtype != x.dtype or not shapes.same_shape(tuple(src.shape), part):
         return NotImplemented
-    placed = ops.slice_backward(ops.expand(src, part), tuple(x.shape), at, first, step)
+    placed = ops.slice_backward(src, tuple(x.shape), at, first, step)
     off = ops.sub(positions(x.shape[at], rank, at, x.device), first)
     inside = ops.logical_and(ops.ge(off, 0), ops.lt(off, length * step))
     if not rules.is_one(step):

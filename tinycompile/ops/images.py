@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from tinycompile.base import shapes
+from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, in_format_of, ops, widen
 from tinycompile.ops.declare import composite, spelled
 from tinycompile.ops.samples import FLOATS, call, t
@@ -32,6 +33,8 @@ def _pixel_shuffle(x: Any, upscale_factor: int) -> Any:
 def _pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
     r, shape = downscale_factor, tuple(x.shape)
     if len(shape) < 3 or r < 1 or not shapes.same(shape[-2] % r, 0) or not shapes.same(shape[-1] % r, 0):
+        return NotImplemented
+    if not all(shapes.at_least(s, 1) for s in shape):  # ATen returns what is empty in its own shape
         return NotImplemented
     if r == 1:
         return in_format_of(ops.clone(x), x)
@@ -104,6 +107,8 @@ def _local_response_norm(x: Any, size: int, alpha: float = 1e-4, beta: float = 0
     """Krizhevsky et al., 2012: over ``size`` neighbouring channels, zeros beyond the first and the last."""
     rank = len(x.shape)
     if rank < 3 or size < 1 or not x.dtype.is_floating_point or not all(shapes.at_least(s, 1) for s in x.shape):
+        return NotImplemented
+    if rank > 3 and x.dtype in rules.HALVES and x.device.type == "cpu":  # ATen pools in 3-d, for which it has no such kernel
         return NotImplemented
     wide = widen(x)
     squares = ops.pad(ops.mul(wide, wide), (*(0,) * (2 * (rank - 2)), size // 2, (size - 1) // 2))

@@ -120,6 +120,8 @@ def _take_along(x: Any, indices: Any, dim: int | None = None) -> Any:
     if dim is None:
         return ops.gather(ops.reshape(x, (-1,)), 0, ops.reshape(indices, (-1,)))
     at = shapes.normalize_dim(dim, len(x.shape))
+    if rules.is_zero(x.shape[at]):
+        return NotImplemented
     indices = ops.remainder(indices, x.shape[at])  # with a dim, and then only, torch lets indices go round
     shape = shapes.broadcast_shapes(rules.replaced(tuple(x.shape), at, 1), rules.replaced(tuple(indices.shape), at, 1))
     wide, wide_index = (

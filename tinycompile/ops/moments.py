@@ -154,6 +154,12 @@ def _vector_norm_meta(x: TensorMeta, ord: Any = 2, dim: Dims = None, keepdim: bo
         raise RuntimeError(
             f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {rules.type_name(x.dtype)}"
         )
+    for d in rules.shapes.normalize_dims(dim, x.rank) if ord == float("inf") or ord < 0 else ():
+        if x.rank and rules.is_zero(x.shape[d]):
+            raise RuntimeError(
+                f"linalg.vector_norm cannot compute the {ord} norm on the dimension {d}because this dimension is empty and the "
+                "operation does not have an identity"
+            )
     return meta_reductions.reduction(x, dim, keepdim, dtype or x.dtype)
 
 

@@ -184,9 +184,11 @@ def _group_norm(x: Any, num_groups: int, weight: Any = None, bias: Any = None, e
 def _batch_norm_meta(
     x: TensorMeta, running_mean: TensorMeta, running_var: TensorMeta, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> TensorMeta:
-    channels = x.shape[1] if x.rank >= 2 else x.shape[0] if x.rank else 1
+    if x.rank < 2:
+        raise IndexError("Dimension out of range (expected to be in range of [-1, 0], but got 1)")
+    channels = x.shape[1]
     for name, given in (("running_mean", running_mean), ("running_var", running_var), ("weight", weight), ("bias", bias)):
-        if given is not None and not shapes.same(given.numel, channels):
+        if given is not None and not (given.rank == 1 and shapes.same(given.numel, channels)):
             raise RuntimeError(f"{name} should contain {channels} elements not {given.numel}")
     if rules.suggests_channels_last(x):
         return TensorMeta(x.shape, rules.channels_last_strides(x.shape), x.dtype, x.device)

@@ -36,6 +36,8 @@ def _pad_meta(x: TensorMeta, pad: Sequence[Dim], mode: str = "constant", value: 
         raise NotImplementedError(f"Unrecognised padding mode {mode}")
     if mode != "constant" and not (x.rank - n in (1, 2) and 1 <= n <= 3):
         raise NotImplementedError("Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now")
+    if mode in ("reflect", "replicate") and x.dtype == torch.bool:
+        raise NotImplementedError(f"\"{mode}_pad{n}d\" not implemented for 'Bool'")
     shape = list(x.shape)
     for k in range(n):
         d = x.rank - 1 - k

@@ -167,7 +167,16 @@ declare(
 
 
 def _ldexp(x: Any, other: Any) -> Any:
-    return ops.mul(x, ops.pow(2.0, other))
+    """``x * 2 ** other``. With an integer ``other``, torch's kernel rounds once, where 2 ** other is out of range, too: in
+    float64, that takes steps (as musl's ``scalbn``)."""
+    if not x.dtype.is_floating_point or other.dtype.is_floating_point:
+        return ops.mul(x, ops.pow(2.0, other))
+    steps = 3 if x.dtype == torch.float64 else 1
+    wide, rest = cast(x, torch.float64), cast(cast(other, torch.int32), torch.float64)
+    for left in reversed(range(steps)):
+        power = ops.clamp(rest, -969.0 if left else -1000.0, 1000.0)
+        wide, rest = ops.mul(wide, ops.exp2(power)), ops.sub(rest, power)
+    return cast(wide, x.dtype)
 
 
 def _float_power(x: Any, exponent: Any) -> Any:
@@ -203,7 +212,7 @@ composite(
     _ldexp,
     torch.ldexp,
     spelled("ldexp"),
-    lambda: [call(t(4, 5), t(5, dtype="int32")), call(t(4), t(4))],
+    lambda: [*(call(t(4, 5, dtype=d), t(5, dtype="int32")) for d in FLOATS), call(t(4), t(4)), call(t(4), t(4, dtype="uint8"))],
 )
 composite(
     "float_power(Tensor self, Tensor exponent) -> Tensor",

@@ -117,6 +117,8 @@ def _average_pool(n: int) -> Callable[..., Any]:
             return NotImplemented
         if n == 3 and x.dtype in HALVES and x.device.type == "cpu":  # ATen has no such kernel
             return NotImplemented
+        if n == 3 and not all(map(shapes.at_least, x.shape[-3:], w.kernel)):  # refused, padded or not
+            return NotImplemented
         total = ops.sum(w.of(widen(x), 0.0), w.dims)
         plain = not ceil_mode and (count_include_pad or not any(w.padding))
         divisor: Any = divisor_override or (math.prod(w.kernel) if plain else None)

@@ -225,6 +225,8 @@ def _vander(x: Any, n: Dim | None = None) -> Any:
         return NotImplemented
     x = x if len(x.shape) else ops.unsqueeze(x, 0)
     count = x.shape[-1] if n is None else n
+    if not shapes.at_least(count, 2):
+        return NotImplemented
     x = cast(x, torch.int64) if not x.dtype.is_floating_point else x
     powers = ops.cumprod(ops.expand(ops.unsqueeze(x, -1), (*x.shape, count - 1)), -1)
     ones = ops.full((*x.shape, 1), 1, dtype=x.dtype, device=x.device)

@@ -162,15 +162,17 @@ for _name, _sign in (("fftshift", 1), ("ifftshift", -1)):
 def _addr(x: Any, vec1: Any, vec2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
     if len(vec1.shape) != 1 or len(vec2.shape) != 1 or x.dtype == torch.bool:
         return NotImplemented
+    if not x.dtype.is_floating_point and (isinstance(beta, float) or isinstance(alpha, float)):
+        return NotImplemented
     dtype = rules.result_type([meta_of(v) for v in (x, vec1, vec2)])
     wide = [cast(cast(v, dtype), rules.opmath(dtype)) for v in (x, vec1, vec2)]
     shape = (vec1.shape[0], vec2.shape[0])
     product = ops.mul(ops.unsqueeze(wide[1], 1), wide[2])
     product = product if alpha == 1 else ops.mul(product, alpha)
+    base = ops.expand(wide[0], shape)  # (which must fit, even where it does not count)
     if beta == 0:
         return cast(product, dtype)
-    base = wide[0] if beta == 1 else ops.mul(wide[0], beta)
-    return cast(ops.add(ops.expand(base, shape), product), dtype)
+    return cast(ops.add(base if beta == 1 else ops.mul(base, beta), product), dtype)
 
 
 def _kron(x: Any, other: Any) -> Any:

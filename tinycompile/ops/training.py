@@ -47,7 +47,7 @@ declare(
 def _dropout_meta(x: TensorMeta, p: float, train: bool) -> Metas:
     mask = rules.empty_like(x, torch.bool)
     if any(rules.is_zero(n) for n in x.shape):
-        return rules.empty_like(x), mask
+        return rules.empty_like(x), rules.empty_like(x) if x.device.type == "cpu" else mask
     return rules.elementwise((x, mask), x.dtype, x.dtype), mask
 
 
