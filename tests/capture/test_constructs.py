@@ -6,6 +6,7 @@ import pytest
 
 from tests.capture.constructs import (  # noqa: F401
     caching,
+    class_state,
     classes,
     comparing,
     containers,

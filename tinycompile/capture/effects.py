@@ -64,7 +64,7 @@ class Effects:
 
     def __init__(self) -> None:
         self._changed: dict[int, tuple[Value, Any]] = {}  # by id: a Value from outside, and what it held before
-        self._globals: dict[tuple[int, str], tuple[Held, str, Value]] = {}
+        self._assigned: dict[tuple[int, str], tuple[Held, str, Value]] = {}  # by id of what holds it, and name
 
         self._written: dict[int, Write] = {}  # by id: tensors from outside that were written in place
         self.gradients = Gradients()
@@ -73,12 +73,12 @@ class Effects:
         self.reborn: set[tuple[int, str]] = set()  # attributes, by id of their object, that were deleted and set again
 
     def __bool__(self) -> bool:
-        return bool(self._changed or self._globals or self._written or self.gradients.slots)
+        return bool(self._changed or self._assigned or self._written or self.gradients.slots)
 
     @property
     def count(self) -> int:
         """How many things were changed so far."""
-        return len(self._changed) + len(self._globals) + len(self._written) + len(self.gradients.slots)
+        return len(self._changed) + len(self._assigned) + len(self._written) + len(self.gradients.slots)
 
     # --- collecting ---
 
@@ -153,14 +153,22 @@ class Effects:
         if found is not None and found.tracked and kinds & {"several", "no_grad"}:
             raise NotRebuildable(owner, f"{view.describe()} views {owner.describe()}, which is written", "input-mutation")
 
-    def set_global(self, of: Held, name: str, value: Value) -> None:
-        """Assignment to a global variable."""
-        self._globals[id(of.value), name] = of, name, value
+    def assign(self, of: Held, name: str, value: Value) -> None:
+        """Assignment to a module's variable (``of`` is its dict), or to an attribute of a class or a function."""
+        self._assigned[id(of.value), name] = of, name, value
 
-    def global_value(self, globals_: dict[str, Any], name: str) -> Value | None:
-        """A global that was assigned."""
-        found = self._globals.get((id(globals_), name))
+    def assigned(self, owner: Any, name: str) -> Value | None:
+        """What was assigned; None where nothing was."""
+        found = self._assigned.get((id(owner), name)) if self._assigned else None
         return None if found is None else found[2]
+
+    def unassign(self, owner: Any, name: str) -> None:
+        """It is deleted again, and was not there before."""
+        del self._assigned[id(owner), name]
+
+    def assigns(self, owner: Any = None) -> bool:
+        """Whether anything was assigned: to what ``owner`` holds, or to any."""
+        return bool(self._assigned) and (owner is None or any(at == id(owner) for at, _ in self._assigned))
 
     # --- replaying ---
 
@@ -179,7 +187,7 @@ class Effects:
                 yield value.content
             elif isinstance(value, ObjectValue):
                 yield from (v for v in value.shadow.values() if v is not DELETED)
-        yield from (value for _, _, value in self._globals.values())
+        yield from (value for _, _, value in self._assigned.values())
         yield from self.gradients.parts()
 
     def replay(self, rebuilder: Rebuilder) -> list[str]:
@@ -209,7 +217,7 @@ class Effects:
         uncounted = [(w.target, w.target.memory.version - w.tracked) for w in written if not w.target.obj.is_inference()]
         lines += count_up(rebuilder, uncounted)  # (torch's own copies count)
         lines += [self._copy(rebuilder, w) for w in written if w.tracked]
-        lines += [f"{of.name}[{name!r}] = {rebuilder.expr(value)}" for of, name, value in self._globals.values()]
+        lines += [f"{_place(of, name)} = {rebuilder.expr(value)}" for of, name, value in self._assigned.values()]
         return [*lines, *self.gradients.replay(rebuilder), *self.calls.values()]
 
     def _replay_object(self, rebuilder: Rebuilder, name: str, value: ObjectValue) -> list[str]:
@@ -325,6 +333,11 @@ class Effects:
             guard, texts = tr.guards.hold(Apart(held, states, flags), "apart"), ", ".join(s.text for s in loose)
             labels = ", ".join(s.label for s in written if s is not None)
             tr.guards.check(f"{guard.name}.holds(({texts},))", f"{labels} share no memory with other inputs")
+
+
+def _place(of: Held, name: str) -> str:
+    """Where a variable or an attribute is assigned."""
+    return f"{of.name}[{name!r}]" if isinstance(of.value, dict) else Attr(of, name).text
 
 
 def _guard_two(tr: Tracer, a: Value, b: Value) -> None:

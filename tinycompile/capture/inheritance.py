@@ -39,6 +39,9 @@ def super_attribute(tr: Tracer, cls: Value, receiver: Value, name: str) -> Value
         return _super_of_metaclass(tr, cls.cls, receiver, name)
     mro = start.__mro__
     for owner in mro[mro.index(cls.cls) + 1 :]:
+        assigned = tr.effects.assigned(owner, name)
+        if assigned is not None:
+            return assigned
         if name in owner.__dict__:
             return _super_member(tr, owner, name, receiver)
     if isinstance(receiver, ObjectValue) and isinstance(receiver.obj, torch.nn.Module) and name not in ("forward", "__call__"):

@@ -14,6 +14,7 @@ from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.classes import takes_data
 from tinycompile.capture.values.constant import Const
 from tinycompile.ir.builder import identifier
 
@@ -64,6 +65,27 @@ class Lookups:
             return self.wrap(obj, source)
         self.guards.item(source, raw, equal=False)
         return self.from_python(obj)
+
+    def class_attribute(self, cls: type, name: str) -> Value | None:
+        """What the program assigned to an attribute, where a class finds that: in itself, or in one that it derives from."""
+        if not self.effects.assigns():
+            return None
+        for owner in cls.__mro__:
+            found = self.effects.assigned(owner, name)
+            if found is not None:
+                self.inherited(cls, owner, name)
+                return found
+            if name in owner.__dict__:
+                break
+        return None
+
+    def assign_to_class(self, cls: type, name: str, value: Value) -> None:
+        """``cls.name = value``, of plain data."""
+        held = self.guards.hold(cls, identifier(cls.__name__))
+        if self.effects.assigned(cls, name) is None:
+            ask = self.guards.hold(takes_data, "takes_data").name
+            self.guards.check(f"{ask}({held.text}, {name!r})", f"{cls.__name__}.{name} is plain data")
+        self.effects.assign(held, name, value)
 
     def inherited(self, cls: type, owner: type, name: str) -> None:
         """Guard that no class between ``cls`` and ``owner``, where ``name`` was found, comes to define it."""
@@ -129,7 +151,7 @@ class Lookups:
 
     def module_attribute(self, module: ModuleType, name: str) -> Value:
         """``module.name``."""
-        assigned = self.effects.global_value(module.__dict__, name)
+        assigned = self.effects.assigned(module.__dict__, name)
         if assigned is not None:
             return assigned
         trusted = is_trusted(module.__name__)
@@ -151,21 +173,21 @@ class Lookups:
 
     def global_value(self, globals_: dict[str, Any], name: str) -> Value:
         """A global variable or a builtin."""
-        found = self.effects.global_value(globals_, name) or self._globals.get((id(globals_), name))
+        found = self.effects.assigned(globals_, name) or self._globals.get((id(globals_), name))
         if found is None:
             found = self._globals[id(globals_), name] = self._find_global(globals_, name)
         return found
 
     def variable(self, globals_: dict[str, Any], name: str) -> Value | None:
         """A global variable, if there is one of that name."""
-        if self.effects.global_value(globals_, name) is None and name not in globals_:
+        if self.effects.assigned(globals_, name) is None and name not in globals_:
             self.guards.absent(self.globals_of(globals_), name, f"no global is named {name}")
             return None
         return self.global_value(globals_, name)
 
     def set_global(self, globals_: dict[str, Any], name: str, value: Value) -> None:
         """Assign a global variable."""
-        self.effects.set_global(self.globals_of(globals_), name, value)
+        self.effects.assign(self.globals_of(globals_), name, value)
 
     def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
         if name in globals_:

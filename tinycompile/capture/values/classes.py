@@ -68,6 +68,26 @@ def is_heap_type(cls: type) -> bool:
     return bool(cls.__flags__ & _HEAP_TYPE)
 
 
+def is_descriptor_class(cls: type) -> bool:
+    """Whether what a class has of this kind is asked when it is read or written."""
+    return any(defines(cls, name) for name in ("__get__", "__set__", "__delete__"))
+
+
+def takes_data(cls: type, name: str) -> bool:
+    """Whether an attribute of a class of the program's can be set to plain data, and read as such: no metaclass has a say, and
+    neither it nor what derives from it has a descriptor there."""
+    if built_in_base(cls) is not object or is_trusted(cls.__module__) or (name.startswith("__") and name.endswith("__")):
+        return False
+    kinds = [cls]
+    for kind in kinds:  # which grows
+        raw, meta = class_lookup(kind, name), type(kind)
+        own = any((class_lookup(meta, way) or (type,))[0] is not type for way in ("__setattr__", "__delattr__"))
+        if own or defines(meta, name) or (raw is not None and is_descriptor_class(type(raw[1]))):
+            return False
+        kinds += type.__subclasses__(kind)
+    return True
+
+
 _HEAP_TYPE = 1 << 9  # made by a class statement
 
 
@@ -132,6 +152,9 @@ class ClassValue(Value):
         if name == "__class__":
             return tr.from_python(type(self.cls))
         found, above = class_lookup(self.cls, name), class_lookup(type(self.cls), name)
+        assigned = tr.class_attribute(self.cls, name)
+        if assigned is not None:
+            return assigned
         if found is None or (above is not None and _rules(*above)):
             return self._of_metaclass(tr, name)
         owner, raw = found
@@ -145,6 +168,16 @@ class ClassValue(Value):
         if is_descriptor_of_the_program(raw):
             return self._described(tr, owner, name, raw)
         return tr.class_member(owner, name, getattr(self.cls, name))
+
+    def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
+        if not takes_data(self.cls, name) or is_descriptor_class(value.python_type(tr)):
+            super().set_attr(tr, name, value)
+        tr.assign_to_class(self.cls, name, value)
+
+    def del_attr(self, tr: Tracer, name: str) -> None:
+        if tr.effects.assigned(self.cls, name) is None or name in self.cls.__dict__:
+            super().del_attr(tr, name)
+        tr.effects.unassign(self.cls, name)
 
     def _described(self, tr: Tracer, owner: type, name: str, raw: Any) -> Value:
         """What a descriptor of the program's gives for the class itself."""

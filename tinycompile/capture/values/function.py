@@ -118,6 +118,9 @@ class FunctionValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
+        assigned = self._assigned(tr, name)
+        if assigned is not None:
+            return assigned
         if self.wrapper is not None:
             return self._of_wrapper(tr, name)
         if self.fn is None and self.source is None:
@@ -149,6 +152,12 @@ class FunctionValue(Value):
             raise no_attribute(self, FunctionType, name)
         raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
 
+    def _assigned(self, tr: Tracer, name: str) -> Value | None:
+        """What the program assigned to an attribute of one from outside. One that came with the call may be any."""
+        if self.passed is not None and tr.effects.assigns():
+            raise GraphBreak("side-effect", f"attribute {name!r} of {self.describe()} is read, and others' were set")
+        return None if self.fn is None else tr.effects.assigned(self.outside, name)
+
     def _of_wrapper(self, tr: Tracer, name: str) -> Value:
         """What a compiled function has: what ``functools.wraps`` gave it, and the program."""
         if name in self.wrapper.__dict__:
@@ -178,8 +187,8 @@ class FunctionValue(Value):
 
     def own_attributes(self, tr: Tracer) -> dict[str, Value]:
         """What lies in its ``__dict__``."""
-        if self.wrapper is not None:
-            raise GraphBreak("unsupported-value", f"all attributes of {self.describe()}, which is compiled")
+        if self.wrapper is not None or tr.effects.assigns(self.outside):
+            raise GraphBreak("unsupported-value", f"all attributes of {self.describe()}")
         known = self.fn or self.passed
         if self.fn is not None and not is_trusted(self.fn.__module__):  # (the names of what was passed are guarded)
             tr.guards.keys(tr.guards.hold(self.fn.__dict__, "attributes", f"{self.name}.__dict__"))
@@ -188,7 +197,10 @@ class FunctionValue(Value):
         return {n: v for n, v in self.attributes.items() if n not in _OUTSIDE_DICT}
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
-        if self.fn is not None or self.source is not None:
+        if self.fn is not None and self._takes_data(name):
+            tr.effects.assign(tr.guards.hold(self.outside, self.fn.__name__), name, value)
+            return
+        if self.outside is not None or self.source is not None:
             super().set_attr(tr, name, value)
         if name == "__annotations__":
             self.annotations = value
@@ -196,6 +208,11 @@ class FunctionValue(Value):
             raise GraphBreak("side-effect", f"{name} of {self.describe()} was set")
         else:
             self.attributes[name] = value
+
+    def _takes_data(self, name: str) -> bool:
+        """Whether an attribute of one from outside is plain data: no part of it, nor of what is said about it."""
+        own = name.startswith("_") or is_trusted(self.outside.__module__)
+        return not own and not hasattr(type(self.outside), name)
 
     def del_attr(self, tr: Tracer, name: str) -> None:
         if self.attributes.pop(name, None) is None:

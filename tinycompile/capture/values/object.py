@@ -74,6 +74,10 @@ class ObjectValue(Value):
         found = class_lookup(cls, name)
         if name == "__class__" and (found is None or found[0] is object):
             return tr.from_python(cls)
+        assigned = tr.class_attribute(cls, name)
+        if assigned is not None and not self._has_own(tr, name):
+            self._not_shadowed(tr, name)
+            return assigned
         if found is not None and is_data_descriptor(found[1]) and (name not in self.shadow or is_hidden(cls, name)):
             return self._asked(tr, name, hook, self._data_descriptor, *found)
         if name in self.shadow:
@@ -90,6 +94,10 @@ class ObjectValue(Value):
         self._not_shadowed(tr, name)
         tr.inherited(cls, object, name)
         raise no_attribute(self, cls, name)
+
+    def _has_own(self, tr: Tracer, name: str) -> bool:
+        """Whether an attribute is the object's own now."""
+        return self.shadow[name] is not DELETED if name in self.shadow else name in self._attributes(tr)
 
     def _asked(self, tr: Tracer, name: str, hook: bool, ask: Callable[..., Value], owner: type, raw: Any) -> Value:
         """What something in the class gives; where that raises AttributeError, ``__getattr__`` is called."""
