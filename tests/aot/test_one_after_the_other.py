@@ -138,3 +138,28 @@ def test_an_edit_in_between_is_noticed(backend: str) -> None:
         y.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         b.sum().backward()
+
+
+@pytest.mark.parametrize("fn", (of_one_input, of_one_exponential, chain, views, by_torch), ids=lambda f: f.__name__)
+def test_on_our_tape(fn: Callable[..., Any]) -> None:
+    """Our tensors, eagerly and through a compiled function, as torch's."""
+
+    def errors(call: Callable[..., Any], order: tuple[int, int], ours: bool) -> tuple[str, list[torch.Tensor]]:
+        draw, said = torch.Generator().manual_seed(0), ""
+        made_of = [torch.randn(4, 4, generator=draw, dtype=torch.float64) for _ in range(3)]
+        inputs = [(tinycompile.from_torch(t) if ours else t).requires_grad_() for t in made_of]
+        made = call(*inputs)
+        made[order[0]].sum().backward()
+        try:
+            made[order[1]].sum().backward()
+        except RuntimeError as error:
+            return str(error), []
+        return said, [torch.zeros(4, 4) if t.grad is None else t.grad.torch() if ours else t.grad for t in inputs]
+
+    compiled = tinycompile.compile(fn, fullgraph=True, backend="aot_eager")
+    for order in itertools.permutations(range(len(fn(*torch.ones(3, 4, 4)))), 2):
+        theirs = errors(fn, order, False)
+        for call in (fn, compiled):
+            mine = errors(call, order, True)
+            assert mine[0] == theirs[0], (order, call)
+            torch.testing.assert_close(mine[1], theirs[1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import torch
@@ -183,7 +184,8 @@ class TorchCall(Node):
     def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
         """torch.autograd.grad; for a differentiable result the call is made again, on torch's tape and ours. A vmap around the
         backward (``jacrev``) gives gradients of several examples: one pass each."""
-        if self.call is None:
+        came = [g is not None for g in grads]
+        if self.call is None and (create_graph or not all(o is not None for o in compress(self.outputs, came))):
             raise RuntimeError(FREED)
         if level_of(grads):
             results: Sequence[Any] = call_each(lambda some, _: self.run(some, create_graph, True), self.label, tuple(grads), {})
@@ -198,8 +200,19 @@ class TorchCall(Node):
             )
         results = [None if s is None else _ours(next(found)) for s in self.stand_ins]
         if not keep:
-            self.call, self.outputs, self.stand_ins = None, (), ()
+            self._let_go(came)
         return results
+
+    def _let_go(self, came: Sequence[bool]) -> None:
+        """These results have had their backward. Others may yet have theirs, where torch finds nothing in common."""
+        edge = torch.autograd.graph.get_gradient_edge
+        self.call = None
+        self.outputs = tuple(
+            None if c or o is None else edge(o) if isinstance(o, torch.Tensor) else o
+            for o, c in zip(self.outputs, came, strict=True)
+        )
+        if not any(self.outputs):
+            self.stand_ins = ()
 
     def _again(self, grads: Sequence[Any]) -> Any:
         """The gradients as a torch function of the inputs and of ``grads``, called in the same way as the function was."""
