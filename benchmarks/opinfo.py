@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
         help="eager: the graph op by op; loops: numpy; cpp (default on cpu); triton: its interpreter; offline: only compile "
         "for sm_80 and sm_90; cuda (default on cuda)",
     )
-    p.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) - 1), metavar="N", help="processes")
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     p.add_argument("--minutes", type=float, metavar="N", help="start nothing after so long; another run goes on")
     p.add_argument("--out", type=Path, help="the results file (default: benchmarks/out/opinfo_CHECK_BACKEND.jsonl)")
     p.add_argument("--details", action="store_true", help="print a line for each failure")
