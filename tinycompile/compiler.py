@@ -201,12 +201,12 @@ def fuse(graph: Graph, target: Target, artifacts: Artifacts, times: dict[str, fl
             verify_graph(graph)
         optimized = optimize(graph, observe=functools.partial(_keep_pass, artifacts))
     with _timed(times, "lower"):
-        loops = lower(optimized, products)
+        loops = lower(optimized, products=target.language == "triton")
         if check:
             verify_loops(loops)
         artifacts.lazy("4_loops.py", lambda: print_loops(loops))
     with _timed(times, "fuse"):
-        plan = make_plan(loops, target)
+        plan = make_plan(loops, target, products)
         if check:
             verify_plan(plan)
         artifacts.lazy("5_plan.py", lambda: print_plan(plan))

@@ -12,7 +12,7 @@ import tinycompile.codegen.triton.horizontal as triton_horizontal
 from tinycompile.base import expr as ex
 from tinycompile.base.target import Target
 from tinycompile.codegen import choices
-from tinycompile.codegen.triton.products import emit_product
+from tinycompile.codegen.triton.products import emit_product, emit_skinny
 from tinycompile.codegen.wrapper import emit_wrapper, extern_name
 from tinycompile.ir.loops import ExternCall, TensorView, views_in
 from tinycompile.ir.plan import Alloc, Kernel, Plan
@@ -30,7 +30,7 @@ def emit(plan: Plan, target: Target, tf32: bool = False, ready: Callable[[Kernel
     emit_kernel, emit_horizontal = _EMITTERS[target.language]
     kernels: dict[str, KernelSource] = {}
     for kernel in plan.kernels:
-        make = emit_horizontal if kernel.more else emit_kernel
+        make = emit_skinny if kernel.product else emit_horizontal if kernel.more else emit_kernel
         made = kernels[kernel.nest.name] = replace(make(kernel, plan, target, kernel.nest.name), flops=kernel.flops)
         if ready is not None:
             ready(made)

@@ -18,6 +18,7 @@ MAX_STATEMENTS = 1500  # of one body: compile time grows faster than linearly
 MAX_INSTANCES = 8  # copies of one inlined producer in one kernel
 CHEAP_WEIGHT = 6  # a producer this light may be computed again in several kernels
 SIBLING_SHARE = 0.15  # siblings fuse when this share of the smaller one's traffic is saved
+PRODUCT_ROWS = 64  # of halves: up to here generated products were not slower than the library's
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Limits:
     arithmetic that takes as long as moving a byte. ``lanes``: parallel points that one program or thread takes at once along a
     contiguous axis. A reduction is split when it has fewer programs than ``enough``, at least ``least_work`` points and rows of
     ``least_row``; into ``wanted`` programs of at least ``least_chunk`` elements.
-    ``shares``: programs of one kernel can share a row."""
+    ``shares``: programs of one kernel can share a row. ``product_rows``: the most rows of a matrix product of halves for which
+    code is generated whatever the library takes."""
 
     launch_bytes: int
     flops_per_byte: int
@@ -37,13 +39,16 @@ class Limits:
     least_row: int = 1024
     least_chunk: int = 4096
     shares: bool = False
+    product_rows: int = 0
 
     @classmethod
     def of(cls, target: Target) -> Limits:
         """The limits of a target."""
         if target.language == "cpp":
             return cls(64 << 10, 4, max(target.vector // 4, 1), target.units if target.units > 1 else 0, target.units, 1 << 17)
-        return cls(8 << 20, 16, 64, 2 * target.units, 8 * target.units, 1 << 16, shares=target.units >= MOST_PARTS)
+        rows = PRODUCT_ROWS if int(target.arch.removeprefix("sm_")) >= 80 else 0
+        units = target.units
+        return cls(8 << 20, 16, 64, 2 * units, 8 * units, 1 << 16, shares=units >= MOST_PARTS, product_rows=rows)
 
 
 class _Values(dict[str, int]):

@@ -25,8 +25,9 @@ from tinycompile.ops.record import OPS, Indexed
 NAME_LENGTH = 48
 
 
-def plan(loops: Loops, target: Target) -> Plan:
-    """Decide the kernels: inline, group, weave, coalesce, split reductions, name, and place memory."""
+def plan(loops: Loops, target: Target, contests: bool = False) -> Plan:
+    """Decide the kernels: inline, group, weave, coalesce, split reductions, name, and place memory. ``contests``: matrix
+    products are generated too, to be timed beside the library's."""
     buffers = {b.name: b for b in loops.buffers}
     cost = Cost(buffers, loops.hints, target)
     kept = frozenset(views_in(loops.outputs)) | _extern_buffers(loops.steps) | _persistent(buffers)
@@ -54,17 +55,16 @@ def plan(loops: Loops, target: Target) -> Plan:
     why = _reasons(decisions)
     kernels = [s if isinstance(s, ExternCall) else _launch(s, named, cost, why) for s in launches]
     outside = frozenset(views_in(loops.outputs)) | _persistent(buffers)
-    offered: Sequence[Kernel | ExternCall | Choice] = kernels
+    own = {
+        k.nest.name: woven[id(s)] for k, s in zip(kernels, launches, strict=True) if isinstance(k, Kernel) and id(s) in woven
+    }
+    chosen: Sequence[Kernel | ExternCall | Choice] = kernels
     if target.language == "triton":
-        own = {
-            k.nest.name: woven[id(s)]
-            for k, s in zip(kernels, launches, strict=True)
-            if isinstance(k, Kernel) and id(s) in woven
-        }
-        offered = products.offer(kernels, own, outside, cost, sizes, decisions)
+        chosen = products.choose(kernels, own, outside, cost, sizes, decisions, contests)
+        kernels = [leaf for s in chosen for leaf in (s.library if isinstance(s, Choice) else (s,))]
     return Plan(
         loops.name, _device(kernels, buffers), loops.inputs, loops.sizes, _used(buffers, kernels, loops),
-        tuple(memory.place(offered, buffers, loops.outputs, loops.donated, target.language == "triton")), loops.outputs,
+        tuple(memory.place(chosen, buffers, loops.outputs, loops.donated, target.language == "triton")), loops.outputs,
         tuple(decisions), _bytes_minimum(loops, kernels, cost), loops.hints, loops.lines, loops.donated,
     )  # fmt: skip
 

@@ -1,14 +1,20 @@
-"""Matrix products that one generated kernel may do with the kernel behind them: offered beside the library, never in its place.
+"""Matrix products that one generated kernel does, with the kernel behind them where there is one.
 
 A library call whose loops are known (``ExternCall.body``), or several that one kernel reads, are woven with that kernel as a
-reduction is with its epilogue. Which of the two is faster is measured on the card, at the first call: see
-``runtime/contest.py``. What is not offered keeps its reason.
+reduction is with its epilogue. It is offered beside the library: which of the two is faster is measured on the card, at the
+first call (``runtime/contest.py``). What is not offered keeps its reason.
+
+Products of few rows of halves are generated in any case, an epilogue or none: a library's call takes the host two to four times
+a launch, longer than the card takes to read what it multiplies. On an H200 they were not slower on the card, either
+(``docs/results/h200/skinny.md``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import torch
 
 from tinycompile.base.expr import Dim
 from tinycompile.fuse.coalesce import coalesce
@@ -18,10 +24,14 @@ from tinycompile.fuse.grouping import weave_group
 from tinycompile.fuse.legality import Group, Refusal, group_of, merge
 from tinycompile.ir.loops import ExternCall, Nest, Reduce, Scan, Store
 from tinycompile.ir.plan import Choice, Decision, Kernel
-from tinycompile.ir.products import find_product
+from tinycompile.ir.products import Product, find_product
 
 MOST_DOTS = 2  # sums that a program keeps: more leave too small a tile for each
+MOST_BYTES = 32 << 20  # what a product multiplies that is generated in any case
 RULE = "product"
+CONTEST = "one kernel is timed beside the library call at the first call, and used where it is faster"
+FEW_ROWS = "few rows of halves: launching a kernel costs less than the library's call"
+HALVES = (torch.bfloat16, torch.float16)
 Step = Kernel | ExternCall
 
 
@@ -34,17 +44,19 @@ class Offer:
     choice: Choice
 
 
-def offer(
+def choose(
     steps: Sequence[Step],
     woven: Mapping[str, Nest],
     kept: frozenset[str],
     cost: Cost,
     taken: Iterable[str],
     decisions: list[Decision],
+    contests: bool,
 ) -> list[Step | Choice]:
-    """The program with choices in place of what they stand for. ``woven``: kernels' nests over the axes of their tensors,
-    before these were merged; ``kept``: buffers that are seen from outside."""
-    return _Offers(steps, woven, kept, cost, tuple(taken), decisions).run()
+    """The program with kernels in place of small calls and, with ``contests``, choices in place of what they stand for.
+    ``woven``: kernels' nests over the axes of their tensors, before these were merged; ``kept``: buffers that are seen from
+    outside."""
+    return _Offers(steps, woven, kept, cost, tuple(taken), decisions, contests).run()
 
 
 class _Offers:
@@ -56,8 +68,10 @@ class _Offers:
         cost: Cost,
         taken: tuple[str, ...],
         decisions: list[Decision],
+        contests: bool,
     ) -> None:
         self.steps, self.woven, self.kept, self.cost, self.taken, self.decisions = steps, woven, kept, cost, taken, decisions
+        self.contests = contests
         self.reads = [_reads(s) for s in steps]
         self.writes = [_writes(s) for s in steps]
         self.readers: dict[str, list[int]] = {}
@@ -69,14 +83,27 @@ class _Offers:
         }
 
     def run(self) -> list[Step | Choice]:
-        replaced: dict[int, Choice] = {}
+        replaced: dict[int, Step | Choice] = {}
         gone: set[int] = set()
         for j, step in enumerate(self.steps):
             found = self.at(j, step, gone) if isinstance(step, Kernel) else None
             if found is not None:
-                replaced[j] = found.choice
+                replaced[j] = found.choice if self.contests else found.choice.product
                 gone.update(found.calls)
+        for i, call in enumerate(self.steps):
+            if isinstance(call, ExternCall) and i not in gone and (kernel := self.alone(call)) is not None:
+                replaced[i] = kernel
         return [replaced.get(i, s) for i, s in enumerate(self.steps) if i not in gone]
+
+    def alone(self, call: ExternCall) -> Kernel | None:
+        """A kernel for a small call, without what is behind it."""
+        if call.body is None or call.outputs[0] is None:
+            return None
+        nest = coalesce(replace(call.body, name=f"{call.name}_product", origins=call.origins), self.cost)
+        if isinstance(find(nest), str) or not is_skinny(nest, self.cost):
+            return None
+        self.decisions.append(Decision(call.name, nest.name, True, RULE, FEW_ROWS))
+        return replace(self.kernel_of(nest, 0), product=True, why=FEW_ROWS)
 
     def at(self, j: int, kernel: Kernel, gone: set[int]) -> Offer | None:
         """What can be offered in place of a kernel and the products that it reads."""
@@ -87,9 +114,14 @@ class _Offers:
         first = self.steps[calls[0]]
         assert isinstance(first, ExternCall)
         if isinstance(made, str):
-            self.decisions.append(Decision(first.name, kernel.nest.name, False, RULE, made))
+            if self.contests:
+                self.decisions.append(Decision(first.name, kernel.nest.name, False, RULE, made))
             return None
-        why = "one kernel is timed beside the library call at the first call, and used where it is faster"
+        if not self.contests:
+            if not is_skinny(made.product.nest, self.cost):
+                return None
+            made = replace(made, product=replace(made.product, product=True, why=FEW_ROWS))
+        why = CONTEST if self.contests else FEW_ROWS
         self.decisions.append(Decision(first.name, kernel.nest.name, True, RULE, why))
         return Offer(tuple(calls), j, made)
 
@@ -111,10 +143,10 @@ class _Offers:
         assert isinstance(group, Group)
         nest = coalesce(weave_group(group, frozenset(made - set(lasting)), self.cost, self.taken), self.cost)
         nest = replace(nest, name=f"{kernel.nest.name}_product", origins=self.origins(externs, kernel))
-        refusal = no_product(nest, self.cost)
-        if refusal is not None:
-            return refusal
-        return Choice(nest.name, self.kernel_of(nest, kernel), (*externs, kernel), lasting)
+        found = find(nest)
+        if isinstance(found, str):
+            return found
+        return Choice(nest.name, self.kernel_of(nest, kernel.flops), (*externs, kernel), lasting)
 
     def group(self, position: int, nest: Nest) -> Group:
         return group_of(position, nest, analyse(nest), self.cost)
@@ -122,8 +154,8 @@ class _Offers:
     def origins(self, externs: Sequence[ExternCall], kernel: Kernel) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*(o for e in externs for o in e.origins), *kernel.nest.origins)))
 
-    def kernel_of(self, nest: Nest, epilogue: Kernel) -> Kernel:
-        """As a kernel: what it touches, counted once."""
+    def kernel_of(self, nest: Nest, epilogue: Dim) -> Kernel:
+        """As a kernel: what it touches, counted once. ``epilogue``: operations behind the sums."""
         facts = analyse(nest)
         reads = tuple(dict.fromkeys(a.buffer for a in facts.loads))
         writes = tuple(dict.fromkeys(a.buffer for a in facts.stores))
@@ -136,7 +168,7 @@ class _Offers:
         for extent in facts.axes.values():
             points = points * extent
         sums = sum(isinstance(s, Reduce) for s in nest.body)
-        return Kernel(nest, reads, writes, moved, points * 2 * sums + epilogue.flops, "offered beside the library")
+        return Kernel(nest, reads, writes, moved, points * 2 * sums + epilogue, "offered beside the library")
 
     def refusal(self, calls: Sequence[int], j: int, kernel: Kernel) -> str | None:
         """Why a kernel can't take part."""
@@ -160,12 +192,23 @@ class _Offers:
         return None
 
 
-def no_product(nest: Nest, cost: Cost) -> str | None:
-    """Why a nest is no product that a kernel can do."""
+def find(nest: Nest) -> Product | str:
+    """The product that a nest is, or why it is none."""
     reduced = frozenset(a.name for a in nest.axes if a.kind != "parallel")
     axes = [a.name for a in nest.axes if a.kind == "parallel"]
-    found = find_product(nest.body, value_axes(nest), axes, reduced)
-    return found if isinstance(found, str) else None
+    return find_product(nest.body, value_axes(nest), axes, reduced)
+
+
+def is_skinny(nest: Nest, cost: Cost) -> bool:
+    """Whether a product has few rows of halves and little to read, all of it known: where sizes change, rows may be many."""
+    found, axes = find(nest), {a.name: a.extent for a in nest.axes}
+    if isinstance(found, str) or found.batch or not all(isinstance(extent, int) for extent in axes.values()):
+        return False
+    if any(f.dtype not in HALVES for d in found.dots for f in (d.left, d.right)):
+        return False
+    reduced = [a.name for a in nest.axes if a.kind != "parallel"]
+    rows, columns, inner = (cost.points(axes, names) for names in (found.rows, found.columns, reduced))
+    return rows <= cost.limits.product_rows and inner * (rows + columns) * 2 <= MOST_BYTES
 
 
 def _reads(step: Step) -> frozenset[str]:

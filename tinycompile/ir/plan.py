@@ -40,7 +40,7 @@ class Alloc:
 class Kernel:
     """A fused nest to be generated. ``reads``/``writes``: buffers in parameter order. ``bytes_moved``: reads once + writes
     once. ``more``: nests that the same launch does too, each ``nest`` again over other buffers and another number of elements
-    (see ``fuse/horizontal.py``)."""
+    (see ``fuse/horizontal.py``). ``product``: it sums products, with the card's instructions for that."""
 
     nest: Nest
     reads: tuple[str, ...]
@@ -49,6 +49,7 @@ class Kernel:
     flops: Dim = 0
     why: str = ""
     more: tuple[Nest, ...] = ()
+    product: bool = False
 
     @property
     def nests(self) -> tuple[Nest, ...]:

@@ -72,10 +72,10 @@ class Made:
         return build(self.source, self.target, device, None, tuner)[0], tuner
 
 
-def product_of(fn: Fn, *args: torch.Tensor, target: Target = H100) -> Made:
-    """Everything up to code."""
+def product_of(fn: Fn, *args: torch.Tensor, target: Target = H100, contests: bool = True) -> Made:
+    """Everything up to code. ``contests``: as ``max-autotune`` would, else as by default."""
     graph = tinycompile.trace(fn, *args).graph
-    plan, source = generate(graph, target, Artifacts(), {}, products=True)
+    plan, source = generate(graph, target, Artifacts(), {}, products=contests)
     names = list(inspect.signature(fn).parameters)
     return Made(fn, plan, source, tuple(names.index(p.name) for p in graph.placeholders), target)
 

@@ -66,6 +66,7 @@ BOX_TILES = (  # operands by tensor descriptors, for wgmma
     Tile(64, 64, 128, 4, 3),
 )
 FLAT_SPILLS = {Tile(128, 256, 64, 8, 3)}
+SKINNY_TILES = (Tile(16, 16, 128, 2, 4), Tile(16, 64, 128, 4, 4))
 SPILLS = {("sm_80", Tile(64, 64, 16, 8, 3))}
 STREAM_SPILLS = {("sm_80", Tile(16, 64, 128, 4, 4))}
 
@@ -135,10 +136,7 @@ def parted(shape: Shape, target: Target, tf32: bool) -> tuple[Config, ...]:
     """Several programs share the sum of a tile, where there are too few tiles for the card and the sum is long."""
     found = []
     for t in tiles(shape, target, tf32):
-        parts = 1
-        while parts < MOST_PARTS and count(t, shape) * parts < target.units and shape.inner >= parts * 8 * t.step:
-            parts *= 2
-        if parts > 1:
+        if (parts := parts_of(t, shape, target)) > 1:
             found.append(config(t, PARTS=parts))
     return tuple(found)
 
@@ -175,3 +173,19 @@ def at_once(tile: Tile, shape: Shape, target: Target) -> int:
     """Programs that a multiprocessor holds, as its shared memory allows; two at most are asked for."""
     shared = tile.stages * tile.step * (tile.rows + shape.dots * tile.columns) * shape.dtype.itemsize
     return 2 if 2 * shared <= target.shared and tile.warps <= 4 else 1
+
+
+def parts_of(tile: Tile, shape: Shape, target: Target) -> int:
+    """Programs that share the sum of a tile."""
+    parts = 1
+    while parts < MOST_PARTS and count(tile, shape) * parts < target.units and shape.inner >= parts * 8 * tile.step:
+        parts *= 2
+    return parts
+
+
+def skinny(shape: Shape, target: Target) -> tuple[str, tuple[Config, ...]]:
+    """How a product of few rows is cut, the likely best first: small tiles, for columns alone must fill the card; where these
+    are few and the sum is long, programs share it."""
+    found = list(fitting(SKINNY_TILES, shape, target, False))
+    shared = [config(t, PARTS=parts) for t in found if (parts := parts_of(t, shape, target)) > 1]
+    return ("parted", tuple(shared)) if len(shared) == len(found) else ("tiled", tuple(config(t) for t in found))

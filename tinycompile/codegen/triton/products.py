@@ -25,6 +25,7 @@ from tinycompile.base.target import Target
 from tinycompile.codegen.triton import product_configs as configs
 from tinycompile.codegen.triton.analysis import Analysis, Forms
 from tinycompile.codegen.triton.body import Body
+from tinycompile.codegen.triton.dtypes import triton_dtype
 from tinycompile.codegen.triton.nest_writer import analysis_of
 from tinycompile.codegen.triton.product_boxes import Box, find_boxes
 from tinycompile.codegen.triton.product_parts import NAMES as PART_NAMES
@@ -51,12 +52,7 @@ WAYS: Mapping[str, Callable[[configs.Shape, Target, bool], tuple[Config, ...]]] 
 def emit_product(kernel: Kernel, plan: Plan, target: Target, name: str, tf32: bool = False) -> list[KernelSource]:
     """The ways to compute a product that are worth timing, each a module with a function of its own (``name``, ``name_parted``
     ...). ``tf32``: float32 operands are rounded to TF32. Raises BackendError for what is no product."""
-    analysis = analysis_of(kernel, plan, name)
-    reduced = frozenset(a.name for a in analysis.reduction)
-    axes = [a.name for a in in_store_order(analysis)]
-    product = find_product(kernel.nest.body, analysis.spans, axes, reduced)
-    if isinstance(product, str):
-        raise BackendError(f"{name}: {product}")
+    analysis, product = _understood(kernel, plan, name)
     shape = _shape(analysis, product)
     found = []
     for way, choose in WAYS.items():
@@ -66,6 +62,23 @@ def emit_product(kernel: Kernel, plan: Plan, target: Target, name: str, tf32: bo
             if way != "boxed" or writer.boxes:
                 found.append(writer.source())
     return found
+
+
+def emit_skinny(kernel: Kernel, plan: Plan, target: Target, name: str) -> KernelSource:
+    """A product of few rows of halves (``fuse/products.py``), cut as its shape asks for."""
+    analysis, product = _understood(kernel, plan, name)
+    way, candidates = configs.skinny(_shape(analysis, product), target)
+    return _ProductWriter(kernel, plan, analysis, product, candidates, way, name, False).source()
+
+
+def _understood(kernel: Kernel, plan: Plan, name: str) -> tuple[Analysis, Product]:
+    analysis = analysis_of(kernel, plan, name)
+    reduced = frozenset(a.name for a in analysis.reduction)
+    axes = [a.name for a in in_store_order(analysis)]
+    product = find_product(kernel.nest.body, analysis.spans, axes, reduced)
+    if isinstance(product, str):
+        raise BackendError(f"{name}: {product}")
+    return analysis, product
 
 
 def _shape(analysis: Analysis, product: Product) -> configs.Shape:
@@ -234,10 +247,11 @@ class _ProductWriter(SharedSums):
         """What is made of the sums. A dimension of one row or column has no axis: values don't vary along it."""
         for axis, dim in enumerate(self.schedule.dims):
             if not dim.axes:
-                for name in self.dot_names:
-                    self.out.line(
-                        f"{name} = tl.sum(tl.where({dim.name} == 0, {name}, {_zero(self._dtype())}), {axis}, keep_dims=True)"
-                    )
+                for dot in self.product.dots:  # under a name of its own: Triton wants one shape a name
+                    name = self.body.variables[dot.total]
+                    self.body.variables[dot.total] = own = self.names.fresh(f"{name}_alone")
+                    zero = _zero(self._dtype())
+                    self.out.line(f"{own} = tl.sum(tl.where({dim.name} == 0, {name}, {zero}), {axis}, keep_dims=True)")
         self.write_some(self.product.after)
 
     def write_some(self, positions: Sequence[int]) -> None:
@@ -297,7 +311,8 @@ class _ProductWriter(SharedSums):
             text = f"tl.where({step.name} < {self.extent(self.inner.extent, 'inner_size')}, {text}, {_zero(factor.dtype)})"
         if all(own.covers(d, span) for d in own.schedule.dims):
             return text
-        return f"tl.broadcast_to({text}, {shape})"
+        # a sum broadcasts, too: of an operand that is a broadcast, Triton can make no code for sm_80
+        return f"{text} + tl.zeros({shape}, {triton_dtype(factor.dtype)})"
 
 
 def _wide(text: str, dim: TileDim) -> str:
