@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -165,3 +165,54 @@ def test_sets() -> None:
     compiled = CompiledFunction(replaced, Options(backend="eager", resume=True))
     for again in (False, True):
         assert observed(compiled, {1, 2, 3}, again) == observed(replaced, {1, 2, 3}, again)
+
+
+# --- once it was changed ---
+
+AGAIN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "dict": (lambda: {1: 1, 2: 2}, iter, lambda d: d.update({3: 3})),
+    "keys": (lambda: {1: 1, 2: 2}, lambda d: iter(d.keys()), lambda d: d.pop(2)),
+    "values": (lambda: {1: 1, 2: 2}, lambda d: iter(d.values()), lambda d: d.clear()),
+    "items": (lambda: {1: 1, 2: 2}, lambda d: iter(d.items()), lambda d: d.update({3: 3})),
+    "reversed": (lambda: {1: 1, 2: 2}, reversed, lambda d: d.pop(1)),
+    "enumerate": (lambda: {1: 1, 2: 2}, enumerate, lambda d: d.pop(1)),
+    "OrderedDict": (lambda: OrderedDict(a=1, b=2), iter, lambda d: d.update(c=3)),
+    "set": (lambda: {1}, iter, lambda s: s.add(2)),
+    "deque": (lambda: deque([1, 2]), iter, lambda q: q.append(3)),
+    "deque rotated": (lambda: deque([1, 2]), iter, lambda q: q.rotate(1)),
+    "deque replaced": (lambda: deque([1, 2]), iter, lambda q: q.__setitem__(1, 5)),
+    "deque reversed": (lambda: deque([1, 2]), iter, lambda q: q.reverse()),
+    "list": (lambda: [1, 2], iter, lambda q: q.append(3)),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+@pytest.mark.parametrize("begun", [0, 1, 3])
+def test_it_is_said_each_time(name: str, begun: int) -> None:
+    make, iterate, change = AGAIN[name]
+
+    def program(x: torch.Tensor) -> Any:
+        held = make()
+        steps, seen = iterate(held), []
+        for n in range(7):
+            if n == begun:
+                change(held)
+            try:
+                seen.append(next(steps))
+            except (RuntimeError, StopIteration) as error:
+                seen.append((type(error).__name__, str(error)))
+        return x + 1, seen
+
+    assert CompiledFunction(program, Options(backend="eager"))(torch.ones(2))[1] == program(torch.ones(2))[1]
+
+
+def test_a_loop_over_a_deque_ends_when_it_grows() -> None:
+    def program(x: torch.Tensor) -> Any:
+        queue = deque([x, x + 1])
+        try:
+            for t in queue:
+                queue.append(t * 2)
+        except RuntimeError as error:
+            return str(error), len(queue), x + 1
+
+    assert CompiledFunction(program, Options(backend="eager"))(torch.ones(2))[:2] == program(torch.ones(2))[:2]

@@ -56,6 +56,9 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     symbol = symbol.rstrip("=")
     name = _METHODS[symbol]
     left, right = _contents(a, b, (f"__{name}__", f"__i{name}__"), (f"__r{name}__",))
+    if inplace and symbol == "+" and isinstance(left, ListValue) and not isinstance(left, DequeValue):
+        left.extend(tr, [b])  # (whose own way of being iterated counts)
+        return a
     if left is not a or right is not b:
         result = binary(tr, symbol + "=" * inplace, left, right)
         return a if inplace and result is left else result

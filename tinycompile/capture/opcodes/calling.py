@@ -43,7 +43,7 @@ def call_function_ex(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     named = frame.stack.pop() if ins.arg else None
     given = frame.stack.pop()
     check_iterable(given, "*")
-    fn, args = _callee(frame, list(given.iterate(tr)))
+    fn, args = _callee(frame, list(given.filling(tr)))
     kwargs: dict[str, Any] = {}
     if named is not None:
         check_iterable(named, "**")

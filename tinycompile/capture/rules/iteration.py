@@ -63,7 +63,11 @@ def _lazily(make: Callable[[Tracer, Args, Kwargs], Iterator[Value]], *fns: Any) 
 
 def _enumerate(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
     start = tr.index(kwargs.get("start", args[1] if len(args) > 1 else Const(0)), "enumerate")
-    return (TupleValue([Const(i), v]) for i, v in enumerate(args[0].iterate(tr), start))
+    return map(_numbered, enumerate(args[0].iterate(tr), start))
+
+
+def _numbered(pair: tuple[int, Value]) -> Value:
+    return TupleValue([Const(pair[0]), pair[1]])
 
 
 def _zip(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
@@ -154,7 +158,7 @@ def _accumulate(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
 
 def _product(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
     repeat = tr.index(kwargs.get("repeat", Const(1)), "product")
-    return map(TupleValue, itertools.product(*(list(a.iterate(tr)) for a in args), repeat=repeat))
+    return map(TupleValue, itertools.product(*(list(a.filling(tr)) for a in args), repeat=repeat))
 
 
 def _repeat(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
@@ -178,13 +182,13 @@ for _make, _fns in (
     (lambda tr, args, kwargs: (v for a in args[0].iterate(tr) for v in a.iterate(tr)), [itertools.chain.from_iterable]),
     (
         lambda tr, args, kwargs: map(
-            TupleValue, natively(itertools.combinations, list(args[0].iterate(tr)), args[1].constant(tr))
+            TupleValue, natively(itertools.combinations, list(args[0].filling(tr)), args[1].constant(tr))
         ),
         [itertools.combinations],
     ),
     (
         lambda tr, args, kwargs: map(
-            TupleValue, natively(itertools.permutations, list(args[0].iterate(tr)), *(a.constant(tr) for a in args[1:]))
+            TupleValue, natively(itertools.permutations, list(args[0].filling(tr)), *(a.constant(tr) for a in args[1:]))
         ),
         [itertools.permutations],
     ),
@@ -288,7 +292,7 @@ def _compared_ones(tr: Tracer, values: Value, kwargs: Kwargs) -> list[Value]:
     """The values of an iterable, of which all are compared: the order of a set of constants does not matter then."""
     if isinstance(values, SetValue) and values.is_constant and "key" not in kwargs:
         return values.in_any_order()
-    return list(values.iterate(tr))
+    return list(values.filling(tr))
 
 
 def sort(tr: Tracer, values: list[Value], kwargs: Kwargs) -> list[Value]:

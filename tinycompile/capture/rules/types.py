@@ -259,19 +259,19 @@ def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(list)
 def _list(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue(args[0].iterate(tr) if args else ())
+    return ListValue(args[0].filling(tr) if args else ())
 
 
 @rule(tuple)
 def _tuple(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if args and isinstance(args[0], TupleValue) and args[0].cls is tuple:
         return args[0]
-    return TupleValue(args[0].iterate(tr) if args else ())
+    return TupleValue(args[0].filling(tr) if args else ())
 
 
 @rule(torch.Size)
 def _size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    made = TupleValue(args[0].iterate(tr) if args else (), cls=torch.Size)
+    made = TupleValue(args[0].filling(tr) if args else (), cls=torch.Size)
     if made.is_constant:
         natively(torch.Size, [v.constant(tr) for v in made.values(tr)])  # Python's own complaint
     return made

@@ -117,6 +117,10 @@ class Value:
         """``iter(x)``."""
         raise GraphBreak("unsupported-value", f"iteration over {self.describe()}")
 
+    def filling(self, tr: Tracer) -> Iterator[Value]:
+        """``iter(x)``, for a list or a tuple that is made or filled: these ask how long it will be."""
+        return self.iterate(tr)
+
     def length(self, tr: Tracer) -> Value:
         """``len(x)``."""
         return self.call_method(tr, "__len__", [], {})

@@ -157,7 +157,7 @@ def empty_contents(tr: Tracer, cls: type, args: Sequence[Value]) -> Contents:
     if base is list:
         return ListValue()
     if base is tuple:
-        return TupleValue(args[0].iterate(tr) if args else ())
+        return TupleValue(args[0].filling(tr) if args else ())
     if base in (set, frozenset):
         return converted(tr, base, args[0] if args and base is frozenset else None)
     return DictValue(tr, (), base or dict)

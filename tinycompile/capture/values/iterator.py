@@ -13,6 +13,23 @@ if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 
+class Watching(Iterator[Value]):
+    """Steps over a container that notice when it was changed: from then on each says so again, as Python's do."""
+
+    def __init__(self, steps: Iterator[Value]) -> None:
+        self.steps = steps
+        self.complaint = ""
+
+    def __next__(self) -> Value:
+        if self.complaint:
+            raise RuntimeError(self.complaint)
+        try:
+            return next(self.steps)
+        except RuntimeError as error:
+            self.complaint = str(error)
+            raise
+
+
 class IteratorValue(Value):
     """A Python iterator of Values, consumed as the program consumes it. ``returned``: what a generator returned at its end.
     ``cls``: its class, where that is known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinycompile.capture.breaks import GraphBreak
@@ -11,7 +12,7 @@ from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_attribute
 from tinycompile.capture.values.constant import NONE, TRUE, Const, boolean
-from tinycompile.capture.values.iterator import IteratorValue
+from tinycompile.capture.values.iterator import IteratorValue, Watching
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 
 if TYPE_CHECKING:
@@ -104,16 +105,24 @@ class DictValue(Value):
         return len(self.steps)
 
     def each_key(self, backwards: bool = False) -> Iterator[Value]:
-        """The keys, as a loop sees them. Which come next after some were replaced by others depends on how Python lays the
-        dict out, so that is left to it."""
-        size, layout, order = len(self.items), self.layout(), list(self.items)
-        for at in reversed(order) if backwards else order:
+        """The keys, as a loop sees them."""
+        order = reversed(list(self.items)) if backwards else iter(list(self.items))
+        steps = self._steps(order, len(self.items), self.layout())
+        return steps if issubclass(self.cls, OrderedDict) else Watching(steps)  # (an OrderedDict's are at an end then)
+
+    def _steps(self, order: Iterator[Any], size: int, layout: Any) -> Iterator[Value]:
+        """Which keys come next after some were replaced by others depends on how Python lays the dict out: left to it."""
+        for at in order:
+            self._check_unchanged(size, layout)
             yield self.items[at][0]
-            if len(self.items) != size:
-                what = "OrderedDict mutated" if issubclass(self.cls, OrderedDict) else "dictionary changed size"
-                raise RuntimeError(f"{what} during iteration")
-            if self.layout() != layout:
-                raise GraphBreak("iterator", "keys of a dict are replaced while it is iterated")
+        self._check_unchanged(size, layout)
+
+    def _check_unchanged(self, size: int, layout: Any) -> None:
+        if len(self.items) != size:
+            what = "OrderedDict mutated" if issubclass(self.cls, OrderedDict) else "dictionary changed size"
+            raise RuntimeError(f"{what} during iteration")
+        if self.layout() != layout:
+            raise GraphBreak("iterator", "keys of a dict are replaced while it is iterated")
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         return self.each_key()
@@ -281,8 +290,11 @@ class DictView(Value):
         if self.what == "keys":
             return keys
         if self.what == "values":
-            return (self.of.get_item(tr, k) for k in keys)
-        return (TupleValue([k, self.of.get_item(tr, k)]) for k in keys)
+            return map(partial(self.of.get_item, tr), keys)  # (which goes on after an error, as a generator would not)
+        return map(partial(self._pair, tr), keys)
+
+    def _pair(self, tr: Tracer, key: Value) -> Value:
+        return TupleValue([key, self.of.get_item(tr, key)])
 
     def length(self, tr: Tracer) -> Value:
         return self.of.length(tr)

@@ -284,6 +284,9 @@ class ModuleValue(ObjectValue):
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         return iter(self._children(tr)) if self._is_list() else super().iterate(tr)
 
+    def filling(self, tr: Tracer) -> Iterator[Value]:
+        return iter(self._children(tr)) if self._is_list() else super().filling(tr)
+
     def length(self, tr: Tracer) -> Value:
         return Const(len(self._children(tr))) if self._is_list() else super().length(tr)
 

@@ -18,6 +18,7 @@ from tinycompile.capture.values.classes import built_in_base, class_lookup, is_c
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.descriptors import has_dict, is_data_descriptor, is_hidden, is_unset, own_dict
 from tinycompile.capture.values.function import BoundFunction, PartialValue
+from tinycompile.capture.values.length_hints import ask_length
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -327,6 +328,11 @@ class ObjectValue(Value):
             return self._by_index(tr)
         iterator = method.call(tr, [], {})
         return iterator.each(tr) if isinstance(iterator, ObjectValue) else iterator.iterate(tr)
+
+    def filling(self, tr: Tracer) -> Iterator[Value]:
+        values = self.iterate(tr)
+        ask_length(tr, self)
+        return values
 
     def each(self, tr: Tracer) -> Iterator[Value]:
         """What its ``__next__`` gives, until that raises StopIteration."""

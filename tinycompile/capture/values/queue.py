@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_attribute
 from tinycompile.capture.values.constant import NONE, Const
+from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import READING, ListValue, Method
 
 if TYPE_CHECKING:
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 class DequeValue(ListValue):
     """``collections.deque``."""
 
-    __slots__ = ("maxlen",)
+    __slots__ = ("maxlen", "state")
 
     def __init__(self, items: Iterable[Value | Lazy] = (), maxlen: int | None = None, source: Source | None = None) -> None:
         super().__init__(items, source)
         self.cls, self.maxlen = deque, maxlen
+        self.state = 0  # another whenever its items moved
         self._trim()
 
     def _trim(self, left: bool = False) -> None:
@@ -47,6 +49,7 @@ class DequeValue(ListValue):
             raise GraphBreak("unsupported-value", f"deque method {name!r}")
         if name not in READING and name != "copy":
             self.changed(tr)
+            self.state += name not in _IN_PLACE
         return _METHODS[name](self, tr, args)
 
     def _append(self, tr: Tracer, args: Sequence[Value]) -> Value:
@@ -86,11 +89,39 @@ class DequeValue(ListValue):
     def _copy(self, tr: Tracer, args: Sequence[Value]) -> Value:
         return DequeValue(self.values(tr), self.maxlen)
 
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        return _Items(self, tr)
+
+    def added(self, tr: Tracer, values: Value) -> Iterator[Value]:
+        return values.iterate(tr) if isinstance(values, ObjectValue) else super().added(tr, values)  # whose length it asks not
+
+    def del_item(self, tr: Tracer, key: Value) -> None:
+        super().del_item(tr, key)
+        self.state += 1
+
     def extend(self, tr: Tracer, args: Sequence[Value]) -> Value:
         self.changed(tr)
+        self.state += 1
         return self._extend(tr, args)
 
 
+class _Items(Iterator[Value]):
+    """A loop over a deque, whose items may be replaced, but not moved."""
+
+    def __init__(self, of: DequeValue, tr: Tracer) -> None:
+        self.of, self.tr, self.at, self.state = of, tr, 0, of.state
+
+    def __next__(self) -> Value:
+        if self.of.state != self.state:
+            self.at = len(self.of.items)
+            raise RuntimeError("deque mutated during iteration")
+        if self.at >= len(self.of.items):
+            raise StopIteration
+        self.at += 1
+        return self.of.item(self.tr, self.at - 1)
+
+
+_IN_PLACE = ("__setitem__", "reverse")
 _METHODS: dict[str, Method] = {
     **READING,
     "append": DequeValue._append,

@@ -229,7 +229,7 @@ class ListValue(SequenceValue):
         """What is added, one by one as it is made; a sequence (this one, say) is read as it is now."""
         if getattr(values, "base", None) is self:  # the object of a class of the program's whose contents this is
             values = self
-        return iter(values.values(tr)) if isinstance(values, SequenceValue) else values.iterate(tr)
+        return iter(values.values(tr)) if isinstance(values, SequenceValue) else values.filling(tr)
 
     def append(self, tr: Tracer, args: Sequence[Value]) -> Value:
         """``list.append``."""

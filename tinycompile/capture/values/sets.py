@@ -10,6 +10,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Value, builtin_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
+from tinycompile.capture.values.iterator import Watching
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import ListValue, Method
 from tinycompile.capture.values.set_steps import MAKERS, Operand, Snapshot, Step, program, snapshot
@@ -74,7 +75,7 @@ class SetValue(Value):
         if len(members) > 1:
             self._guard_order(tr)
             members = list(map(tr.from_python, self.real))
-        return self._each(iter(members))
+        return Watching(self._each(iter(members), list(self.items)))
 
     def _guard_order(self, tr: Tracer) -> None:
         """Guard the order where sets from outside have a say in it."""
@@ -95,14 +96,17 @@ class SetValue(Value):
         """The members, for what comes out the same in any order."""
         return list(self.items.values())
 
-    def _each(self, members: Iterator[Value]) -> Iterator[Value]:
-        before = list(self.items)
+    def _each(self, members: Iterator[Value], before: list[Any]) -> Iterator[Value]:
         for member in members:
+            self._check_unchanged(before)
             yield member
-            if len(self.items) != len(before):
-                raise RuntimeError("Set changed size during iteration")
-            if list(self.items) != before:
-                raise GraphBreak("iterator", "members of a set are replaced while it is iterated")
+        self._check_unchanged(before)
+
+    def _check_unchanged(self, before: list[Any]) -> None:
+        if len(self.items) != len(before):
+            raise RuntimeError("Set changed size during iteration")
+        if list(self.items) != before:
+            raise GraphBreak("iterator", "members of a set are replaced while it is iterated")
 
     def contains(self, tr: Tracer, item: Value) -> bool:
         return _looked_for(tr, item) in self.items
