@@ -7,6 +7,7 @@ import sys
 from collections import OrderedDict, defaultdict, deque
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import ProxyTypes
 
 import numpy as np
 import torch
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     """The Value of an object from outside, guarded. Where breaks can be resumed, one that can't be modelled is Opaque."""
+    if type(obj) in ProxyTypes:
+        return _unmodelled(tr, source, f"{source.label} is a weak proxy: what it stands for answers for it, while it lives")
     if _has_hook(obj):
         if is_known_by_identity(tr, obj, source) and functions.is_plain(type(obj)):
             return functions.object_at(tr, obj, pin(tr, obj, source))
@@ -60,7 +63,11 @@ def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
 
 def of_an_object(tr: Tracer, source: Source) -> Value:
     """A dict that is an object's ``__dict__``, and the object's attributes were looked at: they are followed there."""
-    why = GraphBreak("unsupported-value", f"{source.label} is the __dict__ of an object that is used beside it")
+    return _unmodelled(tr, source, f"{source.label} is the __dict__ of an object that is used beside it")
+
+
+def _unmodelled(tr: Tracer, source: Source, reason: str) -> Value:
+    why = GraphBreak("unsupported-value", reason)
     if not tr.options.resume:
         raise why
     return Opaque(source, why)
@@ -103,8 +110,8 @@ def _is_namespace(tr: Tracer, obj: dict[str, Any]) -> bool:
 
 
 def _has_hook(obj: Any) -> bool:
-    """Whether any look at an object, even ``isinstance``, calls code of the program's."""
-    return type(type(obj).__getattribute__) is FunctionType
+    """Whether any look at an object, even ``isinstance``, calls code of the program's, or goes to another object."""
+    return type(type(obj).__getattribute__) is FunctionType or type(obj) in ProxyTypes
 
 
 def has_identity(obj: Any) -> bool:

@@ -160,6 +160,8 @@ class Wrapper:
             return f"torch.device({str(value)!r})"
         if isinstance(value, float):
             return repr(value) if abs(value) < float("inf") else f"float({str(value)!r})"
+        if isinstance(value, complex):
+            return f"complex({self.arg(value.real)}, {self.arg(value.imag)})"
         if isinstance(value, (ex.Expr, torch.dtype, torch.layout, torch.memory_format)):
             return str(value)
         if value is None or isinstance(value, (bool, int, str)):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tinycompile.base import expr as ex
+from tinycompile.base.expr import Dim
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops
 from tinycompile.ops.gradients import Gradients, positions, sum_to, vjp, zeros
@@ -163,13 +165,13 @@ def _pad(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
         at = len(x.shape) - 1 - k
         size = x.shape[at]
         places = ops.sub(positions(g.shape[at], 1, 0, g.device), pad[2 * k])
-        source = _padding_source(places, size, mode, max(-pad[2 * k], 0), max(-pad[2 * k + 1], 0))
+        source = _padding_source(places, size, mode, ex.maximum(-pad[2 * k], 0), ex.maximum(-pad[2 * k + 1], 0))
         empty = ops.full(rules.replaced(tuple(g.shape), at, size), 0.0, dtype=g.dtype, device=g.device)
         g = ops.index_add(empty, at, source, g)
     return _only(g, args)
 
 
-def _padding_source(place: Any, size: Any, mode: str, cut: int, cut_after: int) -> Any:
+def _padding_source(place: Any, size: Any, mode: str, cut: Dim, cut_after: Dim) -> Any:
     """Where in a dim of ``size`` each padded position reads; ``place``: positions counted from the first unpadded one.
     ``cut`` and ``cut_after``: how much negative padding removes."""
     if mode == "replicate":
