@@ -219,6 +219,11 @@ class GraphBreak(Exception):  # noqa: N818 (control flow, no fault)
         self.kind, self.reason = kind, reason
 
 
+class KnownBehind(GraphBreak):
+    """What is asked depends on a change that is only done when the graph ends. Behind the break it is known: the instruction
+    is followed there, not done in plain Python."""
+
+
 class NotRebuildable(GraphBreak):
     """A value that capture made can't be made again outside the graph."""
 

@@ -81,9 +81,9 @@ class CaptureOptions:
         others = [s for s in seen if type(s) is type(value) and (type(s) is float or s not in (0, 1))]
         return any(repr(s) != repr(value) for s in others)
 
-    def grows(self, text: str, length: int) -> bool:
-        """Whether the container at ``text`` had two other lengths before."""
-        return len({e.constants_seen[text] for e in self.earlier if text in e.constants_seen} - {length}) >= 2
+    def varies(self, text: str, now: Any) -> bool:
+        """Whether two others were seen of what ``text`` says: the length of a container, or its members."""
+        return len({e.constants_seen[text] for e in self.earlier if text in e.constants_seen} - {now}) >= 2
 
     def replaces(self, text: str, identity: int) -> bool:
         """Whether another object was at ``text`` before."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.config import config
-from tinycompile.capture.breaks import Break, GraphBreak, NotRebuildable
+from tinycompile.capture.breaks import Break, GraphBreak, KnownBehind, NotRebuildable
 from tinycompile.capture.captured import Captured, CaptureOptions
 from tinycompile.capture.endings import check_contents
 from tinycompile.capture.execute import Frame, run_outermost
@@ -62,7 +62,9 @@ def _stopped(broken: _Attempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     while stop is not None:
         attempt = _Attempt(broken.start, broken.options)
         attempt.tr.told = broken.tr.told
-        attempt.breaks, attempt.callee_broke = broken.breaks, broken.callee_broke and stop == broken.leave_at
+        as_broken = stop == broken.leave_at
+        attempt.breaks, attempt.callee_broke = broken.breaks, broken.callee_broke and as_broken
+        attempt.follows = broken.follows and as_broken
         attempt.follow(args, kwargs, stop)
         if attempt.place is not None:
             for obj, source in broken.tr.guards.odd:  # why the graph ends here
@@ -95,6 +97,7 @@ class _Attempt:
         self.place: Place | None = None
         self.breaks: tuple[Break, ...] = ()
         self.callee_broke = False
+        self.follows = False  # whether the instruction at which it broke is followed behind the break
         self.leave_at: int | None = None  # the instruction, by count, at which the frame may be left
 
     def follow(self, args: Sequence[Any], kwargs: Mapping[str, Any], stop: int | None = None) -> None:
@@ -136,7 +139,8 @@ class _Attempt:
         elif kind == "frame" and (failure is None or failure.depth == 1):
             self.leave_at = None
         elif self.frame is not None and self.frame.result is None and failure is not None and failure.error is error:
-            self.callee_broke = failure.depth > 1 or kind == "optimizer"
+            self.follows = isinstance(error, KnownBehind) and self.frame.count > 0  # (else it would break there again)
+            self.callee_broke = not self.follows and (failure.depth > 1 or kind == "optimizer")
             trivial = self.frame.current.op in TRIVIAL and kind not in ("forced", "finalizer")
             self.leave_at = None if trivial else self.frame.count
 
@@ -181,6 +185,7 @@ class _Attempt:
             frame.at,
             tuple(Slot(n, isinstance(frame.slots[n], Cell)) for n in variables),
             tuple(v is not NULL for v in stack),
+            self.follows,
         )
         if not is_trivial(place):
             try:

@@ -30,7 +30,7 @@ def is_empty(cell: CellType) -> bool:
 
 # Python's own functions under names that no parameter bears.
 HELPERS: dict[str, Any] = {
-    "_type": type, "_str": str, "_any": any, "_tuple": tuple, "_map": map, "_list": list, "_len": len,
+    "_type": type, "_str": str, "_any": any, "_all": all, "_tuple": tuple, "_map": map, "_list": list, "_len": len,
     "_READ_ERRORS": READ_ERRORS,
     "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
     "_ordinary_mode": torch_private.ordinary_mode,
@@ -139,7 +139,8 @@ class GuardSet:
             return f"_type({text}) is {self.hold(float, 'float_').name} and {text} != {text}"
         literal = kind in (int, str, bytes) or (kind is float and math.isfinite(value))
         shown = repr(value) if literal else self.hold(value, "constant").name
-        sign = f" and _str({text}) == '{value}'" if kind is float and value == 0 else ""
+        has_twin = kind in (complex, range) or (kind is float and value == 0)  # an equal one that is another
+        sign = f" and _str({text}) == '{value}'" if has_twin else ""
         return f"_type({text}) is {self.hold(kind, identifier(kind.__name__) + '_').name} and {text} == {shown}{sign}"
 
     def class_of(self, held: Held) -> None:

@@ -41,12 +41,14 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a frame is: the canonical instruction that comes next, which variables are bound, and which entries of the operand
-    stack are values (False: a NULL, below the arguments of a call or from an inlined comprehension)."""
+    stack are values (False: a NULL, below the arguments of a call or from an inlined comprehension). ``followed``: the
+    instruction is captured behind the break, and not done in plain Python."""
 
     code: CodeType
     at: int
     slots: tuple[Slot, ...]
     stack: tuple[bool, ...]
+    followed: bool = False
 
     @property
     def instruction(self) -> Instruction:
@@ -91,9 +93,10 @@ TRIVIAL = frozenset(
 
 
 def is_trivial(place: Place) -> bool:
-    """Whether the next instruction is one of these. One that deletes a variable is, where the variable is bound."""
+    """Whether the next instruction is one of these, or is to be followed. One that deletes a variable is, where the variable is
+    bound."""
     ins = place.instruction
-    return ins.op in TRIVIAL or (ins.op == "DELETE_FAST" and any(s.name == ins.arg for s in place.slots))
+    return place.followed or ins.op in TRIVIAL or (ins.op == "DELETE_FAST" and any(s.name == ins.arg for s in place.slots))
 
 
 def moved(place: Place) -> tuple[Place, tuple[int, ...]] | None:

@@ -5,6 +5,7 @@ The state between two pieces lies in a cell, and nowhere else: what plain Python
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import CellType, FunctionType
 from typing import Any, Protocol
 
@@ -46,7 +47,7 @@ class Stop:
             self.pieces = (piece_at(behind),)
             return
         if is_trivial(place):  # nothing of it can fail: it belongs to the next piece
-            self.pieces = (piece_at(place),)
+            self.pieces = (piece_at(replace(place, followed=False)),)
             return
         code, outcomes = step(place)
         self.step = Runner(function, code)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.pins import guard_type, is_replaced, pin
@@ -35,12 +38,15 @@ def tuple_(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
 
 
 def _check_length(tr: Tracer, obj: Any, source: Source) -> None:
-    """A container that had other lengths in several captures grows from call to call: it is not looked into any more."""
-    at = f"len({source.text})"
-    if tr.options.resume and tr.options.grows(at, len(obj)):
-        tr.constants_seen[at] = len(obj)
-        raise GraphBreak("side-effect", f"the length of {source.label} differs from call to call")
-    tr.constants_seen[at] = len(obj)
+    _check_stable(tr, f"len({source.text})", len(obj), f"the length of {source.label}")
+
+
+def _check_stable(tr: Tracer, at: str, now: Any, what: str) -> None:
+    """A container that had other lengths, or members, in several captures changes from call to call: it is not looked into any
+    more."""
+    varies, tr.constants_seen[at] = tr.options.resume and tr.options.varies(at, now), now
+    if varies:
+        raise GraphBreak("side-effect", f"{what} differs from call to call")
 
 
 def list_(tr: Tracer, obj: list[Any], source: Source) -> Value:
@@ -64,10 +70,32 @@ def _look_into_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> dict[Any
     for key in obj:
         if not _is_plain_key(key):
             raise GraphBreak("unsupported-value", f"{source.label} has a key of type {type(key).__name__}")
-    keys = tr.guards.hold(tuple(obj), "keys")
-    tr.guards.check(f"_tuple({source.text}) == {keys.name}", f"{source.label} is a {type(obj).__name__}, keys {list(obj)!r}")
+    keys = tr.guards.hold(tuple(obj), "keys").name
+    tr.guards.check(
+        f"_tuple({source.text}) == {keys}" + _same_kinds(tr, obj, source.text, keys),
+        f"{source.label} is a {type(obj).__name__}, keys {list(obj)!r}",
+    )
     pairs = [(tr.from_python(k), Lazy(o, _item(tr, source, k))) for k, o in obj.items()]
     return {key.key(tr): (key, value) for key, value in pairs}
+
+
+def _same_kinds(tr: Tracer, keys: Iterable[Any], text: str, known: str) -> str:
+    """What else to ask of keys that are equal to those ``known``, in their order: True equals 1, and -0.0 equals 0.0."""
+    kinds = tuple(map(type, keys))
+    if not all(kind in _BY_TYPE for kind in kinds):
+        return f" and _all(_map({tr.guards.hold(are_alike, 'are_alike').name}, {text}, {known}))"
+    return f" and _tuple(_map(_type, {text})) == {tr.guards.hold(kinds, 'kinds').name}" if kinds else ""
+
+
+_TWINS = (float, complex, range, np.generic)  # which equal others that are not the same
+_BY_TYPE = frozenset({int, bool, str, bytes, type(None)})  # which mean the same when they are equal, and of one type
+
+
+def are_alike(a: Any, b: Any) -> bool:
+    """Whether two equal keys mean the same: they are of the same types, and zeros have the same sign."""
+    if type(a) is not type(b):
+        return False
+    return all(map(are_alike, a, b)) if type(a) is tuple else not isinstance(a, _TWINS) or repr(a) == repr(b)
 
 
 def _is_plain_key(key: Any) -> bool:
@@ -119,12 +147,18 @@ def set_(tr: Tracer, obj: Any, source: Source) -> Value:
 
 
 def _look_into_set(tr: Tracer, obj: Any, source: Source) -> dict[Any, Any]:
-    if not all(is_constant_object(o) for o in obj):
+    if not all(map(_is_plain_key, obj)):
         raise GraphBreak("unsupported-value", f"{source.label} is a set of objects")
-    copy = tr.guards.hold({member: type(member) for member in obj}, "members").name
-    same = f"{source.text} == {copy}.keys() and _list(_map({copy}.get, {source.text})) == _list(_map(_type, {source.text}))"
+    _check_stable(tr, f"set({source.text})", frozenset(obj), f"what is in {source.label}")
+    copy = tr.guards.hold({member: member for member in obj}, "members").name
+    same = f"{source.text} == {copy}.keys()"
+    if all(type(member) in _BY_TYPE for member in obj):
+        same += f" and _list(_map(_type, _map({copy}.get, {source.text}))) == _list(_map(_type, {source.text}))"
+    else:
+        alike = tr.guards.hold(are_alike, "are_alike").name
+        same += f" and _all(_map({alike}, _map({copy}.get, {source.text}), {source.text}))"
     tr.guards.check(same, f"{source.label} is a {type(obj).__name__}, {obj!r}")
-    return {member.key(tr): member for member in map(Const, obj)}
+    return {member.key(tr): member for member in map(tr.from_python, obj)}
 
 
 def slice_(tr: Tracer, obj: slice, source: Source) -> Value:

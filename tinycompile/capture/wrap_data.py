@@ -43,9 +43,8 @@ def constant(tr: Tracer, obj: Any, source: Source) -> Value:
     if isinstance(obj, (enum.Enum, torch.dtype)):
         pin(tr, obj, source, "constant")
     elif isinstance(source, HeldItem) and type(obj) in LITERALS:
-        has_twin = isinstance(obj, float) and (
-            obj == 0 or obj != obj
-        )  # -0.0 == 0.0, and NaN differs from itself: go by identity
+        # -0.0 == 0.0, and NaN differs from itself: go by identity
+        has_twin = isinstance(obj, complex) or (isinstance(obj, float) and (obj == 0 or obj != obj))
         tr.guards.item(source, obj, equal=not has_twin)
     else:
         tr.guards.check(tr.guards.equals(source.text, obj), f"{source.label} == {obj!r}")

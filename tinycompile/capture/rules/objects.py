@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.breaks import GraphBreak, KnownBehind
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.rules import numpy_functions
 from tinycompile.capture.rules.registry import RULES, Args, rule
@@ -153,8 +153,9 @@ def call_cached(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
         return followed
     given, named = [_cached_argument(tr, v) for v in args], {k: _cached_argument(tr, v) for k, v in kwargs.items()}
     random = any(is_random(node) for node in list(tr.builder.nodes.values())[recorded:])
-    if tr.effects or random or tr.grad_enabled != tr.root_grad_enabled:
-        raise GraphBreak("side-effect", f"{fn.__qualname__} is cached, and may be called first behind what happened here")
+    if random or tr.effects or tr.grad_enabled != tr.root_grad_enabled:
+        kind = GraphBreak if random else KnownBehind
+        raise kind("side-effect", f"{fn.__qualname__} is cached, and may be called first behind what happened here")
     held = tr.guards.hold(fn, getattr(fn, "__name__", "cached"), fn.__qualname__)
     texts = [t for _, t in given] + [f"{k}={t}" for k, (_, t) in named.items()]
     found = natively(fn, *(o for o, _ in given), **{k: o for k, (o, _) in named.items()})

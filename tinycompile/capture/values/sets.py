@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.breaks import GraphBreak, KnownBehind
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Value, builtin_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
@@ -80,7 +80,7 @@ class SetValue(Value):
     def _guard_order(self, tr: Tracer) -> None:
         """Guard the order where sets from outside have a say in it."""
         if self.real is None:
-            raise GraphBreak("unsupported-value", f"the order of {self.describe()}")
+            raise KnownBehind("unsupported-value", f"the order of {self.describe()}")
         order: Callable[..., Any] = tuple
         given: list[Value] = [self]
         if self.source is None:
