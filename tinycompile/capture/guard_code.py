@@ -19,7 +19,7 @@ from tinycompile.capture.guard_entries import READ_ERRORS, Entry, Watched, every
 from tinycompile.capture.guards import HELPERS, Check, GuardSet, describe_tensor, shown_shortly
 from tinycompile.ir.builder import identifier
 
-_FEW = 3  # so many entries are cheaper as single expressions
+_FEW = 12  # so many entries are cheaper as single expressions: a pass in C costs more to begin than eight of them
 _SEVERAL = ("WATCHED(", "ENTRIES(", "not _any(")
 
 
