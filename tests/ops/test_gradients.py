@@ -173,3 +173,19 @@ def test_dropout_formula(p: float) -> None:
     seed = torch.randn_like(y)
     wanted = dict(zip([id(x)], torch.autograd.grad(y, x, seed), strict=True))
     check_formula(op, (x, p, True), (y, mask), (from_torch(seed), None), (True, False, False), wanted)
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1])
+@pytest.mark.parametrize("row", [(NAN, 2, 3), (INF, 2, -3), (0, INF, 2), (0, 2, -3), (0, 0, -3), (-0.0, 0, NAN), (INF, NAN, 1)])
+def test_products_of_what_is_no_plain_number(row: tuple[float, ...], dim: int | None) -> None:
+    """NaN and the signs of zeros as torch's."""
+    theirs = torch.tensor([row, (1.5, -2, 4)], requires_grad=True)
+    mine = from_torch(theirs.detach().clone()).requires_grad_()
+    for x in (theirs, mine):
+        (x.prod() if dim is None else x.prod(dim)).sum().backward()
+    torch.testing.assert_close(mine.grad.torch(), theirs.grad, equal_nan=True)
+    zeros = theirs.grad == 0
+    assert torch.equal(torch.signbit(mine.grad.torch()[zeros]), torch.signbit(theirs.grad[zeros]))

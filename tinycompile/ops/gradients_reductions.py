@@ -62,7 +62,13 @@ def _prod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
         others = ops.reshape(_product_of_others(ops.reshape(wide, (-1,)), 0), tuple(x.shape))
     else:
         others = _product_of_others(wide, dims_of(dim, len(x.shape))[0])
-    return cast(ops.mul(kept(widen(grads[0]), x, dim, keepdim), others), x.dtype), None, None, None
+    zero = ops.eq(wide, 0)
+    # without a zero in it ATen divides the product by each: NaN for what is not finite
+    others = ops.where(ops.logical_or(ops.isfinite(wide), ops.any(zero)), others, float("nan"))
+    grad = ops.mul(kept(widen(grads[0]), x, dim, keepdim), others)
+    if dim is None:  # with several it does not look at the rest
+        grad = ops.where(ops.gt(ops.sum(zero), 1), 0.0, grad)
+    return cast(grad, x.dtype), None, None, None
 
 
 def _reversed_sum(x: Any, dim: int) -> Any:
