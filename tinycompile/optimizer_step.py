@@ -14,7 +14,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager.fake import FakeTensor, tracing
 from tinycompile.eager.optimizer_inputs import KINDS, Numbers, hooked, optimizer_of
-from tinycompile.eager.optimizer_tensors import Counter, Tensors, alignment, covered, gather
+from tinycompile.eager.optimizer_tensors import Counter, Standing, Tensors, alignment, covered, gather, runs_apart
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.effects import COPY
 from tinycompile.ir.graph import Graph
@@ -47,7 +47,7 @@ CompileFn = Callable[[Graph, Sequence[Any], Artifacts], CompiledGraph]
 class StepPlan:
     """A compiled step of one group: for ``count`` tensors that pass ``check`` and lie ``aligned`` to 16 bytes.
 
-    ``numbers``: what the kernels read."""
+    ``numbers``: what the kernels read. ``addresses``: where the tensors lay at the step before."""
 
     choice: Choice
     count: int
@@ -55,11 +55,37 @@ class StepPlan:
     aligned: tuple[bool, ...] | None
     compiled: CompiledGraph
     numbers: Numbers
+    addresses: torch_private.Addresses
+
+    def fits(self, choice: Choice, flat: list[torch.Tensor]) -> bool:
+        """Whether it is the step of these tensors."""
+        known = self.count == len(flat) and self.choice == choice
+        return known and self.check(*flat) and self.addresses.aligned(flat) == self.aligned
 
     def run(self, tensors: Tensors, numbers: Sequence[float]) -> None:
         """Update everything."""
         self.compiled.call(*tensors.flat, self.numbers.set(numbers))
         increment_version(tensors.updated)
+
+
+@dataclass
+class _Group:
+    """What a group of an optimizer is known for from the step before."""
+
+    counter: Counter = field(default_factory=Counter)
+    standing: Standing | None = None
+
+    def gather(self, optimizer: Optimizer, settings: Mapping[str, Any], names: Sequence[str]) -> Tensors | None:
+        """See :func:`~tinycompile.eager.optimizer_tensors.gather`."""
+        if runs_apart(settings):
+            return None
+        found = None if self.standing is None else self.standing.now(optimizer, settings, names)
+        return gather(optimizer, settings, names) if found is None else found
+
+    def stand(self, optimizer: Optimizer, settings: Mapping[str, Any], names: Sequence[str], tensors: Tensors) -> None:
+        """The next step may find all but the gradients as this one did."""
+        if self.standing is None or not self.standing.gave(tensors):
+            self.standing = Standing.of(optimizer, settings, names, tensors)
 
 
 Work = tuple[Mapping[str, Any], Tensors, StepPlan, Counter | None]
@@ -80,7 +106,7 @@ class CompiledStep:
         functools.update_wrapper(self, step)
         self.original, self._compile_one = step, compile_one
         self._plans: tuple[StepPlan, ...] = ()
-        self._counters: weakref.WeakKeyDictionary[Optimizer, dict[int, Counter]] = weakref.WeakKeyDictionary()
+        self._groups: weakref.WeakKeyDictionary[Optimizer, dict[int, _Group]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -112,21 +138,24 @@ class CompiledStep:
     def _work(self, optimizer: Optimizer, kind: str) -> list[Work] | None:
         """Each group with its tensors and plan, before anything is changed; None where torch's own step is to run."""
         work: list[Work] = []
+        groups = self._groups.setdefault(optimizer, {})
         for at, group in enumerate(optimizer.param_groups):
             choice = choice_of(kind, group, group.get("decoupled_weight_decay", False))
-            tensors = gather(optimizer, group, choice.states)
+            known = groups.setdefault(at, _Group())
+            tensors = known.gather(optimizer, group, choice.states)
             if tensors is None:
                 return None
             if not tensors.parameters:
                 continue
             counter = None
             if kind == "adam":
-                counter = self._counters.setdefault(optimizer, {}).setdefault(at, Counter())
+                counter = known.counter
                 if not counter.follow(tensors.held):
                     return None
             plan = self._plan(choice, tensors)
             if plan is None:
                 return None
+            known.stand(optimizer, group, choice.states, tensors)
             work.append((group, tensors, plan, counter))
         return work
 
@@ -134,8 +163,7 @@ class CompiledStep:
         """The plan for these tensors, made if there is none; None where torch's own step is to run."""
         flat = tensors.flat
         for plan in self._plans:
-            known = plan.choice == choice and plan.count == len(flat)
-            if known and plan.check(*flat) and plan.aligned == alignment(flat):
+            if plan.fits(choice, flat):
                 return plan
         if not covered(flat):
             return None
@@ -163,7 +191,9 @@ class CompiledStep:
         graph = step_graph(choice, [_meta(t) for t in flat], len(tensors.parameters), _meta(numbers.tensor))
         compiled = self._compile_one(graph, [*flat, numbers.tensor], Artifacts())
         log("graph", f"{graph.name}: a step over {len(tensors.parameters)} parameters")
-        return StepPlan(choice, len(flat), torch_private.BulkCheck(flat).check, aligned, compiled, numbers)
+        return StepPlan(
+            choice, len(flat), torch_private.BulkCheck(flat).check, aligned, compiled, numbers, torch_private.Addresses()
+        )
 
 
 def step_graph(choice: Choice, metas: Sequence[TensorMeta], count: int, numbers: TensorMeta) -> Graph:

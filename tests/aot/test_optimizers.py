@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -85,6 +87,69 @@ def test_groups_missing_gradients_and_state_from_a_checkpoint() -> None:
         model[3].requires_grad_(True)
         train(model, optimizer, 2)
     assert_alike(ours, theirs)
+
+
+def _exchange_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    held = optimizer.state[model[0].weight]
+    held["exp_avg"] = held["exp_avg"] * 0.5
+
+
+def _exchange_parameter(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    old = model[3].bias
+    model[3].bias = nn.Parameter(old.detach() + 1)
+    optimizer.param_groups[0]["params"][-1] = model[3].bias
+    optimizer.state[model[3].bias] = {k: v.clone() for k, v in optimizer.state.pop(old).items()}
+
+
+def _exchange_memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model[0].weight.data = model[0].weight.data * 2
+
+
+def _start_anew(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.state.clear()
+
+
+def _load(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    kept = optimizer.state_dict()
+    kept["state"][0]["exp_avg_sq"] = kept["state"][0]["exp_avg_sq"] + 1
+    optimizer.load_state_dict(kept)
+
+
+def _freeze(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model[1].requires_grad_(False)
+
+
+def _another_group(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    moved = optimizer.param_groups[0]["params"].pop()
+    optimizer.add_param_group({"params": [moved], "lr": 0.2})
+
+
+CHANGES = [_exchange_state, _exchange_parameter, _exchange_memory, _start_anew, _load, _freeze, _another_group]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__.strip("_"))
+def test_what_changes_between_steps_is_seen(change) -> None:
+    ours, theirs = network(), network()
+    for model in (ours, theirs):
+        optimizer = AdamW(model.parameters(), lr=0.01)
+        if model is ours:
+            optimizer.step = tinycompile.compile(optimizer.step)
+        train(model, optimizer, 4)
+        change(model, optimizer)
+        train(model, optimizer, 3)
+    assert_alike(ours, theirs)
+
+
+def test_gradients_die_with_the_step() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    optimizer.step = tinycompile.compile(optimizer.step)
+    train(model, optimizer, 2)
+    F.cross_entropy(model(X), Y).backward()
+    seen = [weakref.ref(p.grad) for p in model.parameters()]
+    optimizer.step()
+    optimizer.zero_grad()
+    assert not any(ref() is not None for ref in seen)
 
 
 def test_what_is_not_covered_is_torchs_own() -> None:

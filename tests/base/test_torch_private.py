@@ -164,6 +164,18 @@ def test_alignment_in_bulk(equal) -> None:
     assert check()
 
 
+@pytest.mark.parametrize("equal", [None, _addresses_equal, _of_another_signature], ids=["public", "private", "other"])
+def test_addresses_in_bulk(equal) -> None:
+    tensors = [torch.zeros(8) for _ in range(3)]
+    addresses = private.Addresses(equal)
+    assert addresses.aligned(tensors) is None and addresses.aligned(tensors) is None
+    tensors[2].data = torch.zeros(9)[1:]
+    assert addresses.aligned(tensors) == (True, True, False) == addresses.aligned(tensors)
+    assert addresses.aligned(tensors[:2]) is None
+    tensors[2] = torch.zeros(8)
+    assert addresses.aligned(tensors) is None
+
+
 @pytest.mark.parametrize("change", ["set", "new", "delete", "update", "clear", "pop", "same key again"])
 def test_a_dict_has_another_version_after_each_change(change: str) -> None:
     assert private.dict_version is not None

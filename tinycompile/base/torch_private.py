@@ -10,7 +10,7 @@ import functools
 import operator
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -343,6 +343,37 @@ class BulkAlignment:
     def each(self) -> bool:
         """The public way."""
         return not functools.reduce(operator.or_, map(torch.Tensor.data_ptr, self._tensors)) & 15
+
+
+class Addresses:
+    """At which multiples of 16 bytes some tensors begin. Where this build of torch has a call for it, they are only compared
+    with where those began that were asked about before."""
+
+    __slots__ = ("_equal", "_known")
+
+    def __init__(self, equal: Callable[..., bool] | None = _pointers_equal) -> None:
+        self._equal = equal
+        self._known: tuple[list[int], list[int], tuple[bool, ...] | None] = [], [], None  # addresses, places, alignment
+
+    def aligned(self, tensors: list[torch.Tensor]) -> tuple[bool, ...] | None:
+        """Which begin at a multiple of 16 bytes; None when all do."""
+        if self._equal is None:
+            return _aligned(map(torch.Tensor.data_ptr, tensors))
+        addresses, places, found = self._known
+        try:
+            if len(places) == len(tensors) and self._equal(tensors, addresses, places):
+                return found
+        except (TypeError, RuntimeError):  # another signature in some version
+            self._equal = None
+        addresses = list(map(torch.Tensor.data_ptr, tensors))
+        found = _aligned(addresses)
+        self._known = addresses, list(range(len(tensors))), found
+        return found
+
+
+def _aligned(addresses: Iterable[int]) -> tuple[bool, ...] | None:
+    kept = tuple(addresses)
+    return None if not functools.reduce(operator.or_, kept, 0) & 15 else tuple(a % 16 == 0 for a in kept)
 
 
 # --- versions of dicts -------------------------------------------------------------------------------------------------------

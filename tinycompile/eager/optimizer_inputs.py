@@ -7,7 +7,6 @@ call."""
 from __future__ import annotations
 
 import itertools
-import operator
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from tinycompile.base import torch_private
-from tinycompile.eager.optimizer_tensors import Counter, alignment, covered
+from tinycompile.eager.optimizer_tensors import Counter, alignment, covered, same_objects
 from tinycompile.ops.optimizer_formulas import NUMBERS, Choice, choice_of, numbers_of
 
 KINDS: Mapping[type[Optimizer], str] = {SGD: "sgd", Adam: "adam", AdamW: "adam"}
@@ -88,11 +87,7 @@ class ParameterGroups:
     def hold(self) -> bool:
         """Whether they are the same tensors."""
         groups = self.optimizer.param_groups
-        return len(groups) == len(self.groups) and all(map(_same_objects, (g["params"] for g in groups), self.groups))
-
-
-def _same_objects(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    return len(a) == len(b) and all(map(operator.is_, a, b))
+        return len(groups) == len(self.groups) and all(map(same_objects, (g["params"] for g in groups), self.groups))
 
 
 class Numbers:
@@ -103,12 +98,13 @@ class Numbers:
         dtype = torch.float64 if wide else torch.float32
         self.tensor = torch.zeros(len(NUMBERS[kind]), dtype=dtype, device=device)
         self._values: list[float | None] = [None] * len(self.tensor)
+        self._each = self.tensor.unbind()
 
     def set(self, numbers: Sequence[float]) -> torch.Tensor:
         """The tensor, with these in it."""
         for i, value in enumerate(numbers):
             if value != self._values[i]:
-                self.tensor[i].fill_(value)
+                self._each[i].fill_(value)
                 self._values[i] = value
         return self.tensor
 
@@ -152,7 +148,7 @@ class GroupInputs:
     def same_settings(self, optimizer: Optimizer) -> bool:
         """Whether the group is as it was, but for its numbers."""
         group = optimizer.param_groups[self.at]
-        return _same_objects(group["params"], self.everything) and self.chooses(optimizer, 0, self.given)
+        return same_objects(group["params"], self.everything) and self.chooses(optimizer, 0, self.given)
 
     def chooses(self, optimizer: Optimizer, step: int, given: Mapping[str, Any]) -> bool:
         """Whether a step's formulas are the same with these settings written to the group."""
@@ -209,7 +205,7 @@ class StepInputs:
         found = self._gathered()
         if found is None or not all(g.follows(optimizer) for g in self.groups if g.parameters):
             return False
-        moved = not _same_objects(found, self.states)
+        moved = not same_objects(found, self.states)
         if self._check is not None and not self._check(*found):
             return False
         if alignment(found) != self._aligned or (moved and not self._apart(found)):
@@ -259,7 +255,7 @@ class Uncovered:
 
     def lasts(self) -> bool:
         """Whether no state was made or exchanged."""
-        return _same_objects(self._now(), self.states)
+        return same_objects(self._now(), self.states)
 
 
 def make_states(optimizer: Optimizer, group: GroupInputs) -> None:

@@ -6,12 +6,13 @@ import functools
 import itertools
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
+from tinycompile.base import dict_versions
 from tinycompile.base.shapes import reach
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -38,12 +39,15 @@ class Tensors:
         return [*self.parameters, *itertools.chain.from_iterable(self.states)]
 
 
+def runs_apart(group: Mapping[str, Any]) -> bool:
+    """Whether a group's settings ask for torch's own step."""
+    if group.get("capturable") or group.get("fused") or group.get("differentiable"):
+        return True
+    return isinstance(group["lr"], torch.Tensor) and group["lr"].device.type != "cpu"
+
+
 def gather(optimizer: Optimizer, group: Mapping[str, Any], names: Sequence[str]) -> Tensors | None:
     """A group's tensors with the states of these names; None where torch's own step is to run: it makes the state."""
-    if any(group.get(k) for k in ("capturable", "fused", "differentiable")):
-        return None
-    if isinstance(group["lr"], torch.Tensor) and group["lr"].device.type != "cpu":
-        return None
     pairs = [(p, g) for p in group["params"] if (g := p.grad) is not None]
     parameters, grads = [p for p, _ in pairs], [g for _, g in pairs]
     if not names:
@@ -55,6 +59,46 @@ def gather(optimizer: Optimizer, group: Mapping[str, Any], names: Sequence[str])
     except KeyError:
         return None
     return Tensors(parameters, grads, states, held) if all(t is not None for s in states for t in s) else None
+
+
+class Standing:
+    """A group's parameters and states as a step found them. Dicts hold them, whose versions tell that they are still there: a
+    step then only gathers gradients."""
+
+    def __init__(self, optimizer: Optimizer, group: Mapping[str, Any], names: Sequence[str], found: Tensors) -> None:
+        self._group, self._names, self._found = group, tuple(names), replace(found, grads=[])
+        self._everything = list(group["params"])
+        self._dicts = optimizer.state, *found.held
+        self._read = dict_versions.reader(self._dicts)  # (a version is no longer asked for when a dict is gone: they are held)
+        self._versions = self._read()
+
+    @classmethod
+    def of(cls, optimizer: Optimizer, group: Mapping[str, Any], names: Sequence[str], found: Tensors) -> Standing | None:
+        """None where nothing tells of changes, or some parameters have no gradient."""
+        # An empty dict may be filled without a change of its version.
+        plain = isinstance(optimizer.state, dict) and all(held and type(held) is dict for held in found.held)
+        told = plain and dict_versions.can_tell() and len(found.parameters) == len(group["params"])
+        return cls(optimizer, group, names, found) if told else None
+
+    def gave(self, tensors: Tensors) -> bool:
+        """Whether these were gathered by :meth:`now`."""
+        return tensors.held is self._found.held and tensors.parameters is self._found.parameters
+
+    def now(self, optimizer: Optimizer, group: Mapping[str, Any], names: Sequence[str]) -> Tensors | None:
+        """The same with the gradients of now; None where something has changed, or a gradient is missing."""
+        same = self._group is group and optimizer.state is self._dicts[0] and self._names == tuple(names)
+        if not same or self._read() != self._versions or not same_objects(group["params"], self._everything):
+            return None
+        grads = list(map(_GRAD, self._everything))
+        return replace(self._found, grads=grads) if all(map(operator.is_not, grads, itertools.repeat(None))) else None
+
+
+_GRAD = operator.attrgetter("grad")
+
+
+def same_objects(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two sequences hold the same objects."""
+    return len(a) == len(b) and all(map(operator.is_, a, b))
 
 
 class Counter:
