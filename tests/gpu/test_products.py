@@ -51,6 +51,7 @@ CASES: dict[str, tuple[Fn, Shapes]] = {
     "heads": (lambda x, w: F.silu(x.transpose(1, 2) @ w), ((4, 500, 8, 64), (4, 8, 64, 200))),
 }
 WAYS = ("", "persistent", "boxed", "parted", "streamed")
+E4M3 = torch.float8_e4m3fn
 
 
 def made(name: str, dtype: torch.dtype = BF16) -> tuple[Made, list[Tensor]]:
@@ -82,6 +83,46 @@ def test_every_way_is_right(name: str, way: str, dtype: torch.dtype) -> None:
         found, told = product.alone(way, entrant).run(args, 0, device=Device("cuda", 0))
         assert "the library" not in told.split(" is used")[0], told
         check(product, found, args)
+
+
+@pytest.mark.parametrize("m,n,k", [(2048, 1024, 1024), (401, 1040, 528), (16, 11008, 8192)])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("rowwise", [False, True])
+def test_float8(rowwise: bool, way: str, m: int, n: int, k: int) -> None:
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("no float8 on this card")
+
+    def scaled(x: Tensor, w: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        return F.silu(torch._scaled_mm(x, w.t(), s, t, out_dtype=BF16))
+
+    x, w = torch.randn(m, k, device="cuda").to(E4M3), torch.randn(n, k, device="cuda").to(E4M3)
+    s, t = (torch.rand((m, 1) if rowwise else (), device="cuda"), torch.rand((1, n) if rowwise else (), device="cuda"))
+    product = product_of(scaled, x, w, s, t, target=cuda_target(0))
+    if way and way not in product.ways():
+        pytest.skip("not a way for this shape")
+    (found,), told = product.alone(way).run((x, w, s, t), 0, device=Device("cuda", 0))
+    assert "the library" not in told.split(" is used")[0], told
+    sums = (x.double() @ w.double().t()) * s.double() * t.double()
+    exact, eager = F.silu(sums), scaled(x, w, s, t)
+    room = 2 * (eager.double() - exact).abs().max() + ULP[BF16] * exact.abs().max()
+    assert (found.double() - exact).abs().max() <= room
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("right", ["rows", "columns"])
+def test_int8(right: str, way: str) -> None:
+    x, w = (torch.randint(-128, 128, s, dtype=torch.int8, device="cuda") for s in ((1040, 512), (776, 512)))
+    w, s = w if right == "rows" else w.t().contiguous(), torch.rand(1040, 1, device="cuda")
+
+    def dequantised(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+        return torch._int_mm(x, w.t() if right == "rows" else w).float() * s
+
+    product = product_of(dequantised, x, w, s, target=cuda_target(0))
+    if way and way not in product.ways():
+        pytest.skip("not a way for this shape")
+    (found,), told = product.alone(way).run((x, w, s), 0, device=Device("cuda", 0))
+    assert "the library" not in told.split(" is used")[0], told
+    assert torch.equal(found, dequantised(x, w, s))
 
 
 def test_every_kind_of_way_was_offered() -> None:

@@ -84,10 +84,10 @@ REFUSED: dict[str, tuple[Loops, str]] = {
     "domain": (program(LOAD, Scalar("y", F32, "and", ("x", "x")), STORE), "and does not take torch.float32"),
     "mixed dtypes": (program(LOAD, Const("c", I64, 1), Scalar("y", F32, "add", ("x", "c")), STORE), "several dtypes"),
     "condition": (program(LOAD, Scalar("y", F32, "where", ("x", "x", "x")), STORE), "the condition is not bool"),
-    "half constant": (program(LOAD, Const("c", BF16, 1.0), NEG, STORE), "half types only occur"),
+    "half constant": (program(LOAD, Const("c", BF16, 1.0), NEG, STORE), "half types and float8 only occur"),
     "half arithmetic": (
         program(LOAD, Scalar("h", BF16, "cast", ("x",)), Scalar("y", BF16, "neg", ("h",)), STORE, out=TensorMeta.contiguous((4, 6), BF16, CPU)),
-        "half types only occur",
+        "half types and float8 only occur",
     ),
     "store dtype": (program(LOAD, Scalar("y", BOOL, "isnan", ("x",)), STORE), "a torch.bool value for a buffer of torch.float32"),
     "input added to": (program(LOAD, NEG, replace(STORE, buffer="x", mode="atomic_add")), "an input is added to"),

@@ -16,13 +16,13 @@ import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base.atoms import Sym
+from tinycompile.base.dtypes import NARROW
 from tinycompile.base.errors import InternalError
 from tinycompile.base.expr import Dim
 from tinycompile.fuse.deps import defined, dims_of, names_in, used_values
 from tinycompile.ir.constants import fold_constants
 from tinycompile.ir.loops import Axis, Buffer, Const, Index, Load, Nest, Reduce, Scalar, Scan, Statement, Store
 
-HALF = frozenset({torch.float16, torch.bfloat16})
 # Functions with steps, where a rounding more or less gives quite another result: their half arguments are as eager stores them.
 _STEPS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "round", "mod", "fmod", "argmax", "argmin"})
 
@@ -110,7 +110,7 @@ class Weaver:
         index = tuple(self._dim(frame, d) for d in s.index)
         own = tuple(m for m in (self._dim(frame, d) for d in s.mask) if not ex.at_least(m, 0))
         if any(ex.at_least(-m, 1) for m in own):  # never read
-            half = s.dtype in HALF
+            half = s.dtype in NARROW
             frame.wide.update((s.name,) if half else ())
             frame.values[s.name] = self._emit(Const(s.name, torch.float32 if half else s.dtype, s.other, s.origin))
             return None
@@ -155,7 +155,7 @@ class Weaver:
 
     def _where(self, keep: str, value: str, other: Any, name: str, origin: str) -> str:
         dtype = self.dtypes[value]
-        if dtype in HALF:  # no arithmetic on halves
+        if dtype in NARROW:  # no arithmetic on halves and float8
             wide = self._emit(Scalar(name, torch.float32, "cast", (value,), origin))
             return self._emit(Scalar(name, dtype, "cast", (self._where(keep, wide, other, name, origin),), origin))
         no = self._emit(Const(f"{name}_other", dtype, other, origin))
@@ -237,7 +237,7 @@ class Weaver:
     def _store(self, frame: _Frame, s: Store) -> None:
         value = frame.values[s.value]
         target = self.buffers[s.buffer].meta.dtype
-        if s.value in frame.wide and target not in HALF:
+        if s.value in frame.wide and target not in NARROW:
             value = self._narrow(frame, s.value, s.origin)
         if frame.makes is not None:  # inside an inlined producer
             if s.buffer == frame.makes[0]:

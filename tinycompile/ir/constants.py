@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from tinycompile.base.dtypes import NARROW
 from tinycompile.base.expr import Expr
 from tinycompile.ir.loops import Const, Scalar, Statement
 from tinycompile.ops.scalar import SCALAR_OPS
 
-HALF = frozenset((torch.float16, torch.bfloat16))
 _DIVISIONS = frozenset(("floordiv", "truncdiv", "mod", "fmod"))
 
 
 def fold_constants(body: Sequence[Statement]) -> list[Statement]:
     """The body with each Scalar whose arguments are known numbers made a Const of its name.
 
-    Half values are known but stay casts, since no Const is of a half type. Integer division by 0 or -1 stays, and so does the
-    check of an index that is out of range: the backend tells."""
+    Narrow values (``base/dtypes.py``) are known but stay casts, since no Const is of such a type. Integer division by 0 or -1
+    stays, and so does the check of an index that is out of range: the backend tells."""
     known: dict[str, torch.Tensor] = {}
     folded: list[Statement] = []
     for s in body:
@@ -30,7 +30,7 @@ def fold_constants(body: Sequence[Statement]) -> list[Statement]:
             value = _apply(s, [known[a] for a in s.args])
             if value is not None:
                 known[s.name] = value
-                if s.dtype not in HALF:
+                if s.dtype not in NARROW:
                     folded.append(Const(s.name, s.dtype, value.item(), s.origin))
                     continue
         folded.append(s)

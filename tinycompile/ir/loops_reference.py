@@ -16,6 +16,7 @@ import torch
 from tinycompile.base import expr as ex
 from tinycompile.base.atoms import Sym
 from tinycompile.base.device import Device
+from tinycompile.base.dtypes import NARROW
 from tinycompile.base.expr import Dim, Expr
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.interpreter import torch_function
@@ -40,7 +41,6 @@ from tinycompile.ops.scalar import SCALAR_OPS
 Array = np.ndarray[Any, np.dtype[Any]]
 Memory = dict[str, torch.Tensor]
 
-_HALF = (torch.float16, torch.bfloat16)
 _APPLY: dict[str, Callable[[Any, Any], Any]] = {"//": np.floor_divide, "%": np.mod, "min": np.minimum, "max": np.maximum}
 
 
@@ -68,13 +68,13 @@ def run_nest(nest: Nest, buffers: Mapping[str, Buffer], memory: Memory, sizes: M
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     """The numpy dtype that holds values of ``dtype`` here."""
-    return np.dtype(np.float32) if dtype in _HALF else np.dtype(str(dtype).removeprefix("torch."))
+    return np.dtype(np.float32) if dtype in NARROW else np.dtype(str(dtype).removeprefix("torch."))
 
 
 def cast(x: Array, to: torch.dtype) -> Array:
     """Convert as torch's ``.to()`` does."""
     converted = torch.from_numpy(np.ascontiguousarray(x)).to(to)
-    return np.asarray((converted.float() if to in _HALF else converted).numpy()).reshape(np.shape(x))
+    return np.asarray((converted.float() if to in NARROW else converted).numpy()).reshape(np.shape(x))
 
 
 class _NestRun:
@@ -249,7 +249,7 @@ def _highest(dtype: np.dtype[Any]) -> Any:
 
 
 def _as_numpy(t: torch.Tensor) -> Array:
-    return np.asarray((t.detach().float() if t.dtype in _HALF else t.detach()).numpy())
+    return np.asarray((t.detach().float() if t.dtype in NARROW else t.detach()).numpy())
 
 
 def _empty(meta: TensorMeta, sizes: Mapping[str, int]) -> torch.Tensor:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base.dtypes import NARROW
 from tinycompile.ir.loops import Load, Reduce, Scalar, Statement, Store
 
-# What tensor cores multiply, and the dtype in which a nest states it: halves are widened before arithmetic.
-WIDENED = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.int8: torch.int32}
+# What tensor cores multiply, and the dtype in which a nest states it: narrow values are widened before arithmetic.
+WIDENED = {**dict.fromkeys(NARROW, torch.float32), torch.int8: torch.int32}
 Spans = Mapping[str, frozenset[str]]
 
 

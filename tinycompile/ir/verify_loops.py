@@ -8,6 +8,7 @@ import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base.atoms import Call, numeric_range
+from tinycompile.base.dtypes import NARROW
 from tinycompile.base.errors import VerifyError
 from tinycompile.base.expr import Dim, Expr
 from tinycompile.ir.loops import (
@@ -28,8 +29,6 @@ from tinycompile.ir.loops import (
 )
 from tinycompile.ir.loops_text import print_statement
 from tinycompile.ops.scalar import REDUCTIONS, SCALAR_OPS, SCANS
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 def verify_loops(loops: Loops) -> None:
@@ -180,8 +179,8 @@ class _NestCheck:
         return self.values[name]
 
     def no_half(self, dtype: torch.dtype) -> torch.dtype:
-        if dtype in HALF:
-            self.fail("half types only occur in loads, casts and stores")
+        if dtype in NARROW:
+            self.fail("half types and float8 only occur in loads, casts and stores")
         return dtype
 
     def symbols_at(self, d: Any, axes_allowed: bool = True) -> frozenset[str]:
@@ -288,7 +287,7 @@ class _NestCheck:
         if s.buffer in self.written and s.mode == "plain" and buffer.role != "input":
             self.fail("written before, in an earlier step")
         want, have = buffer.meta.dtype, self.value(s.value)
-        if have != want and not (want in HALF and have is torch.float32):
+        if have != want and not (want in NARROW and have is torch.float32):
             self.fail(f"a {have} value for a buffer of {want}")
         self.stored.add(s.buffer)
 

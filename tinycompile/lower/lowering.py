@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinycompile.base.dtypes import FLOAT8
 from tinycompile.base.errors import InternalError
 from tinycompile.base.expr import Expr, sym, symbols
 from tinycompile.base.meta import TensorMeta
@@ -94,9 +95,11 @@ def _lower_view(program: Program, node: Node, lowering: View) -> TensorValue:
 
 def _computable(program: Program, node: Node) -> bool:
     """Whether generated code has all the dtypes of a call, and its numbers are such that it may compute with them."""
+    op = OPS[node.target]
+    dtypes = COMPUTABLE | FLOAT8 if op.moves else COMPUTABLE
     return all(
-        m.dtype in COMPUTABLE for m in (*results_of(node), *_tensor_metas(program, node.args)) if isinstance(m, TensorMeta)
-    ) and not out_of_range(OPS[node.target], node.args, node.meta)
+        m.dtype in dtypes for m in (*results_of(node), *_tensor_metas(program, node.args)) if isinstance(m, TensorMeta)
+    ) and not out_of_range(op, node.args, node.meta)
 
 
 def _tensor_metas(program: Program, arg: Any) -> list[TensorMeta]:

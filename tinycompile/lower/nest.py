@@ -9,9 +9,10 @@ import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base.atoms import Sym
+from tinycompile.base.dtypes import NARROW
 from tinycompile.base.expr import Dim, Expr, as_sym
 from tinycompile.ir import loops as ir
-from tinycompile.ir.constants import HALF, fold_constants
+from tinycompile.ir.constants import fold_constants
 from tinycompile.lower.values import TensorValue, grid
 from tinycompile.ops.scalar import Builder, Number, Operand, Value
 
@@ -47,7 +48,7 @@ class NestBuilder(Builder):
         )
 
     def const(self, value: Number | Dim, dtype: torch.dtype) -> Value:
-        if dtype in HALF:
+        if dtype in NARROW:
             value = value if isinstance(value, Expr) else torch.tensor(value, dtype=dtype).item()
             dtype = torch.float32
         number = value if isinstance(value, Expr) else _as_dtype(value, dtype)
@@ -76,7 +77,7 @@ class NestBuilder(Builder):
         where = tensor.coords(coords)
         buffer = self._buffer_of(tensor)
         mask = tuple(m for m in mask if not ex.at_least(m, 0))
-        fill = _as_dtype(other, torch.float32 if dtype in HALF else dtype) if mask else 0
+        fill = _as_dtype(other, torch.float32 if dtype in NARROW else dtype) if mask else 0
         found = self._once(
             ("load", buffer, where, mask, repr(fill)),
             buffer,
@@ -101,8 +102,8 @@ class NestBuilder(Builder):
         return self.cast(found, value.dtype)
 
     def widen(self, value: Value) -> Value:
-        """Half values as float32, others as they are."""
-        return self.cast(value, torch.float32) if value.dtype in HALF else value
+        """Half and float8 values as float32, others as they are."""
+        return self.cast(value, torch.float32) if value.dtype in NARROW else value
 
     def broadcast_coords(self, rank: int, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         """This nest's coordinates for a tensor of ``shape`` that broadcasts to its ``rank`` dims."""
@@ -125,7 +126,7 @@ class NestBuilder(Builder):
         self, buffer: str, dtype: torch.dtype, coords: tuple[Dim, ...], value: Value, name: str, mode: str = "plain"
     ) -> None:
         """Write a result. A value made just before takes ``name``, the graph's name for it, when it is free to."""
-        if value.dtype != dtype and not (dtype in HALF and value.dtype == torch.float32):
+        if value.dtype != dtype and not (dtype in NARROW and value.dtype == torch.float32):
             value = self.cast(value, dtype)
         self._rename_last(value, name)
         self.body.append(ir.Store(buffer, coords, value.name, mode, self.origin))

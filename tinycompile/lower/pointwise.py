@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.dtypes import HALF
 from tinycompile.base.expr import Expr
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.graph import Node, Ref
 from tinycompile.lower.arguments import signature
-from tinycompile.lower.nest import HALF, NestBuilder
+from tinycompile.lower.nest import NestBuilder
 from tinycompile.lower.program import Program
 from tinycompile.lower.values import TensorValue
 from tinycompile.ops.meta_rules import input_dtypes, opmath, result_type

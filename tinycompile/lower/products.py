@@ -11,18 +11,19 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.dtypes import FLOAT8, HALF
 from tinycompile.base.expr import Dim, as_sym
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.graph import Node
 from tinycompile.ir.loops import Nest
 from tinycompile.ir.products import WIDENED
-from tinycompile.lower.nest import HALF, NestBuilder
+from tinycompile.lower.nest import NestBuilder
 from tinycompile.lower.program import Program
 from tinycompile.lower.values import TensorValue
 from tinycompile.ops.record import OPS, Pointwise
 from tinycompile.ops.scalar import Value
 
-INT8_PRODUCT = "torch._int_mm"
+INT8_PRODUCT, FLOAT8_PRODUCT = "torch._int_mm", "torch._scaled_mm"
 Coords = Sequence[Dim]
 
 
@@ -33,7 +34,7 @@ def product_nest(program: Program, node: Node) -> Nest | None:
     meta = node.meta
     if maker is None or not isinstance(meta, TensorMeta) or meta.rank < 2:
         return None
-    return maker(_Maker(program, node, meta), *node.args)
+    return maker(_Maker(program, node, meta), *node.args, **dict(node.kwargs))
 
 
 class _Maker:
@@ -42,10 +43,11 @@ class _Maker:
     def __init__(self, program: Program, node: Node, meta: TensorMeta) -> None:
         self.program, self.node, self.meta = program, node, meta
 
-    def begin(self, left: TensorValue, right: TensorValue, inner: Dim) -> NestBuilder | None:
-        """A nest over the result and the sum; None where the operands are not for it."""
+    def begin(self, left: TensorValue, right: TensorValue, inner: Dim, scaled: bool = False) -> NestBuilder | None:
+        """A nest over the result and the sum; None where the operands are not for it. ``scaled``: the result has a dtype of its
+        own."""
         dtype = left.meta.dtype
-        result = torch.int32 if dtype == torch.int8 else dtype
+        result = self.meta.dtype if scaled else torch.int32 if dtype == torch.int8 else dtype
         if right.meta.dtype != dtype or self.meta.dtype != result or dtype not in (*WIDENED, torch.float32):
             return None
         if any(isinstance(n, int) and n == 0 for n in (*self.meta.shape, inner)) or inner == 1:
@@ -120,6 +122,27 @@ def _product(m: _Maker, left: TensorValue, right: TensorValue, added: TensorValu
     return m.end(b, value)
 
 
+def _scaled(
+    m: _Maker, x: Any, y: Any, scale_a: Any, scale_b: Any, bias: Any = None, scale_result: Any = None, out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Nest | None:  # fmt: skip
+    """``(x @ y) * scale_a * scale_b + bias`` of float8, with a scale for all, or for each row of ``x`` and column of ``y``."""
+    left, right, *scales = (m.program.value(a) for a in (x, y, scale_a, scale_b))
+    suits = scale_result is None and m.meta.dtype in (*HALF, torch.float32) and left.meta.dtype in FLOAT8
+    if not suits or any(s.meta.dtype != torch.float32 or s.meta.rank not in (0, m.meta.rank) for s in scales):
+        return None
+    b = m.begin(left, right, left.meta.shape[-1], scaled=True)
+    if b is None:
+        return None
+    row, column, inner = b.coords
+    value = m.total(b, left, (row, inner), right, (inner, column))
+    for scale in scales:
+        value = value * b.read(scale, _broadcast((row, column), scale.meta.shape))
+    if bias is not None:
+        value = value + b.widen(b.read(m.program.value(bias), (column,)))
+    return m.end(b, value)
+
+
 def _broadcast(coords: Coords, shape: Coords) -> tuple[Dim, ...]:
     """The coordinates of a tensor that broadcasts to those given."""
     own = list(coords)[len(coords) - len(shape) :]
@@ -135,4 +158,5 @@ _MAKERS: dict[str, Callable[..., Nest | None]] = {
     "addmm": _addmm,
     "baddbmm": _addmm,
     INT8_PRODUCT: _matmul,
+    FLOAT8_PRODUCT: _scaled,
 }

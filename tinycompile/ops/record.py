@@ -169,7 +169,13 @@ class Op:
         """ATen's name without overload."""
         return self.schema.name
 
+    @property
+    def moves(self) -> bool:
+        """Whether it brings values elsewhere, or to another dtype, and computes nothing: what there is for float8."""
+        return isinstance(self.lowering, View) or self.name in _MOVES
 
+
+_MOVES = frozenset(("to", "clone", "contiguous", "restride"))
 OPS: dict[str, Op] = {}
 CUSTOM: dict[str, str] = {}  # records of the program's own: a hash of what they were made of, for cache keys
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.dtypes import FLOAT8
 from tinycompile.base.expr import Expr
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch.schema import Argument, Schema
@@ -56,11 +57,20 @@ def bind(fn: Any, args: Sequence[Any], kwargs: Kwargs | None = None) -> BoundCal
         binder = _BINDERS.get(fn)
     except TypeError:  # an unhashable callable is none of torch's
         return None
-    if binder is None or not _understood(args) or (kwargs and not _understood(kwargs.values())):
+    if binder is None:
+        return None
+    known = _understood(args) and not (kwargs and not _understood(kwargs.values()))
+    if not known and not _understood((*args, *(kwargs or {}).values()), _MOVED):
         return None
     if fn in _OF_TENSORS and not (args and is_tensor(args[0])):
         return None
-    return binder(tuple(args), dict(kwargs) if kwargs else {})
+    found = binder(tuple(args), dict(kwargs) if kwargs else {})
+    return found if known or found is None or _only_moves(found) else None
+
+
+def _only_moves(call: BoundCall) -> bool:
+    """Whether a call takes float8, which is not computed with."""
+    return call.op.moves and not call.inplace and call.out is None and not call.unsafe
 
 
 def bind_method(name: str, args: Sequence[Any], kwargs: Kwargs | None = None) -> BoundCall | None:
@@ -131,23 +141,24 @@ _ARE_TENSORS: dict[type, bool] = {}  # what was found out about each class
 
 
 _STRIDED = torch.strided
+_MOVED = SUPPORTED | FLOAT8
 _SIMPLE = frozenset((int, float, bool, str, type(None), torch.dtype, slice))
 
 
-def _understood(values: Any) -> bool:
+def _understood(values: Any, dtypes: frozenset[torch.dtype] = SUPPORTED) -> bool:
     """Whether every tensor is a strided one of a dtype that records know; complex, quantised and sparse ones are torch's."""
     for value in values:
         kind = type(value)
         if kind in _SIMPLE:
             continue
         if kind in (tuple, list):
-            if not _understood(value):
+            if not _understood(value, dtypes):
                 return False
         elif kind is complex:
             return False
         else:
             dtype = getattr(value, "dtype", None)
-            if dtype is not None and (dtype not in SUPPORTED or getattr(value, "layout", _STRIDED) is not _STRIDED):
+            if dtype is not None and (dtype not in dtypes or getattr(value, "layout", _STRIDED) is not _STRIDED):
                 return False
     return True
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.dtypes import FLOAT8
 from tinycompile.runtime import interpreter_patches
 from tinycompile.runtime.modules import load_module
 
@@ -44,6 +45,7 @@ def _run(request: dict[str, Any], memory: mmap.mmap | None) -> None:
 
 def _tensor(described: dict[str, Any], memory: mmap.mmap | None) -> torch.Tensor:
     dtype = getattr(torch, described["dtype"])
+    dtype = torch.uint8 if dtype in FLOAT8 else dtype  # kernels take the bits
     shape, strides = described["shape"], described["strides"]
     if memory is None or 0 in shape:
         return torch.empty(shape, dtype=dtype)

@@ -18,7 +18,12 @@ pytestmark = pytest.mark.cpu
 TARGETS = {80: A100, 90: H100}
 MATRIX = {(90, torch.bfloat16): "wgmma.mma_async", (80, torch.bfloat16): "mma.sync"}
 COPY_ENGINE = "cp.async.bulk.tensor"
-ONLY = {"decode": "_streamed", "batch": "_boxed"}  # what is new in these cases
+ONLY = {"decode": "_streamed", "batch": "_boxed", "int8": "_boxed", "float8": "_boxed"}  # what is new in these cases
+
+
+def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    one = torch.ones((), device=x.device)
+    return torch._scaled_mm(x, w, one, one, out_dtype=torch.bfloat16)
 
 
 @functools.cache
@@ -32,6 +37,11 @@ def built(arch: int, dtype: torch.dtype, name: str) -> Made:
     if name == "batch":
         x, w = torch.empty(64, 512, 256, dtype=dtype, device="meta"), torch.empty(64, 512, 1024, dtype=dtype, device="meta")
         return product_of(lambda x, w: F.silu(x.transpose(1, 2) @ w), x, w, target=TARGETS[arch])
+    if dtype.itemsize == 1:
+        x, w = torch.empty(4100, 4112, dtype=dtype, device="meta"), torch.empty(4112, 4112, dtype=dtype, device="meta")
+        scale = torch.empty((), device="meta")
+        multiply = torch._int_mm if dtype is torch.int8 else scaled
+        return product_of(lambda x, w, s: F.silu(multiply(x, w.t()).float() * s), x, w, scale, target=TARGETS[arch])
     if name == "swiglu":
         return product_of(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), x, w, w.clone(), target=TARGETS[arch])
     return product_of(
@@ -54,6 +64,8 @@ def cases() -> list[tuple[int, torch.dtype, str, KernelSource, Config]]:
             (torch.bfloat16, "decode"),
             (torch.bfloat16, "batch"),
             (torch.float32, "gelu"),
+            (torch.int8, "int8"),
+            (torch.float8_e4m3fn, "float8"),
         )
         for kernel in built(arch, dtype, name).source.kernels
         if kernel.name in built(arch, dtype, name).source.offered and kernel.name.endswith(ONLY.get(name, ""))

@@ -213,6 +213,53 @@ def test_int8() -> None:
     assert torch.equal(found, (x.int() @ w.int()) + 1) and found.dtype == torch.int32
 
 
+@pytest.mark.parametrize("right", ["rows", "columns"])
+def test_int8_scaled_back(right: str) -> None:
+    x, w = (torch.randint(-128, 128, s, dtype=torch.int8) for s in ((70, 80), (96, 80) if right == "rows" else (80, 96)))
+    s = torch.rand(70, 1)
+    product = product_of(lambda x, w, s: torch._int_mm(x, w.t() if right == "rows" else w).float() * s, x, w, s)
+    for way in ("", "boxed"):
+        (found,), _ = product.alone(way).run((x, w, s), 0)
+        assert torch.equal(found, (x.int() @ (w.t() if right == "rows" else w).int()).float() * s)
+
+
+E4M3 = torch.float8_e4m3fn
+Scales = tuple[tuple[int, ...], tuple[int, ...]]
+FLOAT8: dict[str, tuple[tuple[int, int, int], Scales, str, Target]] = {
+    "one scale each": ((70, 96, 160), ((), ()), "", H100),
+    "a scale a row": ((70, 96, 160), ((70, 1), (1, 96)), "", H100),
+    "by descriptors": ((70, 96, 160), ((70, 1), (1, 96)), "boxed", H100),
+    "tails": ((33, 48, 272), ((), ()), "", H100),
+    "one row": ((1, 48, 272), ((), ()), "", H100),
+    "in shares": ((13, 320, 1040), ((), ()), "streamed", FEW),
+}
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_float8(name: str) -> None:
+    (m, n, k), (a, b), way, target = FLOAT8[name]
+    x, w, bias = made(m, k).to(E4M3), made(n, k).to(E4M3), made(n)
+    s, t = torch.rand(a) + 0.1, torch.rand(b) + 0.1
+
+    def scaled(x: Tensor, w: Tensor, s: Tensor, t: Tensor, bias: Tensor) -> Tensor:
+        return silu(torch._scaled_mm(x, w.t(), s, t, bias, out_dtype=BF16))
+
+    def exactly(x: Tensor, w: Tensor, s: Tensor, t: Tensor, bias: Tensor) -> Tensor:
+        return silu(x.double() @ w.double().t() * s.double() * t.double() + bias.double())
+
+    product = product_of(scaled, x, w, s, t, bias, target=target)
+    (found,), _ = product.alone(way).run((x, w, s, t, bias), 0)
+    exact, eager = exactly(x, w, s, t, bias), scaled(x, w, s, t, bias)
+    room = 2 * (eager.double() - exact).abs().max() + ULP[BF16] * exact.abs().max()
+    assert (found.double() - exact).abs().max() <= room and found.dtype == BF16
+
+
+def test_float8_is_the_librarys_where_cards_do_not_multiply_it() -> None:
+    x, w, s = made(64, 64).to(E4M3), made(64, 64).to(E4M3), torch.ones(())
+    product = product_of(lambda x, w, s: torch._scaled_mm(x, w.t(), s, s).float() * 2, x, w, s, target=A100)
+    assert not product.source.offered
+
+
 def test_infinities_and_nan_stay_in_their_rows() -> None:
     x, w = made(40, 20), made(20, 24)
     x[3, 5], x[7, 1] = float("inf"), float("nan")

@@ -27,7 +27,7 @@ from tinycompile.ir.loops import Const, Statement, Store
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.source import KernelArg, KernelSource
 
-_PRELUDE = ("base.h", "math.h")
+_PRELUDE = ("base.h", "float8.h", "math.h")
 
 
 @functools.cache

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from tinycompile.base.dtypes import NARROW, e4m3fn_overflow
 from tinycompile.base.errors import BackendError
 from tinycompile.codegen.cpp.indexing import c_int
 
 C_TYPES: dict[torch.dtype, str] = {
     torch.float32: "float",
     torch.float64: "double",
-    torch.float16: "uint16_t",  # half types are held as their bits
+    torch.float16: "uint16_t",  # half types and float8 are held as their bits
     torch.bfloat16: "uint16_t",
+    torch.float8_e4m3fn: "uint8_t",
+    torch.float8_e5m2: "uint8_t",
     torch.int8: "int8_t",
     torch.int16: "int16_t",
     torch.int32: "int32_t",
@@ -28,7 +31,6 @@ C_TYPES: dict[torch.dtype, str] = {
     torch.bool: "bool",
 }
 MEMORY_TYPES = C_TYPES | {torch.bool: "uint8_t"}  # in arrays: GCC 12 does not vectorise loads of bool
-HALF = (torch.float16, torch.bfloat16)
 
 _COMPARE = {
     "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}",
@@ -79,8 +81,8 @@ def c_scalar(op: str, dtype: torch.dtype, args: Sequence[str], arg_dtypes: Seque
     if op == "cast":
         return c_cast(args[0], arg_dtypes[0], dtype)
     data = arg_dtypes[-1]
-    if data in HALF and op != "where":
-        raise BackendError(f"{op} on {data}: half values must be cast to float32 before arithmetic")
+    if data in NARROW and op != "where":
+        raise BackendError(f"{op} on {data}: narrow values must be cast to float32 before arithmetic")
     table = _FLOAT if data.is_floating_point else _BOOL if data == torch.bool else _INT
     places = [f"{{{i}}}" for i in range(len(args))]
     if op_may_fault(op, data) and op in _FLOAT32_FAULTS:
@@ -98,10 +100,11 @@ def c_cast(x: str, source: torch.dtype, target: torch.dtype) -> str:
     """``x`` converted as torch's ``.to()`` does; floats to narrow integers go through int32, as torch's own kernels do."""
     if source == target:
         return x
-    if source in HALF:
+    if source in NARROW:
         return c_cast(f"tc::from_{_name(source)}({x})", torch.float32, target)
-    if target in HALF:
-        return f"tc::to_{_name(target)}({c_cast(x, source, torch.float32)})"
+    if target in NARROW:
+        over = f", {e4m3fn_overflow():#x}" if target is torch.float8_e4m3fn else ""
+        return f"tc::to_{_name(target)}({c_cast(x, source, torch.float32)}{over})"
     if target == torch.bool:
         return f"{x} != 0"
     if source.is_floating_point and not target.is_floating_point:
@@ -115,9 +118,10 @@ def c_cast(x: str, source: torch.dtype, target: torch.dtype) -> str:
 
 def c_const(value: Any, dtype: torch.dtype) -> str:
     """A literal of ``dtype``."""
-    if dtype in HALF:
-        raw = int(torch.tensor(value, dtype=torch.float64).to(dtype).view(torch.int16).item()) & 0xFFFF
-        return f"(uint16_t){raw:#06x}"
+    if dtype in NARROW:
+        bits = torch.uint8 if dtype.itemsize == 1 else torch.int16
+        raw = int(torch.tensor(value, dtype=torch.float64).to(dtype).view(bits).item()) & 0xFFFF
+        return f"({C_TYPES[dtype]}){raw:#0{2 + 2 * dtype.itemsize}x}"
     if dtype.is_floating_point:
         return _c_float(float(value), dtype)
     if dtype == torch.bool:

@@ -10,11 +10,12 @@ import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base.atoms import Sym
+from tinycompile.base.dtypes import NARROW
 from tinycompile.base.expr import Dim
 from tinycompile.codegen.cpp.analysis import FlatNest, dtypes_of
 from tinycompile.codegen.cpp.indexing import c_dim
 from tinycompile.codegen.cpp.names import Names
-from tinycompile.codegen.cpp.scalars import C_TYPES, HALF, c_cast, c_const, c_read, c_scalar, op_may_fault
+from tinycompile.codegen.cpp.scalars import C_TYPES, c_cast, c_const, c_read, c_scalar, op_may_fault
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.graph import Location
 from tinycompile.ir.loops import Const, Index, Load, Scalar, Statement, Store
@@ -137,7 +138,7 @@ class Statements:
         self.out.line(f"{target} = {value};")
 
     def _sum_into(self, target: str, value: str, dtype: torch.dtype, value_dtype: torch.dtype) -> str:
-        if dtype in HALF:
+        if dtype in NARROW:
             wide = torch.float32
             return c_cast(f"{c_cast(target, dtype, wide)} + {c_cast(value, value_dtype, wide)}", wide, dtype)
         if dtype == torch.bool:

@@ -10,6 +10,7 @@ _NAMES = {
     torch.bool: "int1", torch.int8: "int8", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64",
     torch.uint8: "uint8", torch.uint16: "uint16", torch.uint32: "uint32", torch.uint64: "uint64",
     torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64",
+    torch.float8_e4m3fn: "uint8", torch.float8_e5m2: "uint8",  # as their bits: no card before Hopper has them
 }  # fmt: skip
 
 # Element types in signatures of compiled kernels, by the name of torch's dtype.
@@ -17,6 +18,7 @@ SIGNATURE = {
     "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
     "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+    "float8_e4m3fn": "u8", "float8_e5m2": "u8",
 }  # fmt: skip
 
 

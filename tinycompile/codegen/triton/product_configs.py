@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 import torch
 
+from tinycompile.base.dtypes import FLOAT8
 from tinycompile.base.target import Target
 from tinycompile.codegen.triton.tiles import power_of_2
 from tinycompile.ir.source import Config
 
 GROUP = 8  # rows of tiles that run together
 LEAST_TILE = 16
+FLOAT8_CARDS = ("sm_89", "sm_90")
 MOST_PARTS = 16  # programs that share a tile's sum
 MOST_WAVES = 3  # tiles a program, up to which equal shares of the steps are tried
 FULL = 0.9  # of the card at work while tiles are done one a program: enough to leave it at that
@@ -65,7 +67,7 @@ BOX_TILES = (  # operands by tensor descriptors, for wgmma
     Tile(64, 128, 64, 4, 4),
     Tile(64, 64, 128, 4, 3),
 )
-FLAT_SPILLS = {Tile(128, 256, 64, 8, 3)}
+FLAT_SPILLS = {(128, 256, 1), (128, 256, 2), (128, 256, 4), (256, 128, 1)}  # rows, columns, bytes of a factor
 SKINNY_TILES = (Tile(16, 16, 128, 2, 4), Tile(16, 64, 128, 4, 4))
 SPILLS = {("sm_80", Tile(64, 64, 16, 8, 3))}
 STREAM_SPILLS = {("sm_80", Tile(16, 64, 128, 4, 4))}
@@ -91,6 +93,8 @@ def tiles(shape: Shape, target: Target, tf32: bool) -> Iterator[Tile]:
 
 def fitting(listed: Sequence[Tile], shape: Shape, target: Target, single: bool) -> Iterator[Tile]:
     """Of the tiles listed. ``single``: for float32 that is not rounded."""
+    if shape.dtype in FLOAT8 and target.arch not in FLOAT8_CARDS:
+        return
     most_rows, most_columns = (max(power_of_2(n), LEAST_TILE) for n in (shape.rows, shape.columns))
     for tile in listed:
         if (target.arch, tile) in SPILLS:
@@ -100,7 +104,8 @@ def fitting(listed: Sequence[Tile], shape: Shape, target: Target, single: bool) 
         shared = tile.stages * step * (tile.rows + shape.dots * tile.columns) * size
         if tile.rows > most_rows or tile.columns > most_columns or shared > target.shared:
             continue
-        if tile.rows * tile.columns * shape.dots > tile.warps * 32 * most_sums(target):
+        sums = shape.dots * (2 if shape.dtype in FLOAT8 else 1)  # those of a step are apart
+        if tile.rows * tile.columns * sums > tile.warps * 32 * most_sums(target):
             continue
         yield Tile(tile.rows, tile.columns, step, tile.warps, tile.stages)
 
@@ -149,7 +154,7 @@ def boxed(shape: Shape, target: Target, tf32: bool) -> tuple[Config, ...]:
         return ()
     found = []
     for t in fitting(BOX_TILES, shape, target, False):
-        flatten = count(t, shape) > target.units and t not in FLAT_SPILLS
+        flatten = count(t, shape) > target.units and (t.rows, t.columns, shape.dtype.itemsize) not in FLAT_SPILLS
         found.append(config(t, PROGRAMS=target.units, FLATTEN=int(flatten)))
     return tuple(found)
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base.dtypes import FLOAT8
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
@@ -36,6 +37,7 @@ from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.products import Dot, Factor, Product, find_product
 from tinycompile.ir.source import Config, KernelSource
 
+TENSOR_CORE = {torch.float8_e4m3fn: "tl.float8e4nv", torch.float8_e5m2: "tl.float8e5"}  # what its bits are to a product
 NAMES = PART_NAMES | {
     *("tile", "row_tiles", "col_tiles", "row_tile", "col_tile", "inner_row", "inner_col", "start"),
     *("ROWS", "COLS", "STEP", "GROUP", "PROGRAMS", "FLATTEN"),
@@ -118,9 +120,9 @@ class _ProductWriter(SharedSums):
         name: str, tf32: bool,
     ) -> None:  # fmt: skip
         chosen, self.inner = product_schedule(analysis, product, candidates)
-        self.candidates, self.product, self.way = candidates, product, way
+        self.candidates, self.product, self.way, self.tf32 = candidates, product, way, tf32
         super().__init__(kernel, plan, analysis, replace(chosen, why=self._why(way, product)), name)
-        self.precision = f', input_precision="{"tf32" if tf32 else "ieee"}"' if self._dtype() == torch.float32 else ""
+        self.values = {b: self.names.fresh(f"{b}_values") for b in self._float8_buffers()}
         self.sides = {side: self._side(side) for side in ("left", "right")}
         self.dot_names = [self.body.variables[d.total] for d in product.dots]
         self.sum_dtype = torch.int32 if self._dtype() == torch.int8 else torch.float32
@@ -143,15 +145,30 @@ class _ProductWriter(SharedSums):
         """Names that no variable of the nest may have."""
         return NAMES
 
+    def precision(self) -> str:
+        """How exactly products are summed. Hopper's tensor cores sum float8 in some 14 bits: the sum of a step is added in
+        float32."""
+        if self._dtype() == torch.float32:
+            return f', input_precision="{"tf32" if self.tf32 else "ieee"}"'
+        return ", max_num_imprecise_acc=STEP" if self._dtype() in FLOAT8 else ""
+
     def _dtype(self) -> torch.dtype:
         return self.product.dots[0].left.dtype
+
+    def _float8_buffers(self) -> list[str]:
+        """Those that factors are read from: kernels take float8 as bits, but here as values, since what changes between memory
+        and tensor cores goes through registers."""
+        factors = {getattr(d, side).narrow for d in self.product.dots for side in ("left", "right")}
+        loads = [s for s in self.kernel.nest.body if isinstance(s, Load) and s.name in factors and s.dtype in FLOAT8]
+        return list(dict.fromkeys(s.buffer for s in loads))
 
     def _side(self, side: str) -> Body:
         """The same values on the tile of a step: rows by steps, or steps by columns."""
         row, col = self.schedule.dims
         step = replace(self.inner, name=f"inner_{'row' if side == 'left' else 'col'}", masked=False)
         dims = (row, step) if side == "left" else (step, col)
-        own = replace(self.body, schedule=replace(self.schedule, dims=dims), axes=dict(self.body.axes))
+        pointers = {**self.pointers, **self.values}
+        own = replace(self.body, schedule=replace(self.schedule, dims=dims), axes=dict(self.body.axes), pointers=pointers)
         own.variables, own.inline, own.dtypes = self.body.variables, self.body.inline, self.body.dtypes
         return own
 
@@ -177,6 +194,9 @@ class _ProductWriter(SharedSums):
         """Everything inside the function."""
         out = self.out
         out.line(f'"""{self.docstring()}"""')
+        for buffer, name in self.values.items():
+            kind = TENSOR_CORE[self.analysis.metas[buffer].dtype]
+            out.line(f"{name} = {self.pointers[buffer]}.to(tl.pointer_type({kind}), bitcast=True)")
         row, col = self.schedule.dims
         out.line(f"row_tiles = tl.cdiv({self.extent(row.extent, 'row_size')}, ROWS)")
         out.line(f"col_tiles = tl.cdiv({self.extent(col.extent, 'col_size')}, COLS)")
@@ -205,7 +225,9 @@ class _ProductWriter(SharedSums):
             sizes = ", ".join(self.extent(extent, f"{of}_size") for of, extent, _ in along)
             steps = ", ".join(self.extent(s, f"{name}_{of}_step") for s, (of, _, _) in zip(box.steps, along, strict=True))
             blocks = ", ".join(block for *_, block in along)
-            first = self.pointers[box.buffer] + (f" + {self.extent(box.start, f'{name}_start')}" if box.start != 0 else "")
+            first = self.values.get(box.buffer, self.pointers[box.buffer]) + (
+                f" + {self.extent(box.start, f'{name}_start')}" if box.start != 0 else ""
+            )
             self.out.line(f"{name} = tl.make_tensor_descriptor({first}, [{sizes}], [{steps}], [{blocks}])")
 
     def boxed(self, name: str, box: Box) -> str:
@@ -250,7 +272,7 @@ class _ProductWriter(SharedSums):
                 for dot in self.product.dots:  # under a name of its own: Triton wants one shape a name
                     name = self.body.variables[dot.total]
                     self.body.variables[dot.total] = own = self.names.fresh(f"{name}_alone")
-                    zero = _zero(self._dtype())
+                    zero = _zero(self.sum_dtype)
                     self.out.line(f"{own} = tl.sum(tl.where({dim.name} == 0, {name}, {zero}), {axis}, keep_dims=True)")
         self.write_some(self.product.after)
 
@@ -268,7 +290,7 @@ class _ProductWriter(SharedSums):
                 self.write_side(side, place)
             for dot, name in zip(self.product.dots, self.dot_names, strict=True):
                 left, right = self.operand(dot, "left"), self.operand(dot, "right")
-                out.line(f"{name} = tl.dot({left}, {right}, {name}{self.precision}, out_dtype={dtype})")
+                out.line(f"{name} = tl.dot({left}, {right}, {name}{self.precision()}, out_dtype={dtype})")
 
     def inner_size(self) -> str:
         """How long the sum is."""
@@ -294,6 +316,8 @@ class _ProductWriter(SharedSums):
 
     def within(self, s: Statement, form: Forms) -> tuple[Statement, Forms]:
         """A load that gives zeros behind the end of the sum."""
+        if isinstance(s, Load) and s.buffer in self.values:
+            s = replace(s, dtype=torch.float32)  # as zeros are spelt
         if not isinstance(s, Load) or not self.inner.masked:
             return s, form
         inside = self.inner.extent - 1 - ex.sym("@inner", 0, self.inner.extent)
@@ -309,10 +333,13 @@ class _ProductWriter(SharedSums):
         made = next(s for s in self.kernel.nest.body if factor.narrow in (getattr(s, "name", ""), *getattr(s, "names", ())))
         if self.inner.masked and not (isinstance(made, Load) and made.other == 0):
             text = f"tl.where({step.name} < {self.extent(self.inner.extent, 'inner_size')}, {text}, {_zero(factor.dtype)})"
-        if all(own.covers(d, span) for d in own.schedule.dims):
-            return text
+        whole = all(own.covers(d, span) for d in own.schedule.dims)
+        if factor.dtype in FLOAT8:
+            text = text if whole else f"tl.broadcast_to({text}, {shape})"
+            values = isinstance(made, Load) and made.buffer in self.values
+            return text if values else f"{text}.to({TENSOR_CORE[factor.dtype]}, bitcast=True)"
         # a sum broadcasts, too: of an operand that is a broadcast, Triton can make no code for sm_80
-        return f"{text} + tl.zeros({shape}, {triton_dtype(factor.dtype)})"
+        return text if whole else f"{text} + tl.zeros({shape}, {triton_dtype(factor.dtype)})"
 
 
 def _wide(text: str, dim: TileDim) -> str:
@@ -320,4 +347,4 @@ def _wide(text: str, dim: TileDim) -> str:
 
 
 def _zero(dtype: torch.dtype) -> str:
-    return "0" if dtype == torch.int8 else "0.0"
+    return "0.0" if dtype.is_floating_point and dtype not in FLOAT8 else "0"

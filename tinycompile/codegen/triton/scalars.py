@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.dtypes import FLOAT8, e4m3fn_overflow
 from tinycompile.base.errors import BackendError
-from tinycompile.codegen.triton.dtypes import HALF, is_float, triton_dtype
+from tinycompile.codegen.triton.dtypes import HALF, is_float, short_name, triton_dtype
 
 # One spelling for all dtypes.
 _ANY = {
@@ -104,6 +105,11 @@ def cast(text: str, source: torch.dtype, target: torch.dtype) -> str:
     if source == target:
         return text
     text = text if _ATOM.fullmatch(text) else f"({text})"
+    if source in FLOAT8:
+        return cast(f"from_{short_name(source)}({text})", torch.float32, target)
+    if target in FLOAT8:
+        over = f", {e4m3fn_overflow():#x}" if target is torch.float8_e4m3fn else ""
+        return f"to_{short_name(target)}({cast(text, source, torch.float32)}{over})"
     if target == torch.bool:
         return f"{text} != 0"
     if target in HALF and source != torch.float32:
@@ -119,6 +125,8 @@ def literal(value: Any, dtype: torch.dtype) -> str:
         return str(bool(value))
     if not is_float(dtype):
         return str(int(value))
+    if dtype in FLOAT8:
+        return str(torch.tensor(value, dtype=torch.float64).to(dtype).view(torch.uint8).item())
     number = float(value)
     if number != number:
         return 'float("nan")'
