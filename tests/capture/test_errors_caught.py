@@ -158,3 +158,42 @@ def test_other_arguments_decide_what_dtypes_torch_takes() -> None:
     x = torch.arange(8, dtype=torch.uint8)
     compiled = CompiledFunction(lambda x: F.hardtanh(x, 2, 6), Options(backend="eager", fullgraph=True))
     assert torch.equal(compiled(x), F.hardtanh(x, 2, 6))
+
+
+@pytest.mark.parametrize("again", [lambda x: torch.tensor(x), lambda x: x.new_tensor(x)], ids=["tensor", "new_tensor"])
+def test_what_a_call_without_a_record_warns_of_is_told_once(again: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return again(x) + 1
+
+    compiled = CompiledFunction(program, Options(backend="eager"))
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            compiled(torch.ones(2))
+        assert len(caught) == 1
+
+
+REFUSED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "padding_idx": lambda x, i: F.embedding(i, x, padding_idx=4),
+    "padding_idx before the first": lambda x, i: F.embedding(i, x, padding_idx=-5),
+    "to(other=...)": lambda x, i: x.to(other=i),  # type: ignore[call-overload]
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_torch_refuses(name: str) -> None:
+    x, at = torch.randn(4, 3), torch.tensor([0, 2])
+    with pytest.raises((AssertionError, TypeError)) as expected:
+        REFUSED[name](x, at)
+    with pytest.raises(type(expected.value)) as got:
+        CompiledFunction(lambda x, i: REFUSED[name](x, i) + 1, Options(backend="eager"))(x, at)
+    assert str(got.value) == str(expected.value)
+
+
+def test_arguments_that_torch_takes() -> None:
+    def program(x: torch.Tensor, i: torch.Tensor) -> Any:
+        return F.embedding(i, x, padding_idx=-4), torch.embedding(x, i, 7), x.to(tensor=i)  # type: ignore[call-overload]
+
+    x, at = torch.randn(4, 3), torch.tensor([0, 2])
+    for a, b in zip(CompiledFunction(program, Options(backend="eager"))(x, at), program(x, at), strict=True):
+        assert torch.equal(a, b)

@@ -599,4 +599,13 @@ def test_what_only_one_example_has() -> None:
         with pytest.raises(RuntimeError, match="vmap"):
             tc.vmap(fn)(x)
     assert torch.equal(tc.vmap(lambda x: torch.as_tensor(x) + torch.asarray(x))(x), 2 * x)
-    assert torch.equal(tc.vmap(torch.nonzero)(x + 1), torch.vmap(lambda x: torch.tensor([[0], [1]]))(x))
+
+
+@pytest.mark.parametrize("fn", [torch.nonzero, lambda x: x.nonzero(), torch.unique, torch.unique_consecutive])
+def test_sizes_that_depend_on_values_are_refused(fn: Any) -> None:
+    """Also where all examples happen to agree, in torch's words."""
+    with pytest.raises(RuntimeError) as expected:
+        torch.vmap(fn)(torch.ones(2, 3))
+    with pytest.raises(RuntimeError) as got:
+        tc.vmap(fn)(torch.ones(2, 3))
+    assert str(got.value) == str(expected.value)

@@ -26,6 +26,8 @@ from tinycompile.ops.record import BoundCall
 
 _BATCHED = Key.BATCHED.bit
 _AUTOGRAD = Key.AUTOGRAD.bit
+# Functions whose result's size depends on each example's values, and ATen's names of them.
+_OF_ANY_LENGTH = {"nonzero": "nonzero", "unique": "_unique2", "unique_consecutive": "unique_consecutive"}
 _NO_VALUE = (
     "vmap: It looks like you're calling .item() on a Tensor. We don't support vmap over calling .item() on a Tensor, please "
     "try to rewrite what you're doing with other operations. If error is occurring somewhere inside PyTorch internals, please "
@@ -134,6 +136,12 @@ class BatchedTensor(Tensor):
             return draw_by_level[0](fn, args, dict(kwargs))
         if name.endswith("_") and not name.endswith("__"):
             raise RuntimeError(f"vmap: {name} writes in place and has no batching rule")
+        if name in _OF_ANY_LENGTH:
+            raise RuntimeError(
+                "vmap: We do not support batching operators that can output dynamic shape. Attempted to vmap over "
+                f"aten::{_OF_ANY_LENGTH[name]}. Please file an issue at https://github.com/pytorch/pytorch/issues if you need "
+                "this feature."
+            )
         if cls.tape.follows(args, kwargs):
             return gradients_of_each[0](fn, args, kwargs)
         return call_each(lambda args, kwargs: Tensor._extern(fn, args, kwargs), name, args, kwargs)

@@ -24,7 +24,7 @@ from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key, KeySet, backend_key
 from tinycompile.eager.backends import is_same, meta_of, named_results
 from tinycompile.eager.batched_random import RECORDS, draw_record, is_undecided
-from tinycompile.eager.probe import is_unreliable, probe
+from tinycompile.eager.probe import is_unreliable, leaving_no_trace, probe
 from tinycompile.eager.tensor import Tensor
 from tinycompile.ops.record import OPS, BoundCall, Metas, Op
 
@@ -217,7 +217,7 @@ def fake_extern(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     named = {k: "meta" if k == "device" and v is not None else _to_torch_meta(v) for k, v in kwargs.items()}
     given = [_to_torch_meta(a) for a in args]
     try:
-        with torch.no_grad(), torch.device("meta"), torch.random.fork_rng(devices=()):  # some functions draw without a device
+        with torch.no_grad(), torch.device("meta"), leaving_no_trace():  # some draw without a device; the call itself will warn
             result = fn(*given, **named)
     except NotImplementedError:
         found = probe(fn, args, kwargs)

@@ -42,6 +42,9 @@ def _require_index(name: str, index: TensorMeta, dtypes: Sequence[torch.dtype]) 
 def _embedding_meta(weight: TensorMeta, indices: TensorMeta, padding_idx: int | None = None) -> TensorMeta:
     if weight.rank != 2:
         raise RuntimeError("'weight' must be 2-D")
+    rows = weight.shape[0]
+    if padding_idx is not None and not (shapes.at_least(padding_idx, -rows) and shapes.at_least(rows - 1, padding_idx)):
+        raise RuntimeError("Padding_idx must be within num_embeddings")
     if indices.dtype not in _INDEX_DTYPES:
         raise RuntimeError(
             "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "

@@ -73,7 +73,7 @@ def _to(args: Args, kwargs: Kwargs) -> Bound:
     if not args:
         return None
     x, rest = args[0], list(args[1:])
-    dtype, device, other = kwargs.pop("dtype", None), kwargs.pop("device", None), kwargs.pop("other", None)
+    dtype, device, other = kwargs.pop("dtype", None), kwargs.pop("device", None), kwargs.pop("tensor", None)
     if rest and is_tensor(rest[0]):
         other = rest.pop(0)
     if rest and isinstance(rest[0], (str, torch.device, Device, int)) and not isinstance(rest[0], bool):
