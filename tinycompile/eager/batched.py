@@ -21,7 +21,7 @@ from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import BACKENDS, Key
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.ops.calls import ops
-from tinycompile.ops.randomness import DRAWS, DRAWS_IN_PLACE
+from tinycompile.ops.randomness import MAY_DRAW
 from tinycompile.ops.record import BoundCall
 
 _BATCHED = Key.BATCHED.bit
@@ -132,7 +132,7 @@ class BatchedTensor(Tensor):
         if own is not None:
             return own(*args, **kwargs)
         name = getattr(fn, "__name__", "a function")
-        if name in DRAWS | DRAWS_IN_PLACE and active.levels:
+        if name in MAY_DRAW and active.levels:
             return draw_by_level[0](fn, args, dict(kwargs))
         if name.endswith("_") and not name.endswith("__"):
             raise RuntimeError(f"vmap: {name} writes in place and has no batching rule")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch.overrides import TorchFunctionMode
 
 from tinycompile.base.torch_private import is_innermost_mode
@@ -22,7 +21,7 @@ from tinycompile.eager.batched import BatchedTensor, active, call_each, draw_by_
 from tinycompile.eager.rng import cuda_devices, rng_state, same_state, set_rng_state
 from tinycompile.eager.tensor import Tensor, wrap
 from tinycompile.ops.calls import ops
-from tinycompile.ops.randomness import DRAWS, DRAWS_IN_PLACE, FACTORIES
+from tinycompile.ops.randomness import DRAWS_IN_PLACE, FACTORIES, MAY_DRAW
 
 RANDOMNESS = (
     "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' randomness "
@@ -47,12 +46,12 @@ class Drawing(TorchFunctionMode):
     def __torch_function__(
         self, fn: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        named = dict(kwargs or {})
+        named: Any = kwargs or {}
         name = getattr(fn, "__name__", "")
-        if name in DRAWS | DRAWS_IN_PLACE and is_undecided((args, tuple(named.values()))):
-            return draw(fn, args, named)
-        if fn in _CONVERSIONS and args and isinstance(args[0], BatchedTensor):  # torch would read it item by item
-            return args[0].raw() if fn is torch.tensor else ops.to(args[0], named.get("dtype") or args[0].dtype)
+        if name in MAY_DRAW and is_undecided((args, tuple(named.values()))):
+            return draw(fn, args, dict(named))
+        if name in _CONVERSIONS and args and isinstance(args[0], BatchedTensor):  # torch would read it item by item
+            return args[0].raw() if name == "tensor" else ops.to(args[0], named.get("dtype") or args[0].dtype)
         return fn(*args, **named)
 
 
@@ -94,7 +93,7 @@ def unwatched() -> Iterator[None]:
         mode.__enter__()
 
 
-_CONVERSIONS = (torch.as_tensor, torch.asarray, torch.tensor)
+_CONVERSIONS = frozenset(("as_tensor", "asarray", "tensor"))
 
 
 @contextmanager

@@ -16,6 +16,8 @@ DRAWS_IN_PLACE = frozenset(
 )
 """What is in the tensor before counts for nothing."""
 
+MAY_DRAW = DRAWS | DRAWS_IN_PLACE
+
 FACTORIES = frozenset(("rand", "randn", "randint", "randperm"))
 """Made of no tensor, and always drawn."""
 
