@@ -34,6 +34,7 @@ from tinycompile.codegen.triton.tiles import (
 from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Store
 from tinycompile.ir.source import Config
 
+FEW_ROWS = 64  # elements that a thread takes where it reduces down all rows
 LONG_FORMULA = 96  # statements: beyond, twice the threads keep a thread's registers from spilling
 MAX_WHOLE_ROW = 16384  # elements of a reduction kept in registers: 1024 threads with 16 each
 
@@ -253,10 +254,33 @@ def _loop_step(extent: Dim, r: int, few: bool, analysis: Analysis) -> tuple[int,
     return block, each, running
 
 
+def _few_rows(parallel: tuple[Axis, ...], r: int, vector: int, analysis: Analysis, target: Target) -> Schedule:
+    """So few rows that a thread takes all of them, of 16 bytes of columns: it needs nobody else's sums."""
+    columns = analysis.extent(parallel)
+    warps = next(w for w in (4, 2, 1) if w == 1 or analysis.hint(columns) >= 64 * w * vector * target.units)
+    configs = candidates(
+        [Config((("COLS", 32 * vector * w), ("ROWS", power_of_2(r))), w) for w in (warps, warps * 2, max(warps // 2, 1))],
+        COLS=columns,
+    )
+    dims = (
+        tile_dim("col", parallel, analysis, "tile", "COLS", configs),
+        tile_dim("row", analysis.reduction, analysis, "whole", "ROWS", configs),
+    )
+    why = f"columns: each thread reduces {vector} of them over {r} rows"
+    return Schedule(dims, (), blocks(dims[0]), configs, False, why)
+
+
 def _columns(parallel: tuple[Axis, ...], extent: Dim, analysis: Analysis, target: Target) -> Schedule:
     """Memory is contiguous across the reduced axis: threads run along the columns, each reduces down."""
     columns = analysis.extent(parallel)
     c, r = analysis.hint(columns), analysis.hint(extent)
+    vector = max(16 // largest_item(analysis), 1)
+    if (
+        isinstance(extent, int)
+        and power_of_2(r) * vector * tile_values(analysis) <= FEW_ROWS
+        and c >= 64 * vector * target.units
+    ):
+        return _few_rows(parallel, r, vector, analysis, target)
     x = max(4, min(power_of_2(c), 128 // largest_item(analysis)))
     least = max(4, 32 // largest_item(analysis))
     while x > least and c < x * target.units:
