@@ -81,6 +81,7 @@ def test_launch_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         name="kernel_0", shared=16, num_warps=4, num_ctas=1, launch_pdl=False, global_scratch_size=0, profile_scratch_size=0
     )
     kernel.metadata_group = {"kernel.ttir": "/k.ttir", "kernel.cubin": "/k.cubin"}
+    kernel.asm = {"cubin": b"code"}
     loads: list[tuple[Any, ...]] = []
     torchs = SimpleNamespace(
         _load_kernel=lambda *args: loads.append(args) or (88, 32, 0),
@@ -90,6 +91,13 @@ def test_launch_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     make_launcher(SOURCE, SOURCE.configs[0], kernel)(5, x, 100)
     assert loads == [("/k.cubin", "kernel_0", 16, 1)]
+    make_launcher(SOURCE, SOURCE.configs[0], kernel)  # a twin's: the function is there
+    assert len(loads) == 1
+    kernel.asm = {"cubin": b"other code"}
+    make_launcher(SOURCE, SOURCE.configs[0], kernel)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    make_launcher(SOURCE, SOURCE.configs[0], kernel)
+    assert [device for *_, device in loads] == [1, 1, 2]
     assert kernel.calls == [("torch", (88, 2, 1, 1, 4, 16, "OiOO", (x.data_ptr(), 100, None, None), 5))]
 
 
@@ -99,7 +107,7 @@ def test_memory_of_its_own_through_torch(monkeypatch: pytest.MonkeyPatch) -> Non
     kernel.metadata = SimpleNamespace(
         name="kernel_0", shared=16, num_warps=4, num_ctas=1, launch_pdl=False, global_scratch_size=256, profile_scratch_size=0
     )
-    kernel.metadata_group = {"kernel.cubin": "/k.cubin"}
+    kernel.metadata_group, kernel.asm = {"kernel.cubin": "/k.cubin"}, {"cubin": b"code"}
     torchs = SimpleNamespace(
         _load_kernel=lambda *args: (88, 32, 0), _launch_kernel=lambda *args: kernel.calls.append(("t", args))
     )

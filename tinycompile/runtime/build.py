@@ -163,12 +163,10 @@ def _build_triton(
     plain = [k for k in sure if k not in tuned]
     launchers = _tuned(tuned, index, tuner) if tuner is not None else {}
     if entry is not None:
-        return launchers | {k.name: triton_restore.restore(k, entry.folder, k.name, index) for k in plain}, {}
-    binaries: dict[str, bytes] = {}
-    for kernel, launcher in zip(plain, triton_build.compile_kernels(plain, index, ahead), strict=True):
-        launchers[kernel.name] = launcher
-        binaries.update(triton_restore.binaries(kernel.name, launcher))
-    return launchers, binaries
+        return launchers | triton_restore.restore_all(plain, entry, index), {}
+    compiled = triton_build.compile_kernels(plain, index, ahead)
+    made = {kernel.name: launcher for kernel, launcher in zip(plain, compiled, strict=True)}
+    return launchers | made, triton_restore.all_binaries(made)
 
 
 def _tuned(kernels: Sequence[KernelSource], index: int, tuner: Tuner) -> dict[str, Launcher]:
