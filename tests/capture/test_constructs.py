@@ -14,6 +14,7 @@ from tests.capture.constructs import (  # noqa: F401
     exceptions,
     generators,
     introspection,
+    keys,
     matching,
     numpy_use,
     odd_classes,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -91,6 +91,7 @@ class Tracer(Inputs, Lookups):
         self.told: set[tuple[Location, str]] = set()  # what was warned of, in captures of this call
         self.resumed = False  # whether this capture begins behind a break
         self.births: dict[int, tuple[Value, int]] = {}  # by id: iterators, and which instruction of the outermost frame made it
+        self.hashed: dict[int, Value] = {}  # by id: objects that are keys by a hash of the program's
         self.unknown_places: dict[int, UnknownPlace] = {}  # by id of the value
         self.functions: dict[int, FunctionValue] = {}  # by id of a function that came with the call
         self.set_steps: list[Step] = []  # what was done to sets
@@ -126,7 +127,16 @@ class Tracer(Inputs, Lookups):
             self.unknown_places,
         ):
             table_.clear()
-        for kept in (self.cells, self.functions, self.given, self._by_object, self.optimizers, self.pinned, self.arrays):
+        for kept in (
+            self.cells,
+            self.functions,
+            self.given,
+            self._by_object,
+            self.optimizers,
+            self.pinned,
+            self.arrays,
+            self.hashed,
+        ):
             kept.clear()
         self.guards.tensors.clear()
         self.effects = Effects()
@@ -434,6 +444,12 @@ class Tracer(Inputs, Lookups):
         """The end of an iterator, with what a generator returned."""
         given = [] if self.identical(iterator.returned, NONE) else [iterator.returned]
         return self.remember(ExceptionValue(StopIteration(), given))
+
+    def lacks_key(self, key: Value) -> NoReturn:
+        """Raise what a dict says of a key that it lacks."""
+        if isinstance(key, Const):
+            raise KeyError(key.value)
+        raise_error(self, self.remember(ExceptionValue(KeyError(), [key])).error)
 
     def is_known(self, error: BaseException) -> bool:
         """Whether the program has the exception object already."""

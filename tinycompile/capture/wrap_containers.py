@@ -6,7 +6,7 @@ import functools
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,7 +99,11 @@ def are_alike(a: Any, b: Any) -> bool:
 
 
 def _is_plain_key(key: Any) -> bool:
-    """One that equals another only if it means the same."""
+    """One whose hash and equality are Python's own: a constant, a class, a function written in C, a tuple of these."""
+    if isinstance(key, (type, BuiltinFunctionType)):
+        return all(
+            (class_lookup(type(key), name) or (None,))[0] in (object, BuiltinFunctionType) for name in ("__hash__", "__eq__")
+        )
     return is_constant_object(key) or (type(key) is tuple and all(map(_is_plain_key, key)))
 
 

@@ -25,7 +25,7 @@ from tinycompile.capture.values.classes import ClassValue
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BoundFunction, FunctionValue, of_instance
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import NewObject, ObjectValue
+from tinycompile.capture.values.object import NewObject, ObjectKey, ObjectValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.ir.effects import is_random
@@ -63,8 +63,14 @@ def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if type(value) is int and -sys.maxsize - 1 <= value <= sys.maxsize:  # taken as it is; -1 means an error in C
             return Const(-2 if value == -1 else value)
         return Const(natively(hash, value))
-    args[0].key(tr)  # Python's own complaint
-    return Const(natively(hash, args[0].constant(tr)))
+    at = args[0].key(tr)  # Python's own complaint
+    known = isinstance(args[0], TupleValue) and _hashes_alike(at)
+    return Const(natively(hash, at if known else args[0].constant(tr)))
+
+
+def _hashes_alike(key: Any) -> bool:
+    """Whether what stands for a key has its hash: not where it stands for an object that is told apart by its identity."""
+    return all(map(_hashes_alike, key)) if type(key) in (tuple, frozenset) else not isinstance(key, Value)
 
 
 @rule(inspect.signature)
@@ -170,7 +176,8 @@ def _never_changes(tr: Tracer, value: Value) -> bool:
 def _cached_argument(tr: Tracer, value: Value) -> tuple[Any, str]:
     """An argument of a cached function and how it is written: a constant, or an object that is compared by identity."""
     if isinstance(value, ObjectValue) and value.source is not None:
-        value.key(tr)  # breaks where the program's own code would hash it
+        if isinstance(value.key(tr), ObjectKey):
+            raise GraphBreak("unsupported-value", f"a cached function is called with {value.describe()}, whose hash is its own")
         return value.obj, value.source.text
     if not isinstance(value, (Const, ClassValue)):
         raise GraphBreak("unsupported-value", f"a cached function is called with {value.describe()}")

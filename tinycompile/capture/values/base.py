@@ -65,6 +65,10 @@ class Value:
         """A hashable object that is equal for equal dict keys."""
         return tr.keyed(self)
 
+    def identity_key(self, tr: Tracer) -> Any:
+        """The same for what is told apart by which objects it is about."""
+        return self.key(tr)
+
     # --- operations ---
 
     def truth(self, tr: Tracer) -> bool:

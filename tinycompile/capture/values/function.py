@@ -251,7 +251,7 @@ class BoundFunction(Value):
         return self.fn if name == "__func__" else self.fn.get_attr(tr, name)
 
     def key(self, tr: Tracer) -> Any:
-        return self.fn.key(tr), self.receiver.key(tr)
+        return self.fn.key(tr), self.receiver.identity_key(tr)
 
 
 def of_instance(tr: Tracer, raw: Any, receiver: Value, name: str) -> Value:

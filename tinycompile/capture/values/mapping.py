@@ -134,7 +134,7 @@ class DictValue(Value):
         at = key.key(tr)
         if at not in self.items:
             if self.default_factory is None:
-                raise KeyError(at)
+                tr.lacks_key(key)
             self.set_item(tr, key, self.default_factory.call(tr, [], {}))
         return self._value(tr, at)
 
@@ -149,7 +149,7 @@ class DictValue(Value):
     def del_item(self, tr: Tracer, key: Value) -> None:
         at = key.key(tr)
         if at not in self.items:
-            raise KeyError(at)
+            tr.lacks_key(key)
         self.changed(tr)
         self._take(at)
 
@@ -216,7 +216,7 @@ class DictValue(Value):
     def _move_to_end(self, tr: Tracer, key: Value, last: bool) -> Value:
         at = key.key(tr)
         if at not in self.items:
-            raise KeyError(at)
+            tr.lacks_key(key)
         self.changed(tr)
         entry = self.items.pop(at)
         self.steps.append(DictStep("move_to_end", at, entry[0], (last,)))
@@ -238,7 +238,7 @@ class DictValue(Value):
         if at not in self.items:
             if len(args) > 1:
                 return args[1]
-            raise KeyError(at)
+            tr.lacks_key(args[0])
         self.changed(tr)
         value = self._value(tr, at)
         self._take(at)

@@ -49,8 +49,12 @@ class ObjectValue(Value):
         return f"{type(self.obj).__name__} object {self.where.label}"
 
     def key(self, tr: Tracer) -> Any:
-        if class_lookup(type(self.obj), "__hash__") != (object, object.__hash__):
-            raise GraphBreak("unsupported-value", f"the hash of {self.describe()}")
+        if class_lookup(type(self.obj), "__hash__") == (object, object.__hash__):
+            return super().key(tr)
+        tr.hashed[id(self)] = self
+        return ObjectKey(tr, self)
+
+    def identity_key(self, tr: Tracer) -> Any:
         return super().key(tr)
 
     # --- attributes ---
@@ -253,6 +257,8 @@ class ObjectValue(Value):
             except AttributeError as error:
                 raise AttributeError(str(error), name=name) from None
         self._attributes(tr)
+        if id(self) in tr.hashed:
+            raise GraphBreak("side-effect", f"attribute {name!r} of {self.describe()} was set, which is a key")
         tr.effects.touch(self)
         if self.shadow.get(name) is DELETED:
             del self.shadow[name]  # it comes last now
@@ -396,6 +402,34 @@ _WITHOUT = {  # Python's words for an object without a special method
     "__setitem__": "'{}' object does not support item assignment",
     "__delitem__": "'{}' object doesn't support item deletion",
 }
+
+
+class ObjectKey:
+    """An object as a key, where the program says what its hash is and which others it equals. Python asks in its own time, and
+    again where the rebuilt code makes the dict or the set: so that code must do nothing but answer."""
+
+    __slots__ = ("_hash", "_tr", "value")
+
+    def __init__(self, tr: Tracer, value: ObjectValue) -> None:
+        self._tr, self.value = tr, value
+        self._hash: int = self._asked(lambda: tr.from_python(hash).call(tr, [value], {}).constant(tr))
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        changes, nodes = self._tr.effects.count, len(self._tr.builder.nodes)
+        answer = ask()
+        if (self._tr.effects.count, len(self._tr.builder.nodes)) != (changes, nodes):
+            raise GraphBreak("unsupported-value", f"the hash of {self.value.describe()}, which does more than answer")
+        return answer
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ObjectKey):
+            raise GraphBreak("unsupported-value", f"the hash of {self.value.describe()}, which is that of another key")
+        if self.value is other.value:
+            return True
+        return bool(self._asked(lambda: self._tr.equal(self.value, other.value)))
 
 
 class NewObject(ObjectValue):

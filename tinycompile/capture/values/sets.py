@@ -196,7 +196,7 @@ class SetValue(Value):
     def _remove(self, tr: Tracer, args: Sequence[Value]) -> Value:
         at = _looked_for(tr, args[0])
         if at not in self.items:
-            raise KeyError(args[0].constant(tr))
+            tr.lacks_key(args[0])
         return self._discard(tr, args)
 
     def _pop(self, tr: Tracer, args: Sequence[Value]) -> Value:
