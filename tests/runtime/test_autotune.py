@@ -63,6 +63,30 @@ def test_other_code_is_no_twin(old: str, new: str) -> None:
     assert canonical_text(one) != canonical_text(replace(one, text=one.text.replace(old, new)))
 
 
+@pytest.mark.parametrize(
+    "line", ["tl.load(k_ptr, {0}={0})", 'tl.load(k_ptr, eviction_policy="{0}") + {0}', "tl.{0}({0})", "x.{0} + {0}"]
+)
+def test_variables_called_like_what_is_no_variable(line: str) -> None:
+    """Names of arguments and attributes, and words in texts, are code."""
+
+    def called(name: str) -> KernelSource:
+        text = f"@triton.jit\ndef k(k_ptr):\n    {name} = 1\n    y = {line.format(name)}\n    tl.store(k_ptr, y)\n"
+        return KernelSource("k", "triton", text, (KernelArg("k", "pointer", "float32"),), (1,))
+
+    assert twin_key(called("mask")) != twin_key(called("other")) and twin_key(called("mask")) == twin_key(called("mask"))
+
+
+def test_what_is_bound_in_other_ways_is_a_variable() -> None:
+    text = (
+        "def {0}({1}_ptr, N: tl.constexpr):\n    {1}, {2} = f({1}_ptr)\n    for {3} in range(0, N):\n        {1} += {2} * {3}\n"
+    )
+    one, two = (
+        KernelSource(names[0], "triton", text.format(*names), ()) for names in (("k", "a", "b", "i"), ("z", "c", "d", "j"))
+    )
+    assert canonical_text(one) == canonical_text(two)
+    assert canonical_text(one) != canonical_text(replace(two, text=two.text.replace("d * j", "j * d")))
+
+
 def test_other_argument_types_are_no_twins() -> None:
     one = kernel()
     for changed in (replace(one.args[0], dtype="float16"), replace(one.args[0], aligned=False)):
