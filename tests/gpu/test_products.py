@@ -172,6 +172,26 @@ def test_a_winner_is_taken_from_the_disk_cache(name: str, way: str, tmp_path: Pa
     check(product, second, args)
 
 
+@pytest.mark.parametrize("mode", ["default", "max-autotune"])
+@pytest.mark.parametrize("m,n,k", [(1, 768, 768), (8, 768, 768), (64, 1000, 520), (1, 512, 4096)])
+def test_alike_products_in_one_launch(m: int, n: int, k: int, mode: str) -> None:
+    def projections(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return tuple(F.linear(x, w[i], b[i]) for i in range(3))
+
+    x, w, b = (torch.randn(s, device="cuda", dtype=BF16) for s in ((m, k), (3, n, k), (3, n)))
+    compiled = tinycompile.compile(projections, mode=mode)
+    with torch.no_grad():
+        first = compiled(x, w, b)
+        assert len(compiled.kernels) == 1 and "member" in compiled.kernels[0].source
+        for found, exact, eager in zip(
+            first, projections(x.double(), w.double(), b.double()), projections(x, w, b), strict=True
+        ):
+            room = 2 * (eager.double() - exact).abs().max() + ULP[BF16] * exact.abs().max()
+            assert (found.double() - exact).abs().max() <= room
+        for _ in range(20):
+            assert all(torch.equal(again, one) for again, one in zip(compiled(x, w, b), first, strict=True))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_max_autotune(name: str) -> None:
     fn, shapes = CASES[name]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tinycompile.base import expr as ex
 from tinycompile.base.meta import TensorMeta
-from tinycompile.ir.loops import Axis, Buffer, Load, Nest, SizeBinding, Statement, Store
+from tinycompile.ir.loops import Axis, Buffer, Load, Nest, SizeBinding, Statement, Store, buffers_of
 from tinycompile.ir.plan import Kernel, Plan
 
 
@@ -37,7 +37,7 @@ def alike(kernel: Kernel, plan: Plan, name: str) -> Alike:
     numel = "numel"
     while numel in metas:
         numel += "_"
-    members = tuple(Member(_pointers(n), _elements(n)) for n in kernel.nests)
+    members = tuple(Member(buffers_of(n), _elements(n)) for n in kernel.nests)
     total = sum(m.numel for m in members)  # how much work there is decides how it is cut
     nest = _common(kernel.nest, metas, numel, name)
     buffers = tuple(Buffer(b, _flat(metas[b], kernel.nest, b, numel, metas), "input") for b in members[0].buffers)
@@ -50,11 +50,6 @@ def alike(kernel: Kernel, plan: Plan, name: str) -> Alike:
 
 def _kept(names: tuple[str, ...], among: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(n for n in names if n in among)
-
-
-def _pointers(nest: Nest) -> tuple[str, ...]:
-    """The buffers in order of first use: alike nests have theirs at the same positions."""
-    return tuple(dict.fromkeys(s.buffer for s in nest.body if isinstance(s, (Load, Store))))
 
 
 def _elements(nest: Nest) -> int:

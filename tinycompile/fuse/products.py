@@ -22,6 +22,7 @@ from tinycompile.fuse.cost import Cost
 from tinycompile.fuse.deps import analyse, may_fail, reads_of, value_axes, writes_of
 from tinycompile.fuse.grouping import weave_group
 from tinycompile.fuse.legality import Group, Refusal, group_of, merge
+from tinycompile.fuse.product_groups import together
 from tinycompile.ir.loops import ExternCall, Nest, Reduce, Scan, Store
 from tinycompile.ir.plan import Choice, Decision, Kernel
 from tinycompile.ir.products import Product, find_product
@@ -93,7 +94,8 @@ class _Offers:
         for i, call in enumerate(self.steps):
             if isinstance(call, ExternCall) and i not in gone and (kernel := self.alone(call)) is not None:
                 replaced[i] = kernel
-        return [replaced.get(i, s) for i, s in enumerate(self.steps) if i not in gone]
+        steps = [replaced.get(i, s) for i, s in enumerate(self.steps) if i not in gone]
+        return together(steps, {n: b.meta for n, b in self.cost.buffers.items()}, _touched, self.decisions)
 
     def alone(self, call: ExternCall) -> Kernel | None:
         """A kernel for a small call, without what is behind it."""
@@ -209,6 +211,13 @@ def is_skinny(nest: Nest, cost: Cost) -> bool:
     reduced = [a.name for a in nest.axes if a.kind != "parallel"]
     rows, columns, inner = (cost.points(axes, names) for names in (found.rows, found.columns, reduced))
     return rows <= cost.limits.product_rows and inner * (rows + columns) * 2 <= MOST_BYTES
+
+
+def _touched(step: Step | Choice) -> tuple[frozenset[str], frozenset[str]]:
+    """What a step reads and writes."""
+    if isinstance(step, Choice):
+        return frozenset(step.touched), frozenset((*step.writes, *step.lasting))
+    return _reads(step), _writes(step)
 
 
 def _reads(step: Step) -> frozenset[str]:

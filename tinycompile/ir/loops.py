@@ -11,13 +11,13 @@ may reorder freely within the data dependences. Loads and stores of one buffer i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
 import torch
 
-from tinycompile.base.expr import Dim
+from tinycompile.base.expr import Dim, terms_of
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.graph import Location
 
@@ -135,6 +135,28 @@ class Nest:
     axes: tuple[Axis, ...]
     body: tuple[Statement, ...]
     origins: tuple[str, ...] = ()
+
+
+def buffers_of(nest: Nest) -> tuple[str, ...]:
+    """The buffers of a nest in order of first use: alike nests have theirs at the same positions."""
+    return tuple(dict.fromkeys(s.buffer for s in nest.body if isinstance(s, (Load, Store))))
+
+
+def offset_of(access: Load | Store, metas: Mapping[str, TensorMeta]) -> Dim:
+    """The place of an access in its buffer, in elements."""
+    total: Dim = 0
+    for d, stride in zip(access.index, metas[access.buffer].strides, strict=True):
+        total = total + d * stride
+    return total
+
+
+def starts_of(nest: Nest, metas: Mapping[str, TensorMeta]) -> dict[str, int]:
+    """By buffer, the constant in the offset of its first access: alike nests may differ in it."""
+    found: dict[str, int] = {}
+    for s in nest.body:
+        if isinstance(s, (Load, Store)):
+            found.setdefault(s.buffer, dict(terms_of(offset_of(s, metas))).get((), 0))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

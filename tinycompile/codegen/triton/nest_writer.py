@@ -83,7 +83,7 @@ class NestWriter:
 
     def source_lines(self) -> tuple[str, ...]:
         """The user's lines that this kernel covers, as ``file:line``."""
-        found = [self.lines[o] for o in self.kernel.nest.origins if o in self.lines]
+        found = [self.lines[o] for nest in self.kernel.nests for o in nest.origins if o in self.lines]
         return tuple(dict.fromkeys(f"{loc.file}:{loc.line}" for loc in found))
 
     def docstring(self) -> str:

@@ -32,6 +32,7 @@ class SharedSums(NestWriter):
     candidates: tuple[Config, ...]
     dot_names: list[str]
     sum_dtype: torch.dtype
+    members: int  # products of the launch
 
     # memory ---------------------------------------------------------------------------------------------------------------
 
@@ -58,7 +59,7 @@ class SharedSums(NestWriter):
         most: Dim = 0
         for known in (dict(c.constants) for c in self.candidates):
             tiles = ex.substitute(self.schedule.grid, dict(known))
-            most = ex.maximum(most, tiles * ex.product(known[n] for n in constants))
+            most = ex.maximum(most, tiles * self.members * ex.product(known[n] for n in constants))
         return most
 
     def write_clearing(self) -> None:

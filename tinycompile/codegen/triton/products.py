@@ -32,14 +32,14 @@ from tinycompile.codegen.triton.product_boxes import Box, find_boxes
 from tinycompile.codegen.triton.product_parts import NAMES as PART_NAMES
 from tinycompile.codegen.triton.product_parts import SharedSums
 from tinycompile.codegen.triton.tiles import Schedule, TileDim, blocks, in_store_order, widen
-from tinycompile.ir.loops import Axis, Load, Statement
+from tinycompile.ir.loops import Axis, Load, Statement, starts_of
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.products import Dot, Factor, Product, find_product
 from tinycompile.ir.source import Config, KernelSource
 
 TENSOR_CORE = {torch.float8_e4m3fn: "tl.float8e4nv", torch.float8_e5m2: "tl.float8e5"}  # what its bits are to a product
 NAMES = PART_NAMES | {
-    *("tile", "row_tiles", "col_tiles", "row_tile", "col_tile", "inner_row", "inner_col", "start"),
+    *("member", "tile", "row_tiles", "col_tiles", "row_tile", "col_tile", "inner_row", "inner_col", "start"),
     *("ROWS", "COLS", "STEP", "GROUP", "PROGRAMS", "FLATTEN"),
 }
 WAYS: Mapping[str, Callable[[configs.Shape, Target, bool], tuple[Config, ...]]] = {
@@ -69,7 +69,8 @@ def emit_product(kernel: Kernel, plan: Plan, target: Target, name: str, tf32: bo
 def emit_skinny(kernel: Kernel, plan: Plan, target: Target, name: str) -> KernelSource:
     """A product of few rows of halves (``fuse/products.py``), cut as its shape asks for."""
     analysis, product = _understood(kernel, plan, name)
-    way, candidates = configs.skinny(_shape(analysis, product), target)
+    shape = _shape(analysis, product)
+    way, candidates = configs.skinny(replace(shape, batch=shape.batch * len(kernel.nests)), target)
     return _ProductWriter(kernel, plan, analysis, product, candidates, way, name, False).source()
 
 
@@ -121,7 +122,8 @@ class _ProductWriter(SharedSums):
     ) -> None:  # fmt: skip
         chosen, self.inner = product_schedule(analysis, product, candidates)
         self.candidates, self.product, self.way, self.tf32 = candidates, product, way, tf32
-        super().__init__(kernel, plan, analysis, replace(chosen, why=self._why(way, product)), name)
+        self.members = len(kernel.nests)
+        super().__init__(kernel, plan, analysis, replace(chosen, why=self._why(way, product, self.members)), name)
         self.values = {b: self.names.fresh(f"{b}_values") for b in self._float8_buffers()}
         self.sides = {side: self._side(side) for side in ("left", "right")}
         self.dot_names = [self.body.variables[d.total] for d in product.dots]
@@ -130,7 +132,7 @@ class _ProductWriter(SharedSums):
         self.boxes = {at: (self.names.fresh(f"{box.buffer}_box"), box) for at, box in found.items()}
 
     @staticmethod
-    def _why(way: str, product: Product) -> str:
+    def _why(way: str, product: Product, members: int) -> str:
         how = {
             "tiled": "a tile a program",
             "persistent": "each program walks tiles",
@@ -139,7 +141,7 @@ class _ProductWriter(SharedSums):
             "streamed": "programs take equal shares of all steps",
         }
         several = f"{len(product.dots)} matrix products" if len(product.dots) > 1 else "matrix product"
-        return f"{several}, {how[way]}"
+        return f"{f'{members} times a ' if members > 1 else ''}{several}, {how[way]}"
 
     def reserved(self) -> frozenset[str]:
         """Names that no variable of the nest may have."""
@@ -186,7 +188,7 @@ class _ProductWriter(SharedSums):
             return ex.minimum(self.schedule.grid, ex.sym("PROGRAMS", 1))
         if self.way == "streamed":
             return ex.sym("PROGRAMS", 1)
-        return self.schedule.grid * ex.sym("PARTS", 1) if self.way == "parted" else self.schedule.grid
+        return self.schedule.grid * self.members * (ex.sym("PARTS", 1) if self.way == "parted" else 1)
 
     # the program ----------------------------------------------------------------------------------------------------------
 
@@ -214,9 +216,28 @@ class _ProductWriter(SharedSums):
                 self.write_tile("tile")
         elif self.way == "parted":
             out.lines("slot = tl.program_id(0) // PARTS", "part = tl.program_id(0) % PARTS")
-            self.write_tile("slot")
+            self.write_tile(self.write_member("slot"))
         else:
-            self.write_tile("tl.program_id(0)")
+            self.write_tile(self.write_member("tl.program_id(0)"))
+
+    def write_member(self, tile: str) -> str:
+        """Of several products in one launch, the pointers of the one that a tile is of. Returns the tile's number in it."""
+        if self.members == 1:
+            return tile
+        tiles, out = "(row_tiles * col_tiles)", self.out
+        out.line(f"member = {tile} // {tiles}")
+        first, *others = (starts_of(n, self.analysis.metas) for n in self.kernel.nests)
+        for number, theirs in enumerate(others, 1):
+            pairs = zip(first.items(), theirs.items(), strict=True)
+            changed = [
+                (self.pointers[a], self._moved(b, there - here)) for (a, here), (b, there) in pairs if (a, here) != (b, there)
+            ]
+            with out.block(f"if member == {number}:"):
+                out.line(" = ".join(", ".join(side) for side in zip(*changed, strict=True)))
+        return f"{tile} % {tiles}"
+
+    def _moved(self, buffer: str, by: int) -> str:
+        return self.pointers[buffer] + (f" {'+' if by > 0 else '-'} {abs(by)}" if by else "")
 
     def write_boxes(self) -> None:
         """The tensor descriptors, once a program."""
