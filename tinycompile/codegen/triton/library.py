@@ -36,7 +36,8 @@ LIBDEVICE = (
 )
 LIBDEVICE_FLOAT64 = ("tanh", "log1p", "expm1")
 
-if os.environ.get("TRITON_INTERPRET") == "1":
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+if INTERPRETED.value:
     from tinycompile.codegen.triton import numpy_math as libdevice  # kernels import it from here
 else:
     from triton.language.extra import libdevice  # type: ignore[no-redef]  # noqa: F401
@@ -46,6 +47,30 @@ LOG2E_LO = tl.constexpr(1.925963033500309e-08)  # log2(e) minus its float32 roun
 LN2 = tl.constexpr(0.6931471805599453)
 LN2_HI = tl.constexpr(0.693145751953125)  # 16 leading bits: products with small integers are exact
 LN2_LO = tl.constexpr(1.4286068203094172e-06)
+
+
+# instructions ----------------------------------------------------------------------------------------------------------------
+#
+# ``tl.exp2`` and ``tl.rsqrt`` are the same instructions by way of libdevice, with which each kernel would be linked for them: a
+# quarter of what a small kernel takes to compile.
+
+
+@triton.jit
+def exp2_approx(x):
+    """2**x; 2 ulp (``ex2.approx.f32``). Float64: libdevice's."""
+    if INTERPRETED or x.dtype == tl.float64:
+        return tl.exp2(x)
+    else:
+        return tl.inline_asm_elementwise("ex2.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def rsqrt_approx(x):
+    """1 / sqrt(x); 2 ulp (``rsqrt.approx.f32``). Float64: libdevice's."""
+    if INTERPRETED or x.dtype == tl.float64:
+        return tl.rsqrt(x)
+    else:
+        return tl.inline_asm_elementwise("rsqrt.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 # exponentials --------------------------------------------------------------------------------------------------------------
@@ -61,13 +86,13 @@ def exp(x):
         t = x * LOG2E
         rest = tl.fma(x, LOG2E_LO, tl.fma(x, LOG2E, -t))
         rest = tl.where(tl.abs(t) < 256.0, rest, 0.0)  # infinities: inf - inf
-        return tl.exp2(t) * tl.fma(rest, LN2, 1.0)
+        return exp2_approx(t) * tl.fma(rest, LN2, 1.0)
 
 
 @triton.jit
 def fast_exp(x):
     """e**x; relative error 2**-22 + |x| * 2**-24."""
-    return tl.exp2(x * LOG2E)
+    return exp2_approx(x * LOG2E)
 
 
 @triton.jit
@@ -81,7 +106,7 @@ def expm1(x):
     p = tl.fma(p, r, 1.6666667e-01)
     p = tl.fma(p, r, 0.5)
     p = tl.fma(p * r, r, r)
-    half_scale = tl.exp2(n - 1.0)  # 2**n may overflow where e**x - 1 does not
+    half_scale = exp2_approx(n - 1.0)  # 2**n may overflow where e**x - 1 does not
     near = 2.0 * tl.fma(half_scale, p, half_scale - 0.5)
     near = tl.where(x > 88.8, float("inf"), tl.where(x < -17.5, -1.0, near))
     return tl.where(x != x, x, tl.where(x == 0.0, x, near))
@@ -103,7 +128,7 @@ def log1p(x):
 @triton.jit
 def sigmoid(x):
     """1 / (1 + e**-x); 6 ulp."""
-    root = tl.rsqrt(1.0 + exp(-x))
+    root = rsqrt_approx(1.0 + exp(-x))
     return root * root
 
 
@@ -116,7 +141,7 @@ def sigmoid64(x):
 @triton.jit
 def fast_sigmoid(x):
     """1 / (1 + e**-x); relative error 2**-20 + |x| * 2**-24."""
-    root = tl.rsqrt(1.0 + tl.exp2(x * -LOG2E))
+    root = rsqrt_approx(1.0 + exp2_approx(x * -LOG2E))
     return root * root
 
 
@@ -135,7 +160,7 @@ def tanh(x):
     p = tl.fma(p, z, 1.332072503e-01)
     p = tl.fma(p, z, -3.333294664e-01)
     small = x * tl.fma(p, z, 1.0)
-    root = tl.rsqrt(tl.exp2(tl.abs(x) * (2.0 * LOG2E)) + 1.0)  # a reciprocal in one instruction: root * root
+    root = rsqrt_approx(exp2_approx(tl.abs(x) * (2.0 * LOG2E)) + 1.0)  # a reciprocal in one instruction: root * root
     large = tl.fma(-2.0 * root, root, 1.0)
     return tl.where(tl.abs(x) < 0.55, small, _with_sign(large, x))
 
@@ -143,7 +168,7 @@ def tanh(x):
 @triton.jit
 def fast_tanh(x):
     """tanh; relative error 2**-14 below 0.2, 2**-19 above."""
-    root = tl.rsqrt(tl.exp2(x * (2.0 * LOG2E)) + 1.0)
+    root = rsqrt_approx(exp2_approx(x * (2.0 * LOG2E)) + 1.0)
     return tl.where(tl.abs(x) < 0.2, x * tl.fma(x * x, -0.328078032, 0.9999738336), tl.fma(-2.0 * root, root, 1.0))
 
 
@@ -166,7 +191,7 @@ def erf(x):
     q = tl.fma(q, t, -1.5114013851e-01)
     q = tl.fma(q, t, -9.1737492491e-01)
     q = tl.fma(q, t, -1.6280802488)
-    return tl.where(t < 0.8, small, _with_sign(1.0 - tl.exp2(q * t), x))
+    return tl.where(t < 0.8, small, _with_sign(1.0 - exp2_approx(q * t), x))
 
 
 @triton.jit
@@ -181,7 +206,7 @@ def fast_erf(x):
     q = tl.fma(q, t, -1.4848162233e-01)
     q = tl.fma(q, t, -9.1841638088e-01)
     q = tl.fma(q, t, -1.6279085875)
-    large = _with_sign(1.0 - tl.exp2(q * t), x)
+    large = _with_sign(1.0 - exp2_approx(q * t), x)
     return tl.where(t < 0.25, x * tl.fma(x * x, -0.369162112, 1.128324866), large)
 
 

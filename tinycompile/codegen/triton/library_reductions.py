@@ -11,7 +11,7 @@ import os
 import triton
 import triton.language as tl
 
-from tinycompile.codegen.triton.library import LOG2E, both, either, exp, maximum, minimum, multiply
+from tinycompile.codegen.triton.library import LOG2E, both, either, exp, exp2_approx, maximum, minimum, multiply
 
 # All keep the reduced dimension when the tile has two (``keep``): rows stay (ROWS, 1) and broadcast against the tile.
 
@@ -143,7 +143,7 @@ def softmax_weight(distance):
     if distance.dtype == tl.float64:
         return tl.exp(distance)
     else:
-        return tl.exp2(distance * LOG2E)
+        return exp2_approx(distance * LOG2E)
 
 
 # The lanes of a running softmax start at (the lowest finite number, 0): unlike that of -inf, its distance to -inf is no NaN. A
