@@ -355,3 +355,50 @@ def test_code_serves_both_kinds_of_objects() -> None:
     compiled = tinycompile.compile(f, backend="eager")
     for make in (list, Noisy, Holder, lambda: [Noisy()]):
         assert observed(lambda x: compiled(x, make)) == observed(lambda x: f(x, make))
+
+
+def through_blocks() -> Iterator[str]:
+    yield "before"
+    try:
+        yield "takes errors"
+    except (ValueError, KeyError):
+        LOG.append("taken")
+    yield "between"
+    try:
+        yield "takes all"
+    except:  # noqa: E722
+        raise
+    with torch.no_grad():
+        yield "in a with"
+    yield from plain(1)
+    yield from quiet(1)
+    try:
+        yield "in a try"
+    finally:
+        LOG.append("finally")
+    yield "behind"
+
+
+def test_a_generator_is_noticed_where_it_sleeps_in_a_block() -> None:
+    noticed, asleep = set(), through_blocks()
+    assert ends_quietly(asleep)  # not begun: nothing runs
+    for place in asleep:
+        if not ends_quietly(asleep):
+            noticed.add(place)
+    assert noticed == {"takes all", "in a with", 0, "in a try"} and ends_quietly(asleep)  # 0: that of quiet()
+
+
+@pytest.mark.parametrize(("steps", "breaks"), [(1, 0), (2, 0), (3, 0), (4, 1), (9, 0)])
+def test_one_that_sleeps_between_blocks_needs_no_break(steps: int, breaks: int) -> None:
+    def drops(x, asleep):
+        tinycompile.graph_break()
+        kept = [x, x + 1]
+        del asleep
+        return kept[0] * 2 + kept[1]
+
+    compiled = CompiledFunction(drops, Options(backend="eager"))
+    asleep = through_blocks()
+    for _ in range(steps):
+        next(asleep)
+    assert torch.equal(compiled(torch.ones(2), asleep), torch.full((2,), 4.0))
+    assert sum(b.id == "finalizer" for b in compiled.breaks) == breaks

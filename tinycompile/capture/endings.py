@@ -4,10 +4,13 @@ left before such an instruction, and the object dies between two pieces."""
 
 from __future__ import annotations
 
+import bisect
+import builtins
 import functools
 import gc
 import types
 import weakref
+from collections import ChainMap
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +18,7 @@ import numpy as np
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.bytecode import decode
+from tinycompile.capture.bytecode import decode, passes_handlers
 from tinycompile.capture.values.base import Lazy
 from tinycompile.capture.values.classes import defines
 from tinycompile.capture.values.constant import Const
@@ -39,7 +42,7 @@ _QUIET = frozenset(
         torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device,
     }
 )  # fmt: skip
-_SLEEPERS = {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
+_SLEEPERS = {types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
 _MANY = 1000  # objects; in more nobody looks for one
 _KEEPS_ALL = frozenset(
     {"LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "PUSH_NULL", "COPY", "SWAP", "JUMP", "MAKE_CELL"}
@@ -66,6 +69,8 @@ def ends_quietly(obj: Any) -> bool:
 def _is_noticed(obj: Any) -> bool:
     """Nothing of the object is asked: the program would notice that."""
     kind = type(obj)
+    if kind is types.GeneratorType:
+        return _runs_when_dropped(obj)
     if kind in _SLEEPERS:
         frame = getattr(obj, _SLEEPERS[kind])
         return frame is not None and _has_handlers(frame.f_code)
@@ -76,9 +81,19 @@ def _held_by(obj: Any) -> Iterable[Any]:
     return (obj.__closure__ or ()) if type(obj) is types.FunctionType else gc.get_referents(obj)
 
 
+def _runs_when_dropped(generator: types.GeneratorType[Any, Any, Any]) -> bool:
+    """Whether it sleeps where code of its own takes GeneratorExit: in a ``with``, or in a ``try`` that does."""
+    frame = generator.gi_frame
+    if frame is None or not generator.gi_suspended:
+        return False
+    instructions = decode(frame.f_code)
+    at = bisect.bisect_right(instructions, frame.f_lasti, key=lambda ins: ins.offset) - 1
+    return not passes_handlers(instructions, at, GeneratorExit, ChainMap(frame.f_globals, vars(builtins)))
+
+
 @functools.cache
 def _has_handlers(code: CodeType) -> bool:
-    """Whether a generator's code has a ``try`` or a ``with``, beside the guard around all of it."""
+    """Whether a coroutine's code has a ``try`` or a ``with``, beside the guard around all of it."""
     instructions = decode(code)
     handlers = {i.handler for i in instructions if i.handler is not None}
     return any(instructions[at].op == "PUSH_EXC_INFO" for at in handlers)
