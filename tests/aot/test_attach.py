@@ -286,3 +286,15 @@ def test_a_view_that_leaves_takes_a_sparse_gradient(fn: Callable[[torch.Tensor],
         assert w.grad.layout is torch.sparse_coo
         grads.append(w.grad.to_dense())
     assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3,), (2, 1), (5, 1, 1), (1, 2, 3)], ids=str)
+@pytest.mark.parametrize("leaves", ["expand", "broadcast_tensors"])
+def test_gradients_of_expanded_views_are_summed_in_eagers_order(leaves: str, shape: tuple[int, ...]) -> None:
+    def views(x: torch.Tensor) -> torch.Tensor:
+        return x.expand(5, 2, 3) if leaves == "expand" else torch.broadcast_tensors(x, torch.ones(5, 2, 3))[0]
+
+    x, weights = torch.randn(shape, requires_grad=True), torch.cos(torch.arange(30.0)).reshape(5, 2, 3)
+    eager, made = views(x), tinycompile.compile(views, fullgraph=True)(x)
+    assert made.grad_fn.name() == eager.grad_fn.name()
+    assert torch.equal(*(torch.autograd.grad(y, x, weights)[0] for y in (eager, made)))

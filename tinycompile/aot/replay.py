@@ -97,11 +97,19 @@ def attach_replay(
 
 
 def view_of(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
-    """``view`` as a view of ``base`` to torch's autograd. One of all of it takes a sparse gradient as eager's does."""
+    """``view`` as a view of ``base`` to torch's autograd. One of all of it is an expansion: its gradient is summed in eager's
+    order, and may be sparse where eager's may."""
     found = view.size(), view.stride(), view.storage_offset()
-    if found == (base.size(), base.stride(), base.storage_offset()):
-        return base.expand_as(base)
+    if found[2] == base.storage_offset() and _broadcasts(base.size(), found[0]):
+        expanded = base.expand(found[0])
+        if expanded.stride() == found[1]:
+            return expanded
     return base.as_strided(*found)
+
+
+def _broadcasts(size: torch.Size, to: torch.Size) -> bool:
+    pairs = zip(reversed(size), reversed(to), strict=False)
+    return len(size) <= len(to) and all(n in (1, m) for n, m in pairs)
 
 
 States = list[tuple[torch.device, torch.Tensor]]
