@@ -26,7 +26,7 @@ from tinycompile.aot.partition import Split, partition
 from tinycompile.aot.pullback import Derived, Pullback, part_of, places_of, whole_of, zeros_will_do
 from tinycompile.aot.recompute import recompute
 from tinycompile.aot.replay import attach_replay, pull_back
-from tinycompile.aot.saved import inputs_behind_saved, kept_by_torch
+from tinycompile.aot.saved import freed_behind, inputs_behind_saved, kept_by_torch
 from tinycompile.aot.second import draws_differentiably, gradient_graph
 from tinycompile.aot.whole import written_out
 from tinycompile.backends import graph_devices
@@ -40,7 +40,7 @@ from tinycompile.ir.effects import is_random, without_writes, written
 from tinycompile.ir.graph import Graph, Ref
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.interpreter import run_graph
-from tinycompile.ir.requires_grad import outputs_require_grad, saved_behind, views_of_inputs
+from tinycompile.ir.requires_grad import outputs_require_grad, views_of_inputs
 from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.passes.patterns_losses import fuse_losses
@@ -73,7 +73,8 @@ def compile_training(
     flags = outputs_require_grad(graph, wanted)
     if not any(flags):
         compiled = compile_one(graph, inputs, artifacts)
-        if compiled.source is None and not any(written(n) for n in graph.nodes):  # a leaf can be written without gradients only
+        as_captured = compiled.source is None and compiled.graph is graph  # the passes drop what cuts the tape
+        if as_captured and not any(written(n) for n in graph.nodes):  # a leaf can be written without gradients only
             return compiled
         # Library calls and views must not hang on the inputs: the graph cuts the tape later.
         return replace(compiled, call=torch.no_grad()(compiled.call))
@@ -88,7 +89,7 @@ def compile_training(
     rewritten = overwritten | _written_by(graph)
     kept = [i in rewritten for i in range(len(graph.placeholders))]
     replay = functools.partial(_replay, without_writes(graph))
-    freed = functools.cache(functools.partial(saved_behind, graph, tuple(wanted)))
+    freed = functools.cache(functools.partial(freed_behind, graph, tuple(wanted)))
     read = functools.cache(functools.partial(inputs_behind_saved, without_writes(graph), tuple(wanted)))
     drawing = [d.torch() for d in graph_devices(graph)] if draws else None
     call = attach_replay(compiled.call, replay, flags, aliases, kept, read, freed, drawing)
@@ -173,7 +174,7 @@ def _compile_halves(
     pull = Pullback(backward.call, *whole_of(split), _by_ops(split.backward), refusing, *_given_up(backward))
     program = _Program(known, graph, tuple(wanted), tuple(flags), tuple(drawn), compile_one)
     part = _parts(program, split, joint, pull, refusing)
-    freed = functools.cache(functools.partial(saved_behind, graph, program.wanted))
+    freed = functools.cache(functools.partial(freed_behind, graph, program.wanted))
     call = attach(split, forward.call, pull, part, _second(program, split, joint), flags, seen, watched, ask_torch, freed)
     times = {"aot": spent, **stage_times((forward, backward))}
     from_disk = forward.from_disk and backward.from_disk

@@ -298,3 +298,15 @@ def test_gradients_of_expanded_views_are_summed_in_eagers_order(leaves: str, sha
     eager, made = views(x), tinycompile.compile(views, fullgraph=True)(x)
     assert made.grad_fn.name() == eager.grad_fn.name()
     assert torch.equal(*(torch.autograd.grad(y, x, weights)[0] for y in (eager, made)))
+
+
+@pytest.mark.parametrize("backend", ("cpp", "aot_eager", "eager"))
+def test_a_graph_in_which_all_is_cut_off_gives_no_gradient(backend: str) -> None:
+    def cut(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            y = x.exp()
+        return x.detach() * 2, y + 1
+
+    compiled = tinycompile.compile(cut, fullgraph=True, backend=backend)
+    for result in compiled(torch.ones(3, requires_grad=True)):
+        assert not result.requires_grad

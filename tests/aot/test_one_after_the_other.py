@@ -55,6 +55,12 @@ def by_torch(x, y, w):
     return values, y.max(0)[0] * 2, x.std()
 
 
+def of_what_has_no_formula(x, y, w):
+    """Torch keeps nothing for a roll, and a formula of ours there is none."""
+    h = x.roll(1, 0)
+    return h, h * y, F.interpolate(w[None], scale_factor=2.0, mode="linear")
+
+
 def layers(x, y, w):
     return x.norm(), F.layer_norm(y, (4,)), F.softmax(w, -1)
 
@@ -75,7 +81,18 @@ def outcome(fn: Callable[..., Any], order: tuple[int, ...], retain: bool, again:
     return found, ""
 
 
-FUNCTIONS = (disjoint, of_one_input, of_one_sum, of_one_exponential, nothing_is_kept, chain, views, by_torch, layers)
+FUNCTIONS = (
+    disjoint,
+    of_one_input,
+    of_one_sum,
+    of_one_exponential,
+    nothing_is_kept,
+    chain,
+    views,
+    by_torch,
+    of_what_has_no_formula,
+    layers,
+)
 CASES = [
     pytest.param(fn, backend, id=f"{fn.__name__}-{backend}")
     for fn in FUNCTIONS

@@ -25,7 +25,7 @@ from tinycompile.eager.torch_words import edited, function_name
 from tinycompile.ir.builder import inputs_of, refs_in
 from tinycompile.ir.effects import EditedValue
 from tinycompile.ir.graph import Graph, Node, Ref
-from tinycompile.ir.requires_grad import GRAD, has_gradient, requires_grad
+from tinycompile.ir.requires_grad import GRAD, has_gradient, requires_grad, saves
 from tinycompile.ops.record import OPS, View
 
 
@@ -82,6 +82,19 @@ def _kept(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]], 
                 behind = _outputs_behind(graph, node, live) if behind is None else behind
                 found.setdefault(place, set()).update(behind)
     return tuple(Kept(place, frozenset(behind)) for place, behind in found.items() if behind)
+
+
+def freed_behind(graph: Graph, wanted: Sequence[bool]) -> tuple[frozenset[str], ...]:
+    """For each output, the nodes that its backward passes and for which torch keeps values: such a backward frees them.
+    ``wanted``: as above."""
+    live, metas = _live(graph, wanted), {n.name: n.meta for n in graph.nodes}
+    behind: dict[str, frozenset[str]] = {}
+    none = frozenset[str]()
+    with env_with(graph.hints).active():
+        for node in (n for n in graph.nodes[:-1] if live[n.name]):
+            own = frozenset({node.name}) if _frees(node, metas, live) else none
+            behind[node.name] = own.union(*(behind.get(r.name, none) for r in inputs_of(node)))
+    return tuple(behind.get(o.name, none) if isinstance(o, Ref) else none for o in graph.output.args[0])
 
 
 def inputs_behind_saved(graph: Graph, wanted: Sequence[bool], outputs: AbstractSet[int]) -> frozenset[int]:
@@ -290,6 +303,32 @@ def _saved(node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]],
     names = [r.name for r in (*refs_in(node.args), *refs_in(tuple(v for _, v in node.kwargs))) if _is_tensor(metas[r.name])]
     everything = [*names, *_results(node, items)]
     return frozenset(everything if found is None else [n for i, n in enumerate(everything) if i in found])
+
+
+def _frees(node: Node, metas: Mapping[str, Any], live: Mapping[str, bool]) -> bool:
+    """Whether torch refuses a second backward of a node; of a call without a formula it is asked."""
+    if not saves(node, live) or (node.kind == "call" and OPS[node.target].vjp is not None):
+        return saves(node, live)
+    try:
+        return _refuses_again(
+            node.kind, node.target, _specs(node.args, metas, live), tuple((k, _specs(v, metas, live)) for k, v in node.kwargs)
+        )
+    except TypeError:  # an argument that can't be hashed
+        return True
+
+
+@functools.lru_cache(maxsize=1024)
+def _refuses_again(kind: str, target: str, args: Any, kwargs: Any) -> bool:
+    """What torch does with meta tensors; True where they can't tell."""
+    try:
+        with torch.enable_grad():
+            made = target_function(kind, target)(*instances(args), **{k: instances(v) for k, v in kwargs})
+        results = [t for t in _tensors(made if isinstance(made, tuple) else (made,)) if t.requires_grad]
+        for _ in range(2):
+            torch.autograd.backward(results, [torch.ones_like(t) for t in results])
+    except (NotImplementedError, RuntimeError):
+        return True
+    return False
 
 
 def _is_tensor(meta: Any) -> bool:

@@ -68,21 +68,6 @@ def _needs(arg: Any, live: Mapping[str, bool]) -> Any:
     return isinstance(arg, Ref) and live[arg.name]
 
 
-def saved_behind(graph: Graph, inputs: Sequence[bool]) -> tuple[frozenset[str], ...]:
-    """For each output, the nodes that its backward passes and for which torch keeps values: such a backward frees them.
-    ``inputs`` as above."""
-    live: dict[str, bool] = {}
-    behind: dict[str, frozenset[str]] = {}
-    none, given = frozenset[str](), iter(inputs)
-    for node in graph.nodes[:-1]:
-        live[node.name] = next(given) if node.kind == "placeholder" else requires_grad(node, live)
-        if live[node.name]:
-            behind[node.name] = none.union(*(behind.get(r.name, none) for r in inputs_of(node)))
-            if saves(node, live):
-                behind[node.name] |= {node.name}
-    return tuple(behind.get(o.name, none) if isinstance(o, Ref) else none for o in graph.output.args[0])
-
-
 def has_gradient(meta: TensorMeta) -> bool:
     """Whether the dtype is one that gradients have."""
     return meta.dtype.is_floating_point or meta.dtype.is_complex
