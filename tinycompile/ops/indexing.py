@@ -217,7 +217,7 @@ def _index_meta(x: TensorMeta, indices: Sequence[TensorMeta | None]) -> TensorMe
 
 def _index_strides(full: Coords, x: TensorMeta, indices: Sequence[TensorMeta | None], block: int) -> Coords:
     """ATen's iterator over the values and the indices, each with stride 0 where it does not vary, lays out what they give."""
-    before, indexed, after = _index_places(x.rank, indices)
+    before, indexed, after = index_places(x.rank, indices)
     values = (*(x.strides[d] for d in before), *(0,) * block, *(x.strides[d] for d in after))
     places: list[TensorMeta] = []
     common = full[len(before) : len(before) + block]
@@ -235,17 +235,24 @@ def _index_strides(full: Coords, x: TensorMeta, indices: Sequence[TensorMeta | N
 
 def indexed_shape(x: Any, indices: Sequence[Any], shape: Coords) -> Coords:
     """The shape of ``x[indices]``, whose index tensors broadcast to ``shape``."""
-    before, _, after = _index_places(len(x.shape), indices)
+    before, _, after = index_places(len(x.shape), indices)
     return (*(x.shape[d] for d in before), *shape, *(x.shape[d] for d in after))
 
 
-def _index_places(rank: int, indices: Sequence[Any]) -> tuple[list[int], list[int], list[int]]:
-    """Dims that come before, in and after the indexed block: adjacent indices stay in place, others move to the front."""
+def index_places(rank: int, indices: Sequence[Any]) -> tuple[list[int], list[int], list[int]]:
+    """Dims that come before, in and after the indexed block: adjacent indices stay in place, others move to the front. What a
+    0-d index selects is gone before that is looked at, as in Python's indexing."""
     indexed = [d for d, i in enumerate(indices) if i is not None]
     rest = [d for d in range(rank) if d not in indexed]
-    adjacent = indexed == list(range(indexed[0], indexed[0] + len(indexed)))
-    before = [d for d in rest if d < indexed[0]] if adjacent else []
+    wide = [d for d in indexed if _rank(indices[d])] or indexed[:1]
+    left = sorted({*rest, *wide})
+    adjacent = left.index(wide[-1]) - left.index(wide[0]) == len(wide) - 1
+    before = [d for d in rest if d < wide[0]] if adjacent else []
     return before, indexed, [d for d in rest if d not in before]
+
+
+def _rank(index: Any) -> int:
+    return index.meta.rank if isinstance(index, Operand) else len(index.shape)
 
 
 def _index(b: Builder, coords: Coords, meta_out: TensorMeta, x: Operand, indices: Sequence[Operand | None]) -> Value:
@@ -254,7 +261,7 @@ def _index(b: Builder, coords: Coords, meta_out: TensorMeta, x: Operand, indices
 
 def index_place(b: Builder, coords: Coords, x: Operand, indices: Sequence[Operand | None]) -> Coords:
     """Where in ``x`` the element at ``coords`` of ``x[indices]`` lies."""
-    before, indexed, after = _index_places(x.meta.rank, indices)
+    before, indexed, after = index_places(x.meta.rank, indices)
     block = coords[len(before) : len(coords) - len(after)]
     place: dict[int, Dim] = dict(zip(before, coords[: len(before)], strict=True))
     place |= dict(zip(after, coords[len(coords) - len(after) :], strict=True))
@@ -287,6 +294,8 @@ declare(
         call(t(4, 5), (ix(4, 3),)),
         call(t(4, 5), (None, ix(5, 2, 3))),
         call(t(4, 5, 6), (ix(4, 2), None, ix(6, 2))),
+        call(t(4, 5, 6), (ix(4), None, ix(6, 2))),
+        call(t(4, 5, 6, 3), (None, ix(5), None, ix(3, 2))),
         call(t(4, 5, 6), (None, ix(5, 3, 1), ix(6, 2))),
         call(t(4, 5), (ix(4, 2), ix(5, 2))),
         call(t(4, 5), (t(3, dtype="int64", fill="index:-4"),)),

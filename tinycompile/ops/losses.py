@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,16 +49,18 @@ def _smooth_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean", bet
 
 
 def _huber_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean", delta: float = 1.0) -> TensorMeta:
-    """The result is made like the input, and made anew where broadcasting needs it larger."""
+    """The result is made like the input, of its dtype, and made anew where broadcasting needs it larger."""
     if not delta > 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
-    full = _pair_meta(x, target, reduction)
-    return rules.empty_like(x, full.dtype) if reduction == "none" and x.shape == full.shape else full
+    full = replace(_pair_meta(x, target, reduction), dtype=x.dtype)
+    return rules.empty_like(x) if reduction == "none" and x.shape == full.shape else full
 
 
 def _absolute_meta(x: TensorMeta, target: TensorMeta, reduction: str = "mean") -> TensorMeta:
     full = _pair_meta(x, target, reduction)
-    return rules.like(full) if reduction == "none" else full
+    if reduction == "none":
+        return rules.like(full)
+    return full if full.dtype.is_floating_point else replace(full, dtype=torch.int64)  # sums of integers are wide
 
 
 def _elementwise(loss: Any) -> Any:
@@ -65,6 +68,8 @@ def _elementwise(loss: Any) -> Any:
 
     def decompose(x: Any, target: Any, reduction: str = "mean", *rest: Any) -> Any:
         dtype = rules.promote_types(x.dtype, target.dtype)
+        if not dtype.is_floating_point or (x.dtype != target.dtype and loss is _huber):
+            return NotImplemented  # what torch rounds to, and when, is its own
         return reduced(loss(cast(x, rules.opmath(dtype)), cast(target, rules.opmath(dtype)), *rest), reduction, dtype)
 
     return decompose
@@ -155,7 +160,7 @@ def _kl_div(x: Any, target: Any, reduction: str = "mean", log_target: bool = Fal
     if reduction != "batchmean":
         return _elementwise(_divergence)(x, target, reduction, log_target)
     total = _elementwise(_divergence)(x, target, "sum", log_target)
-    return ops.div(total, x.shape[0])
+    return ops.div(total, x.shape[0]) if len(x.shape) else total
 
 
 declare(
@@ -181,7 +186,7 @@ def _binary_meta(
     check_reduction(reduction)
     if x.shape != target.shape:
         raise ValueError(f"Target size ({_size(target)}) must be the same as input size ({_size(x)})")
-    full = rules.empty_like(target, x.dtype)
+    full = rules.empty_like(target)
     return full if reduction == "none" else rules.fresh((), full.dtype, full.device)
 
 
@@ -208,6 +213,8 @@ def _weighted(loss: Any, weight: Any) -> Any:
 
 def _bce_with_logits(x: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> Any:
     """(1 - y) x - logsigmoid(x), with the positive term weighted by ``pos_weight``."""
+    if x.dtype != target.dtype:
+        return NotImplemented  # torch computes in place of the target's complement
     wide, y = widen(x), widen(target)
     log_sigmoid = ops.log_sigmoid(wide)
     if pos_weight is not None:

@@ -29,9 +29,9 @@ def _known(reduction: str, *tensors: Any) -> bool:
 
 def _soft_margin(x: Any, target: Any, reduction: str = "mean") -> Any:
     """log(1 + exp(-y x))."""
-    if not _known(reduction, x):
+    if not _known(reduction, x) or x.dtype != target.dtype:
         return NotImplemented
-    dtype = _common(x, target)
+    dtype = x.dtype
     grown = ops.exp(ops.mul(ops.neg(widen(target)), widen(x)))
     stored = cast(cast(grown, dtype), grown.dtype)  # ATen keeps it in a tensor, in which half types overflow
     return reduced(ops.log1p(stored), reduction, dtype)
@@ -60,7 +60,7 @@ def _multilabel_soft_margin(x: Any, target: Any, weight: Any = None, reduction: 
     loss = ops.neg(ops.add(ops.mul(y, ops.log_sigmoid(wide)), ops.mul(ops.sub(1, y), ops.log_sigmoid(ops.neg(wide)))))
     if weight is not None:
         loss = ops.mul(loss, widen(weight))
-    mean = ops.div(ops.sum(loss, (-1,)), x.shape[-1])
+    mean = ops.div(ops.sum(loss, (len(x.shape) - 1,)), x.shape[-1])  # (which need not be the last of what they broadcast to)
     return reduced(mean, reduction, _common(x, target))
 
 

@@ -17,7 +17,7 @@ from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import laid_out_as, ops
 from tinycompile.ops.creation import constant
 from tinycompile.ops.declare import composite, declare, spelled
-from tinycompile.ops.indexing import ANY, index_place, indexed_shape, ix
+from tinycompile.ops.indexing import ANY, index_place, index_places, indexed_shape, ix
 from tinycompile.ops.record import Scatter
 from tinycompile.ops.samples import call, t
 from tinycompile.ops.scalar import Builder, Operand, Value
@@ -197,7 +197,12 @@ def _adds_up(x: Any, indices: Any, values: Any, accumulate: bool = False) -> boo
 
 
 def _eager_index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> torch.Tensor:
-    return torch.ops.aten.index_put(x, list(indices), values, accumulate)
+    """ATen's, with the indexed dims brought together: to it, a 0-d index is one like others."""
+    before, indexed, after = index_places(x.dim(), indices)
+    order = (*before, *indexed, *after)
+    at = [*(None for _ in before), *(indices[d] for d in indexed)]
+    made = torch.ops.aten.index_put(x.permute(order), at, values, accumulate)
+    return made.permute([order.index(d) for d in range(x.dim())])
 
 
 declare(
@@ -212,6 +217,7 @@ declare(
         call(t(4, 5), (ix(4, 2), ix(5, 2)), t(2), True),
         call(t(4, 5), (ix(4, 1),), t(5)),
         call(t(4, 5, 6), (ix(4, 2), None, ix(6, 2)), t(2, 5), True),
+        call(t(4, 5, 6), (ix(4), None, ix(6, 2)), t(5, 2), True),
     ],
     ulp=4.0,
     doc="Writes (or adds) ``values`` at integer indices; of equal indices without ``accumulate`` any one may win.",
