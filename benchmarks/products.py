@@ -28,12 +28,21 @@ WHO = (EAGER, OURS, OURS_MAX, INDUCTOR_MAX)
 
 @dataclass(frozen=True)
 class Row:
-    """``shapes`` of the arguments; ``flops`` of the products alone."""
+    """``shapes`` of the arguments; ``flops`` of the products alone. ``dtypes``: of the first arguments, the rest is float32
+    (none: all is bfloat16). ``exact``: the same in float64, where ``fn`` is not defined there."""
 
     name: str
     fn: Callable[..., Any]
     shapes: tuple[tuple[int, ...], ...]
     flops: int
+    dtypes: tuple[torch.dtype, ...] = ()
+    exact: Callable[..., Any] | None = None
+
+    def arguments(self, device: str) -> list[Tensor]:
+        """Random ones."""
+        rest = [torch.float32 if self.dtypes else torch.bfloat16] * len(self.shapes)
+        made = [torch.randn(s, device=device) * (8 if self.dtypes else 1) for s in self.shapes]
+        return [x.to(d) for x, d in zip(made, [*self.dtypes, *rest], strict=False)]
 
 
 def gelu(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -56,6 +65,36 @@ def scaled_transposed(x: Tensor, w: Tensor) -> Tensor:
     return torch.relu(x.transpose(1, 2) @ w) * 0.125
 
 
+def silu_float8(x: Tensor, w: Tensor, s: Tensor, t: Tensor) -> Tensor:
+    return F.silu(torch._scaled_mm(x, w.t(), s, t, out_dtype=torch.bfloat16))
+
+
+def silu_exact(x: Tensor, w: Tensor, s: Tensor, t: Tensor) -> Tensor:
+    return F.silu((x @ w.t()) * s * t)
+
+
+def scaled_int8(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+    return torch._int_mm(x, w.t()) * s
+
+
+def scaled_exact(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+    return (x @ w.t()) * s
+
+
+def float8(rows: int, inner: int, columns: int) -> Row:
+    """silu of a product of float8 with a scale for each operand."""
+    shapes, dtypes = ((rows, inner), (columns, inner), (), ()), (torch.float8_e4m3fn,) * 2
+    return Row(f"silu float8 {rows}x{inner} -> {columns}", silu_float8, shapes, 2 * rows * inner * columns, dtypes, silu_exact)
+
+
+def int8(rows: int, inner: int, columns: int) -> Row:
+    """A product of int8 with a scale for each row."""
+    shapes, dtypes = ((rows, inner), (columns, inner), (rows, 1)), (torch.int8,) * 2
+    return Row(
+        f"scaled int8 {rows}x{inner} -> {columns}", scaled_int8, shapes, 2 * rows * inner * columns, dtypes, scaled_exact
+    )
+
+
 def linear(fn: Callable[..., Any], rows: int, inner: int, columns: int, products: int = 1) -> Row:
     """A layer; ``fn`` says what else it takes."""
     more = {gelu: ((columns,),), residual: ((columns,), (rows, columns)), swiglu: ((columns, inner),), silu: ()}[fn]
@@ -75,16 +114,19 @@ ROWS = (
     linear(silu, 16, 8192, 11008),
     linear(swiglu, 64, 8192, 11008, 2),
     linear(silu, 64, 32768, 512),
+    float8(8192, 4096, 4096),
+    float8(16, 8192, 11008),
+    int8(8192, 4096, 4096),
     Row("relu batch 64x(512x256)' @ 512x1024", scaled_transposed, ((64, 512, 256), (64, 512, 1024)), 2 * 64 * 512 * 256 * 1024),
 )
 
 
 def measure(row: Row, seconds: float) -> tuple[dict[str, float], str, bool]:
     """Median seconds by contender, what our contest found, and whether our result is right."""
-    args = [torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in row.shapes]
+    args = row.arguments("cuda")
     compiled = {who: CONTENDERS[who](row.fn) for who in WHO}
     with torch.no_grad():
-        exact = row.fn(*(a.double() for a in args))
+        exact = (row.exact or row.fn)(*(a.double() for a in args))
         right = judge([compiled[OURS_MAX](*args)], [row.fn(*args)], [exact]).ok
         del exact
         calls = {who: (lambda fn=fn: fn(*args)) for who, fn in compiled.items()}
@@ -109,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("torch sees no CUDA device here", file=sys.stderr)
         return 2
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; bfloat16; microseconds, L2 flushed, medians in turns")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; microseconds, L2 flushed, medians in turns")
     print(f"{'':44}{'eager':>9}{'default':>9}{'max':>9}{'tc max':>9}{'/default':>9}{'/tc max':>9}{'TFLOP/s':>9}  used")
     good = True
     for row in (r for r in ROWS if options.only in r.name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.products import ROWS, Row, main, winner
+from benchmarks.products import ROWS, Row, float8, int8, main, winner
 from tests.codegen.triton.products import product_of
 
 pytestmark = pytest.mark.cpu
@@ -13,12 +13,19 @@ pytestmark = pytest.mark.cpu
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
 def test_every_row_is_offered_as_a_kernel(row: Row) -> None:
-    args = [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in row.shapes]
+    args = row.arguments("meta")
     product = product_of(row.fn, *args)
     (choice,) = product.plan.choices
     assert choice.product.flops >= row.flops
     skinny = row.shapes[0][0] <= 64
     assert ({"parted", "streamed"} & product.ways() if skinny else {"boxed"}) <= product.ways()
+
+
+def test_rows_of_other_dtypes_say_the_same_in_float64() -> None:
+    for row in (float8(16, 32, 48), int8(24, 32, 48)):
+        args = row.arguments("cpu")
+        assert row.exact is not None
+        torch.testing.assert_close(row.fn(*args).double(), row.exact(*(a.double() for a in args)), rtol=1e-2, atol=1e-2)
 
 
 def test_names_are_unique() -> None:
