@@ -189,3 +189,15 @@ def test_products_of_what_is_no_plain_number(row: tuple[float, ...], dim: int | 
     torch.testing.assert_close(mine.grad.torch(), theirs.grad, equal_nan=True)
     zeros = theirs.grad == 0
     assert torch.equal(torch.signbit(mine.grad.torch()[zeros]), torch.signbit(theirs.grad[zeros]))
+
+
+@pytest.mark.parametrize("weight", [0.0, -0.0, 0.5])
+@pytest.mark.parametrize("seed", [1.0, -1.0])
+def test_prelu_keeps_the_signs_of_zeros(weight: float, seed: float) -> None:
+    found = []
+    for wrap in (lambda t: t, from_torch):
+        x = wrap(torch.tensor([-2.0, 0.0, -0.0, 3.0])).requires_grad_()
+        w = wrap(torch.tensor(weight)).requires_grad_()
+        torch.prelu(x, w).backward(wrap(torch.full((4,), seed)))
+        found.append([torch.signbit(torch.as_tensor(t.grad)).tolist() for t in (x, w)])
+    assert found[0] == found[1]

@@ -300,12 +300,15 @@ def _prelu_meta(x: TensorMeta, weight: TensorMeta) -> TensorMeta:
     return rules.empty_like(x)
 
 
-def _prelu(x: Any, weight: Any) -> Any:
+def slope_of_channels(x: Any, weight: Any) -> Any:
+    """The slope of ``prelu`` in a shape that broadcasts with ``x``: one a channel, or one for all."""
     if len(weight.shape) and len(x.shape) >= 2:
-        weight = ops.view(weight, (1, -1, *(1 for _ in x.shape[2:])))
-    elif not len(x.shape):
-        weight = ops.view(weight, ())
-    return ops.where(ops.gt(x, 0), x, ops.mul(x, weight))
+        return ops.view(weight, (1, -1, *(1 for _ in x.shape[2:])))
+    return weight if len(x.shape) else ops.view(weight, ())
+
+
+def _prelu(x: Any, weight: Any) -> Any:
+    return ops.where(ops.gt(x, 0), x, ops.mul(x, slope_of_channels(x, weight)))
 
 
 declare(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+from tinycompile.ops.activations import slope_of_channels
 from tinycompile.ops.calls import ops
-from tinycompile.ops.gradients import one_input
+from tinycompile.ops.gradients import Gradients, one_input, sum_to, vjp
 
+Args = Sequence[Any]
 _SIXTH = 0.1666666716337204  # 1 / 6 in single precision, with which torch multiplies doubles too
 
 
@@ -83,3 +86,15 @@ _FROM_INPUT: dict[str, Any] = {
 }
 for _name, _slope in _FROM_INPUT.items():
     one_input(_name, "self", _slope)
+
+
+@vjp("prelu", "self", "weight")
+def _prelu(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """One product a place, as in ATen's kernel: of ``where`` it would be a sum with 0, which has no sign."""
+    x, weight = args
+    slope, positive = slope_of_channels(x, weight), ops.gt(x, 0)
+    of_weight = sum_to(ops.where(positive, 0.0, ops.mul(x, grads[0])), slope) if needs[1] else None
+    return (
+        ops.where(positive, grads[0], ops.mul(slope, grads[0])) if needs[0] else None,
+        None if of_weight is None else ops.reshape(of_weight, tuple(weight.shape)),
+    )
