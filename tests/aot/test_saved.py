@@ -63,7 +63,14 @@ def twice(x, w):
     return z
 
 
-REFUSED = [result, argument, in_place_result, through_a_view, of_a_detached, library, twice]
+def with_itself(x, w):
+    """The first argument is copied for the backward, the second is not."""
+    y = x * 2
+    y.mul_(y)
+    return y
+
+
+REFUSED = [result, argument, in_place_result, through_a_view, of_a_detached, library, twice, with_itself]
 
 
 def not_saved(x, w):
@@ -78,6 +85,12 @@ def in_place_itself(x, w):
     y.mul_(w)
     y.exp_()
     return y * 2
+
+
+def added_to_itself(x, w):
+    y = x * 2
+    y.add_(y)
+    return y.exp()
 
 
 def other_operand(x, w):
@@ -99,7 +112,7 @@ def constant_edited(x, w):
     return x * w
 
 
-ALLOWED = [not_saved, in_place_itself, other_operand, other_branch, constant_edited]
+ALLOWED = [not_saved, in_place_itself, added_to_itself, other_operand, other_branch, constant_edited]
 
 
 def backward(fn: Callable[..., Any]) -> tuple[torch.Tensor | None, str]:

@@ -173,9 +173,11 @@ def _each_spoiled(graph: Graph, live: Mapping[str, bool], edits: Sequence[Edited
         if not touched:
             continue
         own = node.args[0].name if node.args and isinstance(node.args[0], Ref) else None
-        for name in _saved(node, metas, items, live).intersection(touched):
+        kept = _saved_in_order(node, metas, items, live)
+        for name in dict.fromkeys(n for n in kept if n in touched):
             edit = edited[name]
-            if not (name == own and node.name in edit.by):  # what writes in place saves a copy of what was there
+            copied = name == own and node.name in edit.by  # what writes in place saves a copy of what was there
+            if not copied or name in kept[1:]:  # and other arguments as they are: ``x.mul_(x)``
                 yield node, _message(metas[name], edit, edits)
 
 
@@ -294,6 +296,13 @@ def _near(node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], 
 
 def _saved(node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], live: Mapping[str, bool]) -> frozenset[str]:
     """Names of the inputs and results of a node that torch keeps for its backward."""
+    return frozenset(n for n in _saved_in_order(node, metas, items, live) if n is not None)
+
+
+def _saved_in_order(
+    node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], live: Mapping[str, bool]
+) -> list[str | None]:
+    """The same, one for each of its tensors, arguments first; None for those that are not kept."""
     args = _specs(node.args, metas, live)
     kwargs = tuple((k, _specs(v, metas, live)) for k, v in node.kwargs)
     try:
@@ -302,7 +311,7 @@ def _saved(node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]],
         found = None
     names = [r.name for r in (*refs_in(node.args), *refs_in(tuple(v for _, v in node.kwargs))) if _is_tensor(metas[r.name])]
     everything = [*names, *_results(node, items)]
-    return frozenset(everything if found is None else [n for i, n in enumerate(everything) if i in found])
+    return [n if found is None or i in found else None for i, n in enumerate(everything)]
 
 
 def _frees(node: Node, metas: Mapping[str, Any], live: Mapping[str, bool]) -> bool:
