@@ -244,6 +244,13 @@ def test_reading_an_empty_tensor_asks_for_eager(kernels: Compiled) -> None:
         kernels.run("empty_table")
 
 
+def test_rows_that_elements_are_picked_from_are_asked_for(kernels: Compiled) -> None:
+    """Where each turn has a row of its own, most of whose lines are needed."""
+    asking = {name for name in CASES if "tc::fetch<" in kernels.sources[name].text}
+    assert "gather" in asking
+    assert not asking & {"embedding", "masked_gather", "scatter_add_17", "two_places"}
+
+
 def test_stores_go_nowhere_else(kernels: Compiled) -> None:
     """The bytes around an output stay as they were, for lengths around the vector width."""
     for name in ("long", "transposed_129_257", "strided_100_37"):

@@ -29,7 +29,7 @@ def simplified(body: tuple[Statement, ...], axes: Sequence[Axis], dtypes: Mappin
 def _two_pass_arg(s: Reduce, axes: Sequence[Axis], dtype: torch.dtype) -> Iterator[Statement]:
     """The extreme value first, then the least position that holds it. A NaN wins: it is the extreme, and equals nothing."""
     at, x = s.names[0], s.args[0]
-    position, best, hit, none, place = (f"{at}_{w}" for w in ("position", "best", "hit", "none", "place"))
+    position, best, hit, none, place, least = (f"{at}_{w}" for w in ("position", "best", "hit", "none", "place", "least"))
     yield Reduce((best,), (dtype,), "max" if s.kind == "argmax" else "min", (x,), s.axes, s.origin)
     yield Scalar(hit, torch.bool, "eq", (x, best), s.origin)
     if dtype.is_floating_point:
@@ -38,12 +38,15 @@ def _two_pass_arg(s: Reduce, axes: Sequence[Axis], dtype: torch.dtype) -> Iterat
         yield Scalar(found, torch.bool, "or", (hit, lost), s.origin)
         hit = found
     linear: Dim = 0
+    count = ex.product(a.extent for a in axes if a.name in s.axes)
     for axis in (a for name in s.axes for a in axes if a.name == name):
         linear = linear * axis.extent + ex.sym(axis.name, 0, axis.extent)
-    yield Index(position, torch.int64, linear, s.origin)
-    yield Const(none, torch.int64, 2**63 - 1, s.origin)
-    yield Scalar(place, torch.int64, "where", (hit, position, none), s.origin)
-    yield Reduce((at,), (torch.int64,), "min", (place,), s.axes, s.origin)
+    narrow = torch.int32 if isinstance(count, int) and count < 2**31 else torch.int64  # half the vectors
+    yield Index(position, narrow, linear, s.origin)
+    yield Const(none, narrow, torch.iinfo(narrow).max, s.origin)
+    yield Scalar(place, narrow, "where", (hit, position, none), s.origin)
+    yield Reduce((least,), (narrow,), "min", (place,), s.axes, s.origin)
+    yield Scalar(at, torch.int64, "cast", (least,), s.origin)
 
 
 def _two_pass_moments(s: Reduce, axes: Sequence[Axis], dtype: torch.dtype) -> Iterator[Statement]:

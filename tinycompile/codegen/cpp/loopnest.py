@@ -9,15 +9,17 @@ they are kept.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 from tinycompile.base import expr as ex
 from tinycompile.codegen.cpp.accumulators import Accumulator, has_own_type, needs_two_levels, scan_state
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, dtypes_of
 from tinycompile.codegen.cpp.dependences import Dependences, Open
-from tinycompile.codegen.cpp.jam import JAM, can_jam
-from tinycompile.codegen.cpp.kept import Pass, values_to_keep
+from tinycompile.codegen.cpp.fetch import group_ahead, picked_rows
+from tinycompile.codegen.cpp.groups import Group, can_group, group_loops
+from tinycompile.codegen.cpp.jam import JAM, can_jam, jammed_rows
+from tinycompile.codegen.cpp.kept import Keep, keep_dear
 from tinycompile.codegen.cpp.names import Names
 from tinycompile.codegen.cpp.scalars import C_TYPES, MEMORY_TYPES, c_read
 from tinycompile.codegen.cpp.schedule import Schedule
@@ -41,6 +43,7 @@ class LoopNest:
         self.loops = self.deps.loops
         self.accumulators: dict[int, Accumulator] = {}
         self.kept: dict[str, str] = {}
+        self.fetched: set[str] = set()  # loads of a row that an earlier pass makes, too
 
     def write(self, roots: Sequence[int]) -> None:
         """All loops of the group whose stores are ``roots``."""
@@ -104,7 +107,9 @@ class LoopNest:
                 {self.deps.next_axis(i, opened) for i in goals if stage[i] == step}, key=self.deps.rank.__getitem__
             )
         ]
-        keep = self.keep_dear(passes, opened)
+        keep: Keep = {}
+        if self.lanes is None and self.plan.lane and self.plan.lane.name != self.plan.split:
+            keep = keep_dear(self.deps, passes, self.plan.lane, opened, self.kept, self.names, self.out)
         for step in range(max(stage.values(), default=0) + 1):
             self.straight(self.deps.closure(i for i in here if stage[i] == step), items)
             for _, axis, targets in (p for p in passes if p[0] == step):
@@ -113,27 +118,10 @@ class LoopNest:
                     self.text.texts[name] = array
                     self.kept.pop(name, None)
 
-    def keep_dear(self, passes: Sequence[Pass], opened: Open) -> dict[tuple[int, str], list[tuple[str, str]]]:
-        """Declare arrays for costly values that passes over a row share. Returns, per pass, the values to be read from an array
-        after it."""
-        lane = self.plan.lane
-        keep: dict[tuple[int, str], list[tuple[str, str]]] = {}
-        if lane is None or self.lanes is not None or not isinstance(lane.extent, int) or lane.name == self.plan.split:
-            return keep
-        along = [p for p in passes if p[1] == lane.name]
-        for maker, s in values_to_keep(self.deps, along, lane.extent, opened, self.kept):
-            array = self.names.fresh(f"{self.names.value(s.name)}_row")
-            self.out.line(f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{lane.extent}];")
-            self.kept[s.name] = f"{array}[{self.names.value(lane.name)}]"
-            keep.setdefault(maker, []).append((s.name, c_read(self.kept[s.name], s.dtype)))
-        return keep
-
     def overwriting(self, here: Sequence[int], items: Sequence[int]) -> list[int]:
         """Stores to what is read here too: they come last, for a later loop over lanes reads its values anew."""
         read = {s.buffer for i in items if isinstance(s := self.body[i], Load)}
         return [i for i in here if isinstance(s := self.body[i], Store) and s.buffer in read]
-
-    # --- one loop ---
 
     def loop(self, open_axes: Open, axis: Axis, roots: Sequence[int]) -> None:
         """Open ``axis`` for ``roots``, with the reductions that begin here."""
@@ -201,43 +189,56 @@ class LoopNest:
         items = self.deps.closure(roots)
         saved = dict(self.text.texts)
         name = self.names.value(axis.name)
-        if (
-            self.lanes
-            and axis != self.lanes
-            and can_jam(self.deps, self.text, self.opened(open_axes | {axis.name}), axis, self.lanes, roots)
-        ):
+        inside = self.opened(open_axes | {axis.name})
+        if can_jam(self.deps, self.text, inside, axis, self.lanes, roots):
             begin = self.jammed_loop(axis, roots, items, begin, end)
             if isinstance(axis.extent, int) and axis.extent % JAM == 0 and axis.name != self.plan.split:
                 return  # no rows are left, and chunks are whole groups
         if axis == self.plan.lane:
             self.check_ahead(items, axis)
-            self.out.line(self.simd(items, [i for i in roots if isinstance(self.body[i], Reduce)]))
+            reduces = [i for i in roots if isinstance(self.body[i], Reduce)]
+            if reduces and self.lanes is None and can_group(axis, self.plan, [self.body[i] for i in items], self.text):
+                begin = self.grouped_loop(open_axes, axis, roots, begin, end)
+                if isinstance(axis.extent, int) and axis.extent % self.plan.group == 0 and axis.name != self.plan.split:
+                    self.text.texts = saved
+                    return  # nothing is left, and chunks are whole groups
+            self.out.line(self.simd(items, reduces))
         with self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"):
             self.text.forget_comment()
             self.scope(open_axes | {axis.name}, roots)
         self.text.texts = saved
 
+    def grouped_loop(self, open_axes: Open, axis: Axis, roots: Sequence[int], begin: str, end: str) -> str:
+        """The loop over whole groups of elements along a row. Returns where the elements that are left begin."""
+        name, size, saved = self.names.value(axis.name), self.plan.group, dict(self.text.texts)
+        ones = {i: self.accumulators[i] for i in roots if isinstance(self.body[i], Reduce)}
+        groups = {i: Group(a, self.names.fresh(f"{a.part}_group"), size) for i, a in ones.items()}
+        whole = self.names.fresh(f"{name}_whole")
+        self.out.line(f"const int64_t {whole} = {end} - ({end} - {begin}) % {size};")
+        loads = [s for i in self.deps.closure(roots) if isinstance(s := self.body[i], Load) and s.name not in self.fetched]
+        self.fetched |= {s.name for s in loads}
+        ahead = functools.partial(group_ahead, loads, self.plan, self.text, self.names)
+        with group_loops(self.out, self.names, name, list(groups.values()), begin, whole, ahead) as place:
+            self.text.forget_comment()
+            self.accumulators |= {i: g.at(place) for i, g in groups.items()}
+            self.scope(open_axes | {axis.name}, roots)
+        self.accumulators |= ones
+        self.text.texts = saved
+        return whole
+
     def jammed_loop(self, axis: Axis, roots: Sequence[int], items: Sequence[int], begin: str, end: str) -> str:
         """The loop over whole groups of rows, whose accumulators are in registers meanwhile. Each takes in the same values in
         the same order as row by row. Returns where the rows that are left begin."""
         name, saved = self.names.value(axis.name), dict(self.text.texts)
-        first, whole, row = (self.names.fresh(f"{name}_{word}") for word in ("first", "whole", "row"))
+        first, whole = self.names.fresh(f"{name}_first"), self.names.fresh(f"{name}_whole")
+        ones = {i: self.accumulators[i] for i in roots}
         self.out.line(f"const int64_t {whole} = {end} - ({end} - {begin}) % {JAM};")
         with self.out.block(f"for (int64_t {first} = {begin}; {first} < {whole}; {first} += {JAM}) {{", "}"):
-            with self.lane_loop(()):
-                arrays = {i: self.accumulators[i] for i in roots}
-                for i, a in arrays.items():
-                    variable = self.names.fresh(f"{a.part}_here")
-                    self.out.line(f"{a.part_type} {variable} = {a.part}{self.place};")
-                    self.accumulators[i] = dataclasses.replace(a, part=variable, lanes=False)
-                self.out.line(f"#pragma GCC unroll {JAM}")
-                with self.out.block(f"for (int {row} = 0; {row} < {JAM}; ++{row}) {{", "}"):
-                    self.out.line(f"const int64_t {name} = {first} + {row};")
-                    for i in items:
-                        self.statement(i)
-                for i, a in arrays.items():
-                    self.out.line(f"{a.part}{self.place} = {self.accumulators[i].part};")
-                    self.accumulators[i] = a
+            with self.lane_loop(()), jammed_rows(self.out, self.names, name, first, ones, self.place) as here:
+                self.accumulators |= here
+                for i in items:
+                    self.statement(i)
+        self.accumulators |= ones
         self.text.texts = saved
         return whole
 
@@ -324,11 +325,13 @@ class LoopNest:
         return str(self.plan.block or self.lanes.extent)
 
     @contextlib.contextmanager
-    def lane_loop(self, items: Iterable[int]) -> Iterator[None]:
+    def lane_loop(self, items: Sequence[int]) -> Iterator[None]:
         """The vectorised loop over the lanes of the current block."""
         assert self.lanes is not None
         name = self.names.value(self.lanes.name)
         begin, end = (f"{name}_begin", f"{name}_end") if self.plan.block else ("0", self.text.dim(self.lanes.extent))
+        for line in picked_rows((self.body[i] for i in items), self.plan, self.text, self.names):
+            self.out.line(line)
         self.out.line(self.simd(items))
         with self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"):
             self.text.forget_comment()
@@ -350,8 +353,6 @@ class LoopNest:
         for kind, name, start, lanes in variables:
             self.out.line(f"{kind} {name}[{self.lane_count}];" if lanes else f"{kind} {name} = {start};")
         self.for_each_lane([(True, f"{name}{self.place} = {start};") for _, name, start, lanes in variables if lanes])
-
-    # --- scans ---
 
     def scan_variable(self, s: Scan) -> str:
         return f"{self.names.value(s.names[0])}_so_far"

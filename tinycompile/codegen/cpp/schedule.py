@@ -35,7 +35,7 @@ class Schedule:
     whole). ``inner``: reduction axes, outermost first. ``split``: the reduction axis that threads share where the parallel
     axes offer too little. ``tile``: the parallel axis along which some loads are contiguous instead of along the lane;
     ``tile_rows``: how much of it is in a block. ``cost``: of one point. ``chunk``: values of a sum along the lane that make
-    one part of its total."""
+    one part of its total. ``group``: elements along the lane that have accumulators of their own: four vectors of float32."""
 
     outer: tuple[Axis, ...]
     lane: Axis | None
@@ -46,6 +46,7 @@ class Schedule:
     tile_rows: int = 0
     cost: int = 1
     chunk: int = LANE_ADDITIONS * 8
+    group: int = 16
 
     @property
     def lane_is_parallel(self) -> bool:
@@ -97,7 +98,7 @@ class _Choice:
         items = self.count(outer) * (-(-self.size(lane.extent) // block) if lane and block else 1)
         split = inner[0].name if inner and self.shareable(inner[0], items) else None
         chunk = LANE_ADDITIONS * self.target.vector // 4  # so the error does not depend on the width
-        return Schedule(outer, lane, block, inner, split, tile, rows, self.cost(), chunk)
+        return Schedule(outer, lane, block, inner, split, tile, rows, self.cost(), chunk, self.target.vector)
 
     def count(self, axes: Iterable[Axis]) -> int:
         total = 1

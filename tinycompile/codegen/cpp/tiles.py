@@ -1,5 +1,5 @@
 """Blocks where some loads are contiguous across the lanes: those are transposed into arrays, and each row asks for its share of
-what the next block reads, which the CPU does not foresee where stretches are short and far apart."""
+what the next block reads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
+from tinycompile.codegen.cpp.fetch import block_ahead
 from tinycompile.codegen.cpp.indexing import c_dim, c_factor
 from tinycompile.codegen.cpp.names import Names
 from tinycompile.codegen.cpp.scalars import MEMORY_TYPES
-from tinycompile.codegen.cpp.schedule import CACHE_LINE, Schedule, is_across, is_along
+from tinycompile.codegen.cpp.schedule import Schedule, is_across, is_along
 from tinycompile.codegen.cpp.statements import Statements
-from tinycompile.ir.loops import Axis, Load, Statement
+from tinycompile.ir.loops import Load, Statement
 
 
 def tile_lines(plan: Schedule, body: Sequence[Statement], text: Statements, names: Names) -> tuple[list[str], list[str]]:
@@ -26,7 +27,7 @@ def tile_lines(plan: Schedule, body: Sequence[Statement], text: Statements, name
         if is_across(s, tile, lane):
             across.setdefault((s.buffer, s.index[0]), []).append(s)
     before: list[str] = []
-    ahead = [_next_stretch(s, lane, plan.block, text, names) for s in loads if is_along(s, lane)]
+    ahead = [block_ahead(s, lane, plan.block, text, names) for s in loads if is_along(s, lane)]
     for (first, *_), pointer in ((group, names.buffer(buffer)) for (buffer, _), group in across.items()):
         array = names.fresh(f"{pointer}_tile")
         lines, share = _transposed(first, array, plan, text, names)
@@ -54,11 +55,3 @@ def _transposed(s: Load, array: str, plan: Schedule, text: Statements, names: Na
     share, factor = block // plan.tile_rows, c_factor(step, text.symbol)
     next_lane = f"({block} + ({row} - {row}_begin)*{share})*{factor}"
     return filled, [f"tc::fetch<{share}>({start} + {next_lane}, {factor});"] if share else []
-
-
-def _next_stretch(s: Load, lane: Axis, block: int, text: Statements, names: Names) -> str:
-    """Ask for the lines of the next block that a load along the lanes reads in the current row."""
-    next_block = f"{names.value(lane.name)}_begin + {block}"
-    start = c_dim(s.index[0], lambda n: next_block if n == lane.name else text.symbol(n))
-    lines = max(block * s.dtype.itemsize // CACHE_LINE, 1)
-    return f"tc::fetch<{lines}>({names.buffer(s.buffer)} + {start}, {CACHE_LINE // s.dtype.itemsize});"

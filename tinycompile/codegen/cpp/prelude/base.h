@@ -39,6 +39,15 @@ template <int N, class T> static inline void fetch(const T* from, int64_t step) 
     for (int n = 0; n < N; ++n) __builtin_prefetch(from + n * step);
 }
 
+// The N elements of an array joined pairwise. It overwrites the array.
+template <int N, class T, class Join> static inline T fold(T* array, Join join) {
+    if constexpr (N > 1) {
+        for (int i = 0; i < N / 2; ++i) array[i] = join(array[i], array[i + N / 2]);
+        return fold<N / 2>(array, join);
+    }
+    return array[0];
+}
+
 // ---- bits ----
 static inline uint32_t bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 static inline uint64_t bits(double x) { return __builtin_bit_cast(uint64_t, x); }
