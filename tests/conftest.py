@@ -35,6 +35,7 @@ GENERATED = (
     "eager/test_arguments.py", "eager/test_autograd_records.py", "eager/test_layouts.py", "eager/test_spellings.py", "eager/test_vmap.py", "end_to_end/test_every_record.py",
     "end_to_end/test_numerics.py", "end_to_end/test_transforms.py", "fuse/test_every_record.py", "lower/test_every_record.py",
     "lower/test_symbolic_records.py", "ops/test_gradients.py", "ops/test_records.py",
+    "ops/test_other_dtypes.py", "ops/test_wrong_calls.py",
 )  # fmt: skip  # tests from records and tables, many thousands and alike
 SHARE = 6  # a run of the whole suite takes one in so many of these
 WHOLE = 100  # files of tests: a run of more is one of the whole suite
