@@ -16,6 +16,7 @@ from tests.capture.constructs import (  # noqa: F401
     introspection,
     keys,
     matching,
+    module_state,
     numpy_use,
     odd_classes,
     odd_exceptions,

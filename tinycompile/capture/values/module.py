@@ -327,22 +327,33 @@ class ModuleValue(ObjectValue):
         seen.add(id(self.obj))
         yield prefix, self
         if recurse:
-            modules = self._state(tr, "_modules")
-            assert isinstance(modules, DictValue)
-            for name, child in modules.pairs(tr):
-                if isinstance(child, ModuleValue):
-                    dotted = f"{prefix}.{name.constant(tr)}" if prefix else name.constant(tr)
-                    yield from child.tree(tr, dotted, recurse, seen)
+            for name, child in self._registered(tr, "_modules", ModuleValue):
+                dotted = f"{prefix}.{name.constant(tr)}" if prefix else name.constant(tr)
+                yield from child.tree(tr, dotted, recurse, seen)
+
+    def _registered(self, tr: Tracer, state: str, kind: type[Value]) -> Iterator[tuple[Value, Any]]:
+        """Names and parameters, buffers or submodules of its own; None stands for one that it lacks."""
+        values = self._state(tr, state)
+        assert isinstance(values, DictValue)
+        for name, value in values.pairs(tr):
+            if isinstance(value, kind):
+                yield name, value
+            elif not (isinstance(value, Const) and value.value is None):
+                raise GraphBreak("unsupported-value", f"{value.describe()} among the {state} of {self.where.label}")
+
+    def named_children(self, tr: Tracer) -> list[tuple[Value, Value]]:
+        """Its submodules, each once."""
+        found: dict[int, tuple[Value, Value]] = {}
+        for name, child in self._registered(tr, "_modules", ModuleValue):
+            found.setdefault(id(child.obj), (name, child))
+        return list(found.values())
 
     def _members(self, tr: Tracer, state: str, recurse: bool) -> list[tuple[Value, Value]]:
         found: dict[int, tuple[Value, Value]] = {}
         for prefix, module in self.tree(tr, "", recurse, set()):
-            values = module._state(tr, state)
-            assert isinstance(values, DictValue)
-            for name, value in values.pairs(tr):
-                if isinstance(value, TensorValue):
-                    dotted = f"{prefix}.{name.constant(tr)}" if prefix else name.constant(tr)
-                    found.setdefault(id(value.obj), (Const(dotted), value))
+            for name, value in module._registered(tr, state, TensorValue):
+                dotted = f"{prefix}.{name.constant(tr)}" if prefix else name.constant(tr)
+                found.setdefault(id(value.obj), (Const(dotted), value))
         return list(found.values())
 
 
@@ -380,8 +391,8 @@ _WALKS: dict[str, Any] = {
     "named_buffers": _named("_buffers"),
     "modules": lambda m, tr, recurse: [child for _, child in m.tree(tr, "", True, set())],
     "named_modules": lambda m, tr, recurse: [TupleValue([Const(n), c]) for n, c in m.tree(tr, "", True, set())],
-    "children": lambda m, tr, recurse: m._children(tr),
-    "named_children": lambda m, tr, recurse: [TupleValue(pair) for pair in m._state(tr, "_modules").pairs(tr)],
+    "children": lambda m, tr, recurse: [child for _, child in m.named_children(tr)],
+    "named_children": lambda m, tr, recurse: [TupleValue(pair) for pair in m.named_children(tr)],
 }
 _STEPS: dict[str, tuple[str, ...]] = {  # the methods that a walk calls
     "parameters": ("named_parameters", "_named_members", "named_modules"),
