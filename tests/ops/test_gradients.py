@@ -201,3 +201,26 @@ def test_prelu_keeps_the_signs_of_zeros(weight: float, seed: float) -> None:
         torch.prelu(x, w).backward(wrap(torch.full((4,), seed)))
         found.append([torch.signbit(torch.as_tensor(t.grad)).tolist() for t in (x, w)])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("order", [INF, -INF])
+@pytest.mark.parametrize("row", [(NAN, 2, 3), (INF, 2, -INF), (0, 0, 0), (-3, 3, 1)])
+def test_norms_of_an_extreme(row: tuple[float, ...], order: float) -> None:
+    """Equal extremes share the gradient, and NaN is one."""
+    theirs = torch.tensor([row, (1.5, -2, 4)], requires_grad=True)
+    mine = from_torch(theirs.detach().clone()).requires_grad_()
+    for x in (theirs, mine):
+        torch.linalg.vector_norm(x, order, 1).sum().backward()
+    torch.testing.assert_close(mine.grad.torch(), theirs.grad, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((2, 3, 0), (0, 4)), ((2, 0, 3), (3, 0)), ((0, 2, 3), (3, 4)), ((0,), (0, 4)), ((2, 3, 0), (0,))]
+)
+def test_products_of_nothing(shapes: tuple[tuple[int, ...], ...]) -> None:
+    theirs = [torch.randn(s, requires_grad=True) for s in shapes]
+    mine = [from_torch(t.detach().clone()).requires_grad_() for t in theirs]
+    for a, b in (theirs, mine):
+        (a @ b).sum().backward()
+    for m, t in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(m.grad.torch(), t.grad)

@@ -6,6 +6,7 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+from tinycompile.base import shapes
 from tinycompile.ops.calls import cast, ops
 from tinycompile.ops.gradients import Gradients, sum_to, times, vjp
 
@@ -59,7 +60,7 @@ def _matrix_sum(g: Any, like: Any) -> Any:
 
 def _flat(x: Any) -> Any:
     """All but the last dim as rows."""
-    return x if len(x.shape) == 2 else ops.reshape(x, (-1, x.shape[-1]))
+    return x if len(x.shape) == 2 else ops.reshape(x, (shapes.numel(x.shape[:-1]), x.shape[-1]))
 
 
 @vjp("linear", "self?weight", "weight?self")

@@ -226,7 +226,11 @@ def _vector_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradien
     elif order == 1:
         found = ops.mul(ops.sign(wide), g)
     elif order in (float("inf"), float("-inf")):
-        found = ops.mul(ops.sign(wide), _shared(g, ops.abs(wide), y, dim, True))
+        size = ops.abs(wide)
+        both = ops.logical_and(ops.isnan(size), ops.isnan(y))  # NaN is the extreme where there is one
+        chosen = ops.to(ops.logical_or(ops.eq(size, y), both), g.dtype)
+        many = ops.sum(chosen, dims_of(dim, len(x.shape)), True) if len(x.shape) else chosen
+        found = ops.mul(ops.sign(wide), ops.mul(ops.div(g, many), chosen))
     else:
         found = _of_order(x, order, dim, g)
     return cast(found, x.dtype), None, None, None, None
