@@ -12,7 +12,7 @@ import torch
 
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.probe import leaving_no_trace
-from tinycompile.ops.record import Op, Sample, TensorSpec
+from tinycompile.ops.record import Extern, Op, Sample, TensorSpec
 
 Kinds = tuple[tuple[torch.dtype, bool], ...]  # of each tensor of a call: its dtype, and whether it is 0-d
 
@@ -22,8 +22,8 @@ _REFUSED: dict[tuple[str, str, Kinds], bool] = {}
 def seems_refused(op: Op, args: Sequence[Any]) -> bool:
     """Whether torch refuses tensors of these dtypes in a sample's place. Other arguments may matter, too: ask for the call."""
     tensors = list(dispatcher.tensors_in(tuple(args)))
-    if all(t.dtype == torch.float32 for t in tensors):
-        return False
+    if isinstance(op.lowering, Extern) or all(t.dtype == torch.float32 for t in tensors):
+        return False  # (torch's own kernel says so itself)
     device, kinds = tensors[0].device.type, tuple((t.dtype, not len(t.shape)) for t in tensors)
     found = _REFUSED.get((op.name, device, kinds))
     if found is None:
