@@ -224,3 +224,30 @@ def test_products_of_nothing(shapes: tuple[tuple[int, ...], ...]) -> None:
         (a @ b).sum().backward()
     for m, t in zip(mine, theirs, strict=True):
         torch.testing.assert_close(m.grad.torch(), t.grad)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (3, 5, 2), (5,)], ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_cross_entropy_with_soft_targets_has_a_gradient_of_the_weights(
+    shape: tuple[int, ...], smoothing: float, reduction: str
+) -> None:
+    at = min(1, len(shape) - 1)
+    plain = [torch.randn(shape), torch.softmax(torch.randn(shape), at), torch.rand(5) + 0.5]
+    found = []
+    for wrap in (lambda t: t, from_torch):
+        inputs = [wrap(t.double()).requires_grad_() for t in plain]
+        loss = torch.nn.functional.cross_entropy(*inputs, label_smoothing=smoothing, reduction=reduction)
+        loss.sum().backward()
+        found.append([torch.as_tensor(t.grad) for t in inputs])
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_ignored_rows_have_a_plain_zero(reduction: str) -> None:
+    found = []
+    for wrap in (lambda t: t, from_torch):
+        x = wrap(torch.zeros(2, 3)).requires_grad_()
+        torch.nn.functional.nll_loss(x, wrap(torch.tensor([0, 1])), ignore_index=0, reduction=reduction).sum().backward()
+        found.append(torch.signbit(torch.as_tensor(x.grad)).tolist())
+    assert found[0] == found[1]

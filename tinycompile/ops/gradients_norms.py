@@ -160,7 +160,8 @@ def _nll_loss(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     g = _class_grad(grads[0], target, weight, ignore_index, reduction, at)
     if weight is not None:
         g = ops.mul(g, ops.unsqueeze(_class_weight(weight, target, ops.ne(target, ignore_index)), at))
-    return cast(ops.where(_is_class(x, target, at), ops.neg(g), 0.0), x.dtype), None, None, None, None
+    counts = ops.unsqueeze(ops.ne(target, ignore_index), at)  # no minus zero where a row does not
+    return cast(ops.where(ops.logical_and(_is_class(x, target, at), counts), ops.neg(g), 0.0), x.dtype), None, None, None, None
 
 
 def _over_classes(v: Any, rank: int, at: int) -> Any:
@@ -187,7 +188,12 @@ def _cross_entropy(grads: Args, args: Args, results: Args, needs: Args) -> Gradi
         if needs[1]:
             slope = ops.mul(ops.mul(g, ops.sub(ops.log(total), below)), 1.0 - smoothing)
             second = cast(slope if classes is None else ops.mul(slope, classes), target.dtype)
-        return first, second, None, None, None, None
+        third = None
+        if needs[2]:  # a weighs what class a adds to each row
+            shares = _smoothed(widen(target), smoothing, x.shape[at], None)
+            added = ops.mul(ops.mul(g, ops.sub(ops.log(total), below)), shares)
+            third = cast(ops.sum(added, tuple(d for d in range(rank) if d != at)) if rank > 1 else added, weight.dtype)
+        return first, second, third, None, None, None
     g = _class_grad(grads[0], target, weight, ignore_index, reduction, at)
     one = ops.to(_is_class(x, target, at), wide.dtype)
     if weight is None and not smoothing:
