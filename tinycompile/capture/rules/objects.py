@@ -25,7 +25,8 @@ from tinycompile.capture.values.classes import ClassValue
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BoundFunction, FunctionValue, of_instance
 from tinycompile.capture.values.mapping import DictValue
-from tinycompile.capture.values.object import NewObject, ObjectKey, ObjectValue
+from tinycompile.capture.values.object import NewObject, ObjectValue
+from tinycompile.capture.values.object_key import ObjectKey
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.ir.effects import is_random

@@ -19,6 +19,7 @@ from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.descriptors import has_dict, is_data_descriptor, is_hidden, is_unset, own_dict
 from tinycompile.capture.values.function import BoundFunction, PartialValue
 from tinycompile.capture.values.length_hints import ask_length
+from tinycompile.capture.values.object_key import ObjectKey
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -402,34 +403,6 @@ _WITHOUT = {  # Python's words for an object without a special method
     "__setitem__": "'{}' object does not support item assignment",
     "__delitem__": "'{}' object doesn't support item deletion",
 }
-
-
-class ObjectKey:
-    """An object as a key, where the program says what its hash is and which others it equals. Python asks in its own time, and
-    again where the rebuilt code makes the dict or the set: so that code must do nothing but answer."""
-
-    __slots__ = ("_hash", "_tr", "value")
-
-    def __init__(self, tr: Tracer, value: ObjectValue) -> None:
-        self._tr, self.value = tr, value
-        self._hash: int = self._asked(lambda: tr.from_python(hash).call(tr, [value], {}).constant(tr))
-
-    def _asked(self, ask: Callable[[], Any]) -> Any:
-        changes, nodes = self._tr.effects.count, len(self._tr.builder.nodes)
-        answer = ask()
-        if (self._tr.effects.count, len(self._tr.builder.nodes)) != (changes, nodes):
-            raise GraphBreak("unsupported-value", f"the hash of {self.value.describe()}, which does more than answer")
-        return answer
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ObjectKey):
-            raise GraphBreak("unsupported-value", f"the hash of {self.value.describe()}, which is that of another key")
-        if self.value is other.value:
-            return True
-        return bool(self._asked(lambda: self._tr.equal(self.value, other.value)))
 
 
 class NewObject(ObjectValue):
