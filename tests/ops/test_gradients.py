@@ -251,3 +251,11 @@ def test_ignored_rows_have_a_plain_zero(reduction: str) -> None:
         torch.nn.functional.nll_loss(x, wrap(torch.tensor([0, 1])), ignore_index=0, reduction=reduction).sum().backward()
         found.append(torch.signbit(torch.as_tensor(x.grad)).tolist())
     assert found[0] == found[1]
+
+
+def test_the_gradient_of_tanh_gelu_does_not_cancel() -> None:
+    x = torch.linspace(2, 9, 500)
+    mine, wide = from_torch(x.clone()).requires_grad_(), x.double().requires_grad_()
+    for t in (mine, wide):
+        torch.nn.functional.gelu(t, approximate="tanh").sum().backward()
+    assert (mine.grad.torch().double() - wide.grad).abs().max() < 2e-7

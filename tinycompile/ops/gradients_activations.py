@@ -20,8 +20,10 @@ def _gelu(g: Any, x: Any, approximate: str = "none") -> Any:
         pdf = ops.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
         return g * (cdf + x * pdf)
     slope = math.sqrt(2 / math.pi)
-    s = ops.sigmoid((x + x * x * x * 0.044715) * (2 * slope))  # as the forward: tanh(u) is 2 s - 1
-    return g * (s + x * (s * (1 - s)) * ((x * x * (3 * 0.044715) + 1) * (2 * slope)))
+    twice = (x + x * x * x * 0.044715) * (2 * slope)
+    s = ops.sigmoid(twice)  # as the forward: tanh(u) is 2 s - 1
+    rest = ops.sigmoid(ops.neg(twice))  # 1 - s, which cancels where x is large
+    return g * (s + x * (s * rest) * ((x * x * (3 * 0.044715) + 1) * (2 * slope)))
 
 
 def _silu(g: Any, x: Any) -> Any:
