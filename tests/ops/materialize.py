@@ -1,5 +1,8 @@
 """Makes real tensors of TensorSpecs, the same ones every time."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 
 from tinycompile.ops.record import TensorSpec
@@ -61,3 +64,12 @@ def arguments(value, seed=0):
     if isinstance(value, dict):
         return {k: arguments(v, seed * 37 + i + 1) for i, (k, v) in enumerate(value.items())}
     return value
+
+
+def specs_in(value: Any) -> Iterator[TensorSpec]:
+    """The TensorSpecs in a sample's arguments, in order."""
+    if isinstance(value, TensorSpec):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from specs_in(item)

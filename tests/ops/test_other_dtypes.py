@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import tinycompile.eager.backends  # noqa: F401  fills the dispatcher, through which decompositions run
-from tests.ops.materialize import arguments
+from tests.ops.materialize import arguments, specs_in
 from tinycompile.api import CompiledFunction
 from tinycompile.eager.refused_dtypes import seems_refused
 from tinycompile.ops.evaluate import evaluate, meta_of
@@ -25,14 +25,6 @@ warnings.filterwarnings("ignore")
 DTYPES = ("float64", "float16", "bfloat16", "int32", "uint8", "bool")
 _LOSSES = ("_loss", "_div", "_logits")
 _FLOATS_ONLY = {"pow"}  # integers stay torch's: the binder leaves them to it
-
-
-def _specs(value: Any) -> Iterator[TensorSpec]:
-    if isinstance(value, TensorSpec):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _specs(item)
 
 
 def _cast(value: Any, dtypes: Iterator[str]) -> Any:
@@ -66,7 +58,7 @@ PUBLIC = [
 @pytest.mark.parametrize("op", PUBLIC, ids=lambda op: op.name)
 def test_dtype_and_shape(op: Op) -> None:
     for sample in list(op.samples())[:2]:
-        own = [spec.dtype for spec in _specs((sample.args, tuple(sample.kwargs.values())))]
+        own = [spec.dtype for spec in specs_in((sample.args, tuple(sample.kwargs.values())))]
         for dtypes in _mixtures(own):
             args, kwargs = _cast((tuple(sample.args), dict(sample.kwargs)), iter(dtypes))
             bound = [tuple(v) if isinstance(v, list) else v for v in op.schema.bind(arguments(args), arguments(kwargs))]

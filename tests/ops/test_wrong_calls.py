@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tinycompile.eager.backends  # noqa: F401  fills the dispatcher, through which decompositions run
-from tests.ops.materialize import arguments
+from tests.ops.materialize import arguments, specs_in
 from tinycompile.eager.refused_dtypes import seems_refused
 from tinycompile.ops import table
 from tinycompile.ops.evaluate import meta_of
@@ -25,14 +25,6 @@ DTYPES = ("float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
 _OF_VALUES = {"masked_scatter"}  # besides records that take indices: these are judged when kernels run
 
 Edit = Callable[[TensorSpec], TensorSpec]
-
-
-def _specs(value: Any) -> Iterator[TensorSpec]:
-    if isinstance(value, TensorSpec):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _specs(item)
 
 
 def _edited(value: Any, edits: Iterator[Edit | None]) -> Any:
@@ -76,7 +68,7 @@ def _check(op: Op, sample: Sample, edits: list[Edit | None]) -> None:
 def _of(op: Op, count: int) -> list[tuple[Sample, list[TensorSpec]]]:
     every = list(op.samples())
     chosen = every[:: max(1, len(every) // count)][:count]
-    return [(s, list(_specs((s.args, tuple(s.kwargs.values()))))) for s in chosen]
+    return [(s, list(specs_in((s.args, tuple(s.kwargs.values()))))) for s in chosen]
 
 
 NAMED = [op for op in OPS.values() if _function(op) is not None]

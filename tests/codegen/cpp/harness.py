@@ -6,8 +6,9 @@ precision, plus a few units in the last place of the largest value. All else is 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,14 @@ def assert_right(got: torch.Tensor, near: torch.Tensor, exact: torch.Tensor, wha
     ulps = 64 if got.dtype == torch.float64 else 4  # nothing here is more exact than float64
     worst, allowed = (g - e).abs().max().item(), 2 * (n - e).abs().max().item() + ulps * unit + 1e-300
     assert worst <= allowed, f"error {worst:.3e}, allowed {allowed:.3e}: {what}"
+
+
+@contextlib.contextmanager
+def threads_of(count: int) -> Iterator[None]:
+    """torch, and so our kernels, run on so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.codegen.cpp.harness import TARGETS, Compiled
+from tests.codegen.cpp.harness import TARGETS, Compiled, threads_of
 from tests.codegen.cpp.test_jam import BF16, BOOL, F16, F32, F64, I8, I64, MIXED, data
 from tests.codegen.triton.nests import Build, Case
 from tinycompile.base.expr import sym
@@ -102,12 +102,8 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_matches_the_interpreter(kernels: Compiled, name: str, threads: int) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with threads_of(threads):
         kernels.check(name)
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("kind", ["sum", "max", "min", "argmax", "argmin", "online_softmax"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tinycompile
-from tests.codegen.cpp.harness import TARGETS, Compiled
+from tests.codegen.cpp.harness import TARGETS, Compiled, threads_of
 from tests.codegen.triton.nests import Build, Case
 from tinycompile.base.expr import sym
 from tinycompile.codegen.cpp.emit import emit_kernel
@@ -121,12 +121,8 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_matches_the_interpreter(kernels: Compiled, name: str, threads: int) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with threads_of(threads):
         kernels.check(name)
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("m, n", [(2, 2), (7, 3), (8, 64), (9, 1025), (71, 2), (128, 2048)])

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from tests.codegen.cpp.harness import TARGETS, Compiled
+from tests.codegen.cpp.harness import TARGETS, Compiled, threads_of
 from tests.codegen.triton.nests import Build, Case
 from tinycompile.base.expr import sym
 from tinycompile.ops.scalar import REDUCTIONS, SCANS
@@ -249,15 +249,11 @@ def test_long_sums_are_as_exact_as_torchs(
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 def test_any_number_of_threads_gives_the_answer_and_repeats_it(kernels: Compiled, threads: int) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with threads_of(threads):
         for name in ("sum_split_rows", "argmax_split_rows", "welford_split_columns", "softmax_1_1_90000", "layer_norm_3_5000"):
             kernels.check(name)
             for first, second in zip(kernels.run(name), kernels.run(name)):
                 assert torch.equal(first, second)
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("where", ["row", "column", "full"])
