@@ -91,6 +91,11 @@ def wide(x: Any) -> Any:
     return widen(x) if hasattr(x, "dtype") and not isinstance(x, TensorMeta) else x
 
 
+def stored(v: Any, dtype: Any) -> Any:
+    """Rounded to ``dtype``, as ATen keeps a step of a formula in a tensor, in which half types overflow."""
+    return cast(cast(v, dtype), v.dtype)
+
+
 def sum_to(grad: Any, like: Any) -> Any:
     """Undo broadcasting and promotion: ``grad`` summed to the shape, and cast to the dtype, of ``like``."""
     lead = len(grad.shape) - len(like.shape)

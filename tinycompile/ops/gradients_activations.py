@@ -53,7 +53,7 @@ def _hardswish(g: Any, x: Any) -> Any:
 def _softsign(g: Any, x: Any) -> Any:
     """Not g / (1 + |x|)^2: torch's is the quotient rule, NaN at infinity."""
     below = ops.abs(x) + 1
-    return g / below - g * (x / below) / below * ops.sign(x)
+    return g / below - g * (x / below / below) * ops.sign(x)
 
 
 def _outside(low: Any, high: Any, g: Any, x: Any) -> Any:
@@ -83,7 +83,7 @@ _FROM_INPUT: dict[str, Any] = {
     "hardswish": _hardswish,
     "hardsigmoid": lambda g, x: ops.where(ops.logical_and(x > -3, x < 3), g * _SIXTH, 0.0),
     "softsign": _softsign,
-    "tanhshrink": lambda g, x: g * ops.square(ops.tanh(x)),
+    "tanhshrink": lambda g, x: g - g * (1 - ops.square(ops.tanh(x))),
     "log_sigmoid": lambda g, x: g * ops.sigmoid(-x),
 }
 for _name, _slope in _FROM_INPUT.items():

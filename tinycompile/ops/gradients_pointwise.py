@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinycompile.ops.calls import cast, ops, widen
-from tinycompile.ops.gradients import Gradients, constant_op, one_input, several_inputs, sum_to, times, vjp, wide, zeros
+from tinycompile.ops.gradients import Gradients, constant_op, one_input, several_inputs, stored, sum_to, times, vjp, wide, zeros
 
 Args = Sequence[Any]
 
@@ -38,7 +38,7 @@ def _dividend(g: Any, x: Any, y: Any) -> Any:
 
 
 def _divisor(g: Any, x: Any, y: Any) -> Any:
-    return ops.div(ops.mul(ops.neg(g), ops.div(x, y)), y)
+    return ops.mul(ops.neg(g), ops.div(ops.div(x, y), y))
 
 
 def _same(g: Any, x: Any, y: Any) -> Any:
@@ -79,18 +79,18 @@ _FROM_INPUT: dict[str, Any] = {
     "lgamma": lambda g, x: g * ops.digamma(x),
     "digamma": lambda g, x: g * ops.polygamma(x, 1),
     "polygamma": lambda g, x, n: g * ops.polygamma(x, n + 1),
-    "replace_nonfinite": lambda g, x, *to: ops.where(ops.isfinite(x), g, 0.0),
+    "replace_nonfinite": lambda g, x, *to: g * ops.to(ops.isfinite(x), g.dtype),
 }
 _FROM_RESULT: dict[str, Any] = {
     "exp": lambda g, y: g * y,
-    "exp2": lambda g, y: g * (y * math.log(2)),
+    "exp2": lambda g, y: g * y * math.log(2),
     "expm1": lambda g, y: g * (y + 1),
     "sqrt": lambda g, y: g / (y * 2),
-    "rsqrt": lambda g, y: g * (y * y * y * -0.5),
+    "rsqrt": lambda g, y: g * -0.5 * (y * y * y),
     "reciprocal": lambda g, y: g * -(y * y),
     "tan": lambda g, y: g * (y * y + 1),
     "tanh": lambda g, y: g * (1 - y * y),
-    "sigmoid": lambda g, y: g * ((1 - y) * y),
+    "sigmoid": lambda g, y: g * (1 - y) * y,
 }
 _FROM_NEITHER: dict[str, Any] = {
     "neg": ops.neg,
@@ -116,10 +116,10 @@ def _half_at_ties(x: Any, y: Any, g: Any) -> Any:
     return ops.where(ops.eq(x, y), ops.mul(g, 0.5), g)
 
 
-def _over_squares(g: Any, x: Any, y: Any) -> Any:
-    """g / (x^2 + y^2), zero at the origin."""
+def _over_squares(x: Any, y: Any) -> Any:
+    """1 / (x^2 + y^2), zero at the origin."""
     length = ops.add(ops.square(x), ops.square(y))
-    return _masked(ops.eq(length, 0), ops.div(g, length))
+    return _masked(ops.eq(length, 0), ops.reciprocal(length))
 
 
 def _first_wins(word: str) -> Any:
@@ -150,8 +150,8 @@ for _name in ("fmax", "fmin"):
     )  # fmt: skip
 several_inputs(
     "atan2", _BOTH,
-    lambda g, x, y: ops.mul(_over_squares(g, x, y), y),
-    lambda g, x, y: ops.mul(_over_squares(g, x, y), ops.neg(x)),
+    lambda g, x, y: ops.mul(ops.mul(g, y), _over_squares(x, y)),
+    lambda g, x, y: ops.mul(ops.mul(g, ops.neg(x)), _over_squares(x, y)),
 )  # fmt: skip
 several_inputs(
     "xlogy", _BOTH,
@@ -168,7 +168,7 @@ several_inputs(
 @vjp("hypot", "self", "other", "result")
 def _hypot(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     g, y = widen(grads[0]), widen(results[0])
-    return tuple(sum_to(g * ops.div(wide(a), y), a) if need else None for a, need in zip(args, needs, strict=True))
+    return tuple(sum_to(ops.div(g * wide(a), y), a) if need else None for a, need in zip(args, needs, strict=True))
 
 
 @vjp("copysign", "self", "result")
@@ -176,7 +176,7 @@ def _copysign(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, other) = grads, args
     first = second = None
     if needs[0]:
-        first = sum_to(_masked(ops.eq(x, 0), ops.mul(g, ops.div(results[0], x))), x)
+        first = sum_to(ops.mul(g, _masked(ops.eq(x, 0), ops.div(results[0], x))), x)
     if needs[1]:
         second = zeros(other)
     return first, second
@@ -185,38 +185,45 @@ def _copysign(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 # -------------------------------------------------------------------------------------------------------------------- pow
 
 
+def _pow_slope(x: Any, exponent: Any, dtype: Any) -> Any:
+    """exponent * x^(exponent - 1), each step as it is stored."""
+    if hasattr(exponent, "dtype"):
+        power = ops.pow(x, stored(ops.sub(exponent, 1), dtype))
+    else:
+        power = ops.pow_scalar(x, exponent - 1)
+    return stored(ops.mul(stored(power, dtype), exponent), dtype)
+
+
 @vjp("pow_scalar", "self")
 def _pow_scalar(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, exponent) = grads, args
     if exponent == 0:
         return zeros(x), None
-    slope = ops.mul(ops.pow_scalar(widen(x), exponent - 1), exponent)
-    return cast(ops.mul(widen(g), slope), x.dtype), None
-
-
-def _pow_base(g: Any, x: Any, exponent: Any) -> Any:
-    if not hasattr(exponent, "dtype"):
-        return ops.mul(g, ops.mul(ops.pow_scalar(x, exponent - 1), exponent))
-    slope = ops.mul(ops.pow(x, ops.sub(exponent, 1)), exponent)
-    return _masked(ops.eq(exponent, 0), ops.mul(g, slope))
+    return cast(ops.mul(widen(g), _pow_slope(widen(x), exponent, g.dtype)), x.dtype), None
 
 
 @vjp("pow", "self", "exponent", "result")
 def _pow(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
-    g, x, exponent = widen(grads[0]), wide(args[0]), wide(args[1])
-    first = sum_to(_pow_base(g, x, exponent), args[0]) if needs[0] else None
-    second = None
+    """Where the slope in the exponent is set to zero, it is so before ``g`` gives it a sign; the base's only after."""
+    g, x, exponent, dtype = widen(grads[0]), wide(args[0]), wide(args[1]), grads[0].dtype
+    first = second = None
+    if needs[0]:
+        first = ops.mul(g, _pow_slope(x, exponent, dtype))
+        first = _masked(ops.eq(exponent, 0), first) if hasattr(exponent, "dtype") else first
+        first = sum_to(first, args[0])
     if needs[1]:
-        positive = ops.ge(exponent, 0)
         if hasattr(x, "dtype"):
-            at_zero, log = ops.logical_and(ops.eq(x, 0), positive), ops.log(x)
-            second = _masked(at_zero, ops.mul(g, ops.mul(widen(results[0]), log)))
-        elif x == 0:
-            second = _masked(positive, ops.mul(g, ops.mul(widen(results[0]), -math.inf)))
+            log, at_zero = ops.log(x), ops.logical_and(ops.eq(x, 0), ops.ge(exponent, 0))
         else:
-            second = ops.mul(g, ops.mul(widen(results[0]), math.log(x) if x > 0 else math.nan))
-        second = sum_to(second, args[1])
+            log, at_zero = _log(x), ops.ge(exponent, 0) if x == 0 else None
+        slope = stored(ops.mul(widen(results[0]), log), dtype)
+        slope = slope if at_zero is None else _masked(at_zero, slope)
+        second = sum_to(ops.mul(g, slope), args[1])
     return first, second
+
+
+def _log(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf if x == 0 else math.nan
 
 
 # ------------------------------------------------------------------------------------------------ three tensors, choices
@@ -231,14 +238,14 @@ several_inputs(
 several_inputs(
     "addcmul", ("tensor1?tensor2", "tensor2?tensor1"),
     lambda g, x, a, b, value: g,
-    lambda g, x, a, b, value: times(ops.mul(g, b), value),
-    lambda g, x, a, b, value: times(ops.mul(g, a), value),
+    lambda g, x, a, b, value: ops.mul(g, times(b, value)),
+    lambda g, x, a, b, value: ops.mul(g, times(a, value)),
 )  # fmt: skip
 several_inputs(
     "addcdiv", ("tensor1?tensor2", "tensor2"),
     lambda g, x, a, b, value: g,
-    lambda g, x, a, b, value: times(ops.div(g, b), value),
-    lambda g, x, a, b, value: times(ops.div(ops.mul(ops.neg(g), a), ops.square(b)), value),
+    lambda g, x, a, b, value: ops.mul(g, ops.div(value, b)),
+    lambda g, x, a, b, value: ops.mul(ops.neg(g), ops.div(times(a, value), ops.square(b))),
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops, widen
-from tinycompile.ops.gradients import Gradients, count_of, dims_of, kept, positions, sum_to, vjp, zeros
+from tinycompile.ops.gradients import Gradients, count_of, dims_of, kept, positions, stored, sum_to, vjp, zeros
 
 Args = Sequence[Any]
 
@@ -50,7 +50,7 @@ def _product_of_others(x: Any, dim: int) -> Any:
     return ops.mul(left, ops.flip(ops.cumprod(ops.cat((one, turned), dim), dim), (dim,)))
 
 
-@vjp("prod", "self")
+@vjp("prod", "self", "result")
 def _prod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, dim, keepdim, _dtype = args
     if not len(x.shape):
@@ -63,8 +63,9 @@ def _prod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     else:
         others = _product_of_others(wide, dims_of(dim, len(x.shape))[0])
     zero = ops.eq(wide, 0)
-    # without a zero in it ATen divides the product by each: NaN for what is not finite
-    others = ops.where(ops.logical_or(ops.isfinite(wide), ops.any(zero)), others, float("nan"))
+    # without a zero in it ATen divides the product as it was stored by each: half types overflow, and infinities give NaN
+    product = kept(widen(results[0]), x, dim, keepdim)
+    others = ops.where(ops.any(zero), others, stored(ops.div(product, ops.where(zero, 1.0, wide)), grads[0].dtype))
     grad = ops.mul(kept(widen(grads[0]), x, dim, keepdim), others)
     if dim is None:  # with several it does not look at the rest
         grad = ops.where(ops.gt(ops.sum(zero), 1), 0.0, grad)
@@ -262,11 +263,13 @@ def _logsumexp(grads: Args, args: Args, results: Args, needs: Args) -> Gradients
 
 @vjp("softmax", "result")
 def _softmax(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """In the order of the device's kernel: the other one has another rounding error, and another sign where y is zero."""
     x, dim, _dtype = args
     g, y = widen(grads[0]), widen(results[0])
     both = ops.mul(g, y)
     total = ops.sum(both, (dim,), True) if len(x.shape) else both
-    return cast(ops.sub(both, ops.mul(y, total)), x.dtype), None, None
+    slope = ops.sub(both, ops.mul(y, total)) if x.device.type == "cuda" else ops.mul(ops.sub(g, total), y)
+    return cast(slope, x.dtype), None, None
 
 
 @vjp("log_softmax", "result")

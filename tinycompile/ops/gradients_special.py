@@ -63,7 +63,7 @@ _FROM_INPUT: dict[str, Any] = {
     "special_log_ndtr": _log_ndtr,
 }
 _FROM_RESULT: dict[str, Any] = {
-    "special_ndtri": lambda g, y: g * (ops.exp(y * y * 0.5) * math.sqrt(2 * math.pi)),
+    "special_ndtri": lambda g, y: g * math.sqrt(2 * math.pi) * ops.exp(y * y * 0.5),
     "erfinv": lambda g, y: g * (ops.exp(y * y) * (math.sqrt(math.pi) / 2)),
 }
 for _saved, _family in (("self", _FROM_INPUT), ("result", _FROM_RESULT)):

@@ -1,0 +1,95 @@
+"""Derivative formulas take torch's steps in torch's order: op by op, with the same kernels, they give the same bits, signs of
+zeros included. (Another order rounds elsewhere, overflows earlier and loses other signs.)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import tinycompile.eager  # noqa: F401  fills the dispatcher
+from tinycompile.eager.tensor import from_torch
+
+pytestmark = pytest.mark.pure
+
+INF, NAN = float("inf"), float("nan")
+PLACES = (-INF, -300.0, -3.5, -1.0, -0.3, -0.0, 0.0, 1e-4, 0.3, 1.0, 2.5, 7.0, 300.0, 2e4, INF, NAN)
+CALLS: dict[str, Callable[..., Any]] = {
+    "div": lambda x, y: x / y,
+    "atan2": lambda x, y: x.atan2(y),
+    "hypot": lambda x, y: x.hypot(y),
+    "pow": lambda x, y: x.pow(y),
+    "pow of a number": lambda x, y: 2.5**y,
+    "pow of zero": lambda x, y: 0.0**y,
+    "pow to a number": lambda x, y: x**-1.5,
+    "float_power": lambda x, y: x.float_power(y),
+    "addcmul": lambda x, y: x.addcmul(y, y.square(), value=0.3),
+    "addcdiv": lambda x, y: x.addcdiv(y.square(), y, value=0.3),
+    "xlogy": lambda x, y: x.xlogy(y),
+    "copysign": lambda x, y: x.copysign(y),
+    "remainder": lambda x, y: x.remainder(y),
+    "exp2": lambda x, y: x.exp2(),
+    "rsqrt": lambda x, y: x.rsqrt(),
+    "reciprocal": lambda x, y: x.reciprocal(),
+    "sigmoid": lambda x, y: x.sigmoid(),
+    "nan_to_num": lambda x, y: x.nan_to_num(),
+    "softsign": lambda x, y: F.softsign(x),
+}
+
+
+def gradients(call: Callable[..., Any], dtype: torch.dtype) -> tuple[list[Any], list[Any]]:
+    """torch's and ours, of all pairs of places."""
+    places = torch.tensor(PLACES, dtype=dtype)
+    pairs = places.repeat_interleave(len(places)), places.repeat(len(places))
+    seed, found = torch.cos(torch.arange(len(PLACES) ** 2, dtype=torch.float64)), []
+    for wrap in (lambda v: v, from_torch):
+        leaves = [wrap(v.clone()).requires_grad_() for v in pairs]
+        y = call(*leaves)
+        y.backward(wrap(seed.to(y.dtype)))
+        found.append(
+            [None if v.grad is None else torch.as_tensor(v.grad.torch() if wrap is from_torch else v.grad) for v in leaves]
+        )
+    return found[0], found[1]
+
+
+def assert_same_bits(mine: torch.Tensor, theirs: torch.Tensor) -> None:
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
+    numbers = ~theirs.isnan()
+    assert torch.equal(torch.signbit(mine[numbers]), torch.signbit(theirs[numbers]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", CALLS)
+def test_steps_are_torchs(name: str, dtype: torch.dtype) -> None:
+    for theirs, mine in zip(*gradients(CALLS[name], dtype), strict=True):
+        if theirs is not None:
+            assert_same_bits(mine, theirs)
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_softmax_keeps_the_signs_of_zeros(dim: int) -> None:
+    """Probabilities that underflow."""
+    scores, seed, found = torch.randn(7, 9, generator=torch.Generator().manual_seed(0)) * 90, torch.randn(7, 9), []
+    for wrap in (lambda v: v, from_torch):
+        x = wrap(scores.clone()).requires_grad_()
+        x.softmax(dim).backward(wrap(seed))
+        found.append(x.grad.torch() if wrap is from_torch else x.grad)
+    torch.testing.assert_close(found[1], found[0])
+    assert torch.equal(torch.signbit(found[1]), torch.signbit(found[0]))
+
+
+def test_powers_and_products_overflow_in_half_types_where_torchs_do() -> None:
+    """The slope is infinite as float16 stores it, also where a small gradient would bring it back."""
+    x, y = torch.tensor([8.85, 300.0, 2.0], dtype=torch.float16), torch.tensor([6.0, 3.0, 4.0], dtype=torch.float16)
+    for call in (lambda x, y: x**y, lambda x, y: x**4, lambda x, y: (x * y * 30).prod(), lambda x, y: 9.5**y):
+        found = []
+        for wrap in (lambda v: v, from_torch):
+            leaves = [wrap(v.clone()).requires_grad_() for v in (x, y)]
+            out = call(*leaves)
+            out.backward(wrap(torch.full(tuple(out.shape), 2.0**-8, dtype=torch.float16)))
+            found.append([v.grad.torch() if wrap is from_torch else v.grad for v in leaves if v.grad is not None])
+        for theirs, mine in zip(*found, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=4e-3, atol=0, equal_nan=True)
