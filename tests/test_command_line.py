@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import tinycompile
 from tinycompile import doctor, terminal
@@ -87,6 +88,8 @@ def test_cache_ls_show_clear(capsys: pytest.CaptureFixture[str], folder: Path) -
     assert "6_triton.py" in (out := capsys.readouterr().out) and "return x" in out
     assert main(["cache", "show", "nothing"]) == 1
     assert "0 entries start with 'nothing'" in capsys.readouterr().err
+    assert main(["cache", "clear", KEY[:6]]) == 2 and "takes no key" in capsys.readouterr().err
+    assert len(DiskCache(folder).ls()) == 1
     assert main(["cache", "clear"]) == 0
     assert "removed 1 entries" in capsys.readouterr().out
     assert DiskCache(folder).ls() == []
@@ -102,6 +105,23 @@ def test_ops_shows_the_dispatch_table_of_one(capsys: pytest.CaptureFixture[str])
     assert main(["ops", "gelu"]) == 0
     out = capsys.readouterr().out
     assert "torch.nn.functional.gelu" in out and "TRACING" in out and "a call on cpu tensors runs CPU" in out
+
+
+@pytest.mark.parametrize("name", ["torch.nn.functional.gelu", "aten::gelu", "aten.gelu.default", "torch.ops.aten.gelu", "GELU"])
+def test_ops_takes_the_names_that_torch_has(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", name]) == 0
+    assert "reached by torch.nn.functional.gelu" in capsys.readouterr().out
+
+
+def test_options_go_to_the_benchmarks(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--suite", "none-such"]) == 2
+    assert "invalid choice: 'none-such'" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_demo_on_a_card_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--device", "cuda"]) == 2
+    assert "no CUDA device" in capsys.readouterr().err
 
 
 def test_ops_of_an_unknown_name_suggests(capsys: pytest.CaptureFixture[str]) -> None:
