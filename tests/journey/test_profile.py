@@ -229,6 +229,12 @@ def test_nothing_stays_when_it_is_over() -> None:
     assert all("recorded" not in choice[1].__qualname__ for choice in choices)
 
 
+def test_a_profile_that_runs_says_so() -> None:
+    with tinycompile.profile() as p:
+        assert "has not ended" in str(p)
+    assert "has not ended" not in str(p)
+
+
 def test_table() -> None:
     x = tinycompile.randn(64, 64, requires_grad=True)
     with tinycompile.profile() as p:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -16,6 +17,7 @@ _said: set[str] = set()
 _NOT_THE_USERS = (
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    contextlib.__file__,  # what runs a context manager of ours
     "<tinycompile",
 )
 

@@ -127,8 +127,8 @@ class Profile:
         return step.moved / (step.busy / 1e9) / self.card.bandwidth
 
     def __str__(self) -> str:
-        """A table with a line for each op, kernel and call."""
-        return table.text(self)
+        """A table with a line for each op, kernel and call; inside the block, that there is none yet."""
+        return table.text(self) if self.end else "a profile of what has not ended: print it behind its block"
 
     def html(self, path: str | os.PathLike[str] | None = None) -> str:
         """One page with everything in it: timeline, routes, code, roofline. Written to ``path`` too, if given."""
