@@ -19,6 +19,7 @@ import tinycompile
 from tests.passes.test_attention import captured, on_cuda
 from tinycompile.aot.joint import Joint, differentiate
 from tinycompile.aot.opaque import BACKWARD
+from tinycompile.base.config import config
 from tinycompile.ir.requires_grad import outputs_require_grad
 from tinycompile.ops.training import _bias
 from tinycompile.passes.patterns_attention import recognise_attention
@@ -162,3 +163,27 @@ def test_the_mask_as_cudas_kernel_reads_it(shape: tuple[int, ...], dtype: torch.
     assert all(s % 16 == 0 for s in bias.stride()[:-1])
     wanted = torch.where(mask, 0.0, -math.inf).to(q.dtype) if dtype == torch.bool else mask
     assert torch.equal(bias, wanted.expand(B, H, T, S))
+
+
+@pytest.mark.parametrize("scale", [None, 0.5, -0.5])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_plain_form_is_as_exact_as_torchs(dtype: torch.dtype, dropout: float, scale: float | None) -> None:
+    """What no fused kernel takes: half types are wide until the end, and each factor of the scores gets a root of the scale."""
+
+    def attention(*args: Tensor) -> Tensor:
+        return attend(*args, dropout_p=dropout, scale=scale)
+
+    def gradients(fn: Callable[..., Tensor], of: torch.dtype) -> list[Tensor]:
+        leaves = [v.to(of).requires_grad_() for v in given]
+        torch.manual_seed(1)
+        out = fn(*leaves)
+        return [g.double() for g in torch.autograd.grad(out, leaves, torch.ones_like(out))]
+
+    torch.manual_seed(0)
+    given = [(torch.randn(B, n, D) * 4).to(dtype) for n in (T, S, S)]
+    with config.patch(fallback_random=True):
+        mine = gradients(tinycompile.compile(attention, backend="aot_eager", fullgraph=True), dtype)
+    theirs, exact = gradients(attention, dtype), gradients(attention, torch.float64)
+    for m, t, e in zip(mine, theirs, exact, strict=True):
+        assert (m - e).norm() <= 2 * (t - e).norm() + torch.finfo(dtype).eps * e.norm()

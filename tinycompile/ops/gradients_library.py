@@ -125,10 +125,10 @@ def _attention(
         return ops.attention_forward(q, k, v, mask, is_causal, factor)[0]
     if q.device.type == "cuda" and len(q.shape) == 4 and q.dtype != torch.float64:
         return NotImplemented  # with dropout, masks that learn, odd sizes: torch's fused kernels, which torch differentiates
-    p = _probabilities(q, _repeated(k, groups), mask, is_causal, factor)
+    p = _probabilities(widen(q), _repeated(widen(k), groups), mask, is_causal, factor)
     if dropout_p:
         p = ops.native_dropout(p, dropout_p, True)[0]
-    return ops.matmul(p, _repeated(v, groups))
+    return cast(ops.matmul(p, _repeated(widen(v), groups)), q.dtype)
 
 
 def _groups(q: Any, k: Any) -> Any:
@@ -171,8 +171,9 @@ def _has_grad(x: Any) -> bool:
 
 
 def _probabilities(q: Any, k: Any, mask: Any, is_causal: bool, scale: float) -> Any:
-    """softmax(scale q k + mask); a row that sees nothing is zeros."""
-    scores = ops.mul(ops.matmul(q, ops.transpose(k, -2, -1)), scale)
+    """softmax(scale q k + mask), where each factor gets a root of the scale, as in torch; a row that sees nothing is zeros."""
+    root = math.sqrt(abs(scale))
+    scores = ops.matmul(ops.mul(q, math.copysign(root, scale)), ops.mul(ops.transpose(k, -2, -1), root))
     if is_causal:
         rows, cols = (positions(scores.shape[d], 2, d, q.device) for d in (-2, -1))
         scores = ops.where(ops.ge(rows, cols), scores, -math.inf)
