@@ -37,6 +37,11 @@ CALLS: dict[str, Callable[..., Any]] = {
     "sigmoid": lambda x, y: x.sigmoid(),
     "nan_to_num": lambda x, y: x.nan_to_num(),
     "softsign": lambda x, y: F.softsign(x),
+    "mse_loss": lambda x, y: F.mse_loss(x, y, reduction="none"),
+    "l1_loss": lambda x, y: F.l1_loss(x, y, reduction="none"),
+    "huber_loss": lambda x, y: F.huber_loss(x, y, reduction="none", delta=0.75),
+    "smooth_l1_loss": lambda x, y: F.smooth_l1_loss(x, y, reduction="none", beta=0.5),
+    "smooth_l1_loss of no width": lambda x, y: F.smooth_l1_loss(x, y, reduction="none", beta=0.0),
 }
 
 

@@ -1,14 +1,61 @@
-"""Derivatives of losses that are one call."""
+"""Derivatives of losses that are one call, and of those of two tensors' difference, as torch's kernels have them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinycompile.ops.calls import ops
-from tinycompile.ops.gradients import Gradients, vjp
+from tinycompile.ops import meta_rules as rules
+from tinycompile.ops.calls import cast, ops, widen
+from tinycompile.ops.gradients import Gradients, sum_to, vjp
 
 Args = Sequence[Any]
+
+
+# --------------------------------------------------------------------------------------------------------- of a difference
+
+
+def _of_difference(name: str, slope: Callable[..., Any]) -> None:
+    """Formula of a loss at each ``off = self - target``: ``slope(g, off, *rest)``. The target's is the same of
+    ``target - self``, not minus the input's: a zero has torch's sign."""
+
+    def fn(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+        x, target, reduction, *rest = args
+        wide = [cast(v, rules.opmath(grads[0].dtype)) for v in (x, target)]
+        g = widen(grads[0])
+        if reduction == "mean":
+            g = ops.div(g, rules.shapes.numel(rules.shapes.broadcast_shapes(tuple(x.shape), tuple(target.shape))))
+        first = sum_to(slope(g, ops.sub(*wide), *rest), x) if needs[0] else None
+        second = None
+        if needs[1] and rest == [0]:  # smooth_l1_loss of no width is l1_loss, which is no kernel of its own
+            second = sum_to(ops.neg(slope(g, ops.sub(*wide), *rest)), target)
+        elif needs[1]:
+            second = sum_to(slope(g, ops.sub(*reversed(wide)), *rest), target)
+        return (first, second, *(None for _ in args[2:]))
+
+    vjp(name, "self", "target")(fn)
+
+
+def _linear_beyond(bound: float, off: Any, inside: Any, beyond: Any) -> Any:
+    """Plus or minus ``beyond`` from the bounds on: of a far or infinite difference nothing is left in the slope."""
+    outside = ops.where(ops.ge(off, bound), beyond, inside)
+    return ops.where(ops.le(off, -bound), ops.neg(beyond), outside)
+
+
+def _smooth(g: Any, off: Any, beta: float = 1.0) -> Any:
+    return ops.mul(g, ops.sign(off)) if beta == 0 else _linear_beyond(beta, off, ops.div(ops.mul(off, g), beta), g)
+
+
+def _huber(g: Any, off: Any, delta: float = 1.0) -> Any:
+    return _linear_beyond(delta, off, ops.mul(off, g), ops.mul(g, delta))
+
+
+_of_difference("mse_loss", lambda g, off: ops.mul(ops.mul(off, 2.0), g))
+_of_difference("smooth_l1_loss", _smooth)
+_of_difference("huber_loss", _huber)
+
+
+# -------------------------------------------------------------------------------------------------------------- one call
 
 
 @vjp("cross_entropy_of_linear", "self", "weight", "bias", "target", "result1", "result2")
