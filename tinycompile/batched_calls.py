@@ -88,7 +88,7 @@ def _over_all(fn: Callable[..., Any], count: int, names: tuple[str, ...], dims: 
 def _dims(value: Any, level: int) -> Any:
     """``in_dims`` for a tensor, or for a structure of them."""
     if type(value) in (tuple, list):
-        return tuple(_dims(v, level) for v in value)
+        return type(value)(_dims(v, level) for v in value)
     if type(value) is dict:
         return {k: _dims(v, level) for k, v in value.items()}
     return 0 if isinstance(value, BatchedTensor) and value.level == level and value.batched else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import warnings
@@ -48,6 +49,13 @@ def examples(value: Any) -> Any:
     return tuple(examples(v) for v in value) if isinstance(value, tuple) else value
 
 
+def in_dims_of(value: Any) -> Any:
+    """0 for each tensor, nested as they are; nothing is mapped over what is no tensor."""
+    if type(value) in (tuple, list):
+        return type(value)(map(in_dims_of, value))
+    return 0 if isinstance(value, torch.Tensor) else None
+
+
 def mapped(value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return fn(value)
@@ -87,7 +95,7 @@ def check(
             lambda *some: op.eager(*(some[batched.index(k)] if k in batched else a for k, a in enumerate(theirs)))
         )(*(theirs[k] for k in batched))
 
-    dims = tuple(0 if k in batched else None for k in range(len(given)))
+    dims = tuple(in_dims_of(a) if k in batched else None for k, a in enumerate(given))
     got = outcome(lambda: tc.vmap(fn, dims, **options)(*(mapped(a, from_torch) for a in given)))
     each = [outcome(lambda i=i: one(i)) for i in range(EXAMPLES)]  # type: ignore[misc]
     if isinstance(each[0], Exception):
@@ -254,8 +262,24 @@ def test_structures() -> None:
     both(lambda p, x: (p[0] * p[1] + x, p[0].sum()), (a, b), c, in_dims=((0, 1), None), out_dims=(1, 0))
     got = tc.vmap(lambda d: {"out": d["x"] * d["y"]})({"x": from_torch(a), "y": from_torch(a)})
     assert torch.equal(got["out"].torch(), a * a)
-    got = tc.vmap(lambda x, *, y: x + y)(from_torch(a), y=from_torch(a))
-    assert torch.equal(got.torch(), a + a)
+
+
+@pytest.mark.parametrize("wrap", [from_torch, lambda x: x], ids=["ours", "torchs"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_keyword_arguments_are_whole(wrap: Callable[[Any], Any], compiled: bool) -> None:
+    """As torch: nothing is mapped over them, however they are nested, and numbers stay numbers."""
+
+    def one(a: Any, k: Any, pair: Any = (), scale: float = 1.0) -> Any:
+        return (a + k) * scale + (pair[0] if pair else 0.0)
+
+    def mapped(vmap: Any, x: Any, y: Any) -> Any:
+        return vmap(one)(x, k=x), vmap(one, in_dims=(1,))(y, k=y, pair=[y], scale=2.0), vmap(one)(x, k=3)
+
+    x, y = torch.arange(3.0), torch.randn(2, 2)
+    fn = tc.compile(functools.partial(mapped, tc.vmap)) if compiled else functools.partial(mapped, tc.vmap)
+    for got, want in zip(fn(wrap(x), wrap(y)), mapped(torch.vmap, x, y), strict=True):
+        assert isinstance(got, torch.Tensor) is (wrap(x) is x)
+        torch.testing.assert_close(got if wrap(x) is x else got.torch(), want)
 
 
 def test_results_that_do_not_depend_on_the_example_are_repeated() -> None:
@@ -277,6 +301,18 @@ def test_torchs_tensors_go_in_and_out() -> None:
         (lambda v: v(lambda: 1)(), ValueError),
         (lambda v: v(lambda x, y: x, in_dims=(0,))(torch.ones(2), torch.ones(2)), ValueError),
         (lambda v: v(lambda x: x, in_dims=3)(torch.ones(2)), ValueError),
+        (lambda v: v(lambda k: k)(k=torch.ones(2)), ValueError),
+        (lambda v: v(lambda x, y: x, in_dims=[0, None])(torch.ones(2), torch.ones(2)), ValueError),
+        (lambda v: v(lambda x, y: x, in_dims=(0, 0, 0))(torch.ones(2), torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x[0], in_dims=((0,),))((torch.ones(2), torch.ones(2))), ValueError),
+        (lambda v: v(lambda x: x[0], in_dims=((0, 0),))([torch.ones(2), torch.ones(2)]), ValueError),
+        (lambda v: v(lambda x: x["a"], in_dims=({"b": 0},))({"a": torch.ones(2)}), ValueError),
+        (lambda v: v(lambda x: x, in_dims=((0, 0),))(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x, in_dims=(0.5,))(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x, in_dims="x")(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x, y: x)(torch.ones(2), 2), ValueError),
+        (lambda v: v(lambda x, y: x)(torch.ones(2), None), ValueError),
+        (lambda v: v(lambda x, y: x, in_dims=(None, None))(torch.ones(2), 2), ValueError),
         (lambda v: v(lambda x, y: x)(torch.ones(2), torch.ones(3)), ValueError),
         (lambda v: v(lambda x: x, in_dims=None)(torch.ones(2)), ValueError),
         (lambda v: v(lambda x: 1)(torch.ones(2)), ValueError),
@@ -296,8 +332,11 @@ def test_torchs_tensors_go_in_and_out() -> None:
 )
 def test_wrong_calls(make: Callable[[Any], Any], error: type[Exception]) -> None:
     for vmap in (torch.vmap, tc.vmap):
-        with pytest.raises(error):
+        with pytest.raises(error) as eager:
             make(vmap)
+        with pytest.raises(error) as compiled:
+            tc.compile(make)(vmap)
+        assert str(compiled.value).splitlines()[0] == str(eager.value).splitlines()[0]
 
 
 @pytest.mark.parametrize("out_dims", [(0, 0), (), [0], (0,), {"a": 0}, {"b": 0}, (0, (0,)), 1, (1, 0), (1, (0, 1))], ids=str)

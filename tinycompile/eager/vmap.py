@@ -35,9 +35,9 @@ def vmap(
     """``fn`` over one dim of its arguments. As ``torch.vmap``, for our tensors and torch's.
 
     ``in_dims``: an int for all arguments, or nested as they are (None: not mapped over). ``out_dims``: where the examples' dim
-    goes in each result. ``randomness``: ``"error"``, ``"different"`` numbers for each example, or the ``"same"``. Keyword
-    arguments are mapped over dim 0. ``chunk_size``: so many examples at a time, to take less memory; None: all of them.
-    Raises ValueError for arguments that do not fit."""
+    goes in each result. ``randomness``: ``"error"``, ``"different"`` numbers for each example, or the ``"same"``.
+    ``chunk_size``: so many examples at a time, to take less memory; None: all of them. Keyword arguments are not mapped over:
+    each example gets them whole. Raises ValueError for arguments that do not fit."""
     _check_options(randomness, chunk_size)
 
     @functools.wraps(fn)
@@ -75,16 +75,17 @@ def _call(
     strict: bool = True,
 ) -> Any:
     name = getattr(fn, "__name__", type(fn).__name__)
-    dims = _in_dims(in_dims, args, name)
-    pairs = [*_leaves(args, dims, name), *_leaves(kwargs, 0, name)]
-    size = _size(pairs, name)
-    ours = any(isinstance(leaf, Tensor) for leaf, _ in pairs)
+    _check_in_dims(in_dims, args, name)
+    pairs = _leaves(args, in_dims)
+    if strict:
+        _check_leaves(pairs, in_dims, name)
+    size = _size(pairs)
+    ours = any(isinstance(leaf, Tensor) for leaf, _ in (*pairs, *_leaves(kwargs, None)))
 
     def some(pairs: Sequence[tuple[Any, int | None]], size: Any) -> Any:
         with level(size, randomness) as here, watched():
             given = iter([enter(leaf, dim, here) for leaf, dim in pairs])
-            positional, named = _rebuilt(args, given), _rebuilt(kwargs, given)
-            results = fn(*positional, **named)
+            results = fn(*_rebuilt(args, given), **kwargs)
             _check_out_dims(out_dims, results, name)
             return _left(results, out_dims, here, ours, name, strict)
 
@@ -146,52 +147,61 @@ def enter(value: Any, dim: int | None, here: Level) -> Any:
     return BatchedTensor(ops.movedim(tensor, (dim,), (0,)) if dim % len(tensor.shape) else tensor, here.number)
 
 
-def _in_dims(in_dims: Any, args: tuple[Any, ...], name: str) -> Any:
-    if not isinstance(in_dims, (int, tuple, list)) and in_dims is not None:
+def _check_in_dims(in_dims: Any, args: tuple[Any, ...], name: str) -> None:
+    """Raise torch's ValueError unless ``in_dims`` is nested as the arguments are, down to some depth."""
+    if not isinstance(in_dims, (int, tuple)):
         raise ValueError(
             f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): expected `in_dims` to be int or a (potentially nested) tuple "
             f"matching the structure of inputs, got: {type(in_dims)}."
         )
     if not args:
-        return ()
-    if isinstance(in_dims, (tuple, list)) and len(in_dims) != len(args):
-        raise ValueError(
-            f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): in_dims is not compatible with the structure of inputs. "
-            f"in_dims has structure {len(in_dims)} but inputs has structure {len(args)}."
-        )
-    return tuple(in_dims) if isinstance(in_dims, list) else in_dims
-
-
-def _leaves(value: Any, dims: Any, name: str) -> list[tuple[Any, int | None]]:
-    """Every leaf with its dim, checked."""
-    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        each = dims if isinstance(dims, (tuple, list)) else [dims] * len(value)
-        return [pair for v, d in zip(value, each, strict=True) for pair in _leaves(v, d, name)]
-    if isinstance(value, dict):
-        given = dims if isinstance(dims, dict) else dict.fromkeys(value, dims)
-        return [pair for k, v in value.items() for pair in _leaves(v, given[k], name)]
-    if not isinstance(value, (Tensor, torch.Tensor)):
-        return [(value, None)]
-    if dims is None:
-        return [(value, None)]
-    rank = len(value.shape)
-    if not -rank <= dims < rank:
-        raise ValueError(
-            f"vmap({name}, in_dims=..., ...)(<inputs>): Got in_dim={dims} for some input, but that input is a Tensor of "
-            f"dimensionality {rank} so expected in_dim to satisfy -{rank} <= in_dim < {rank}."
-        )
-    return [(value, dims % rank)]
-
-
-def _size(pairs: list[tuple[Any, int | None]], name: str) -> Any:
-    sizes = [leaf.shape[dim] for leaf, dim in pairs if dim is not None]
-    if not pairs:
         raise ValueError(
             f"vmap({name})(<inputs>): got no inputs. Maybe you forgot to add inputs, or you are trying to vmap over a function "
             "with no inputs. The latter is unsupported."
         )
+    if not _begins(in_dims, args):
+        raise ValueError(
+            f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): in_dims is not compatible with the structure of `inputs`. "
+            f"in_dims has structure {_structure(in_dims)} but inputs has structure {_structure(args)}."
+        )
+
+
+def _leaves(value: Any, dims: Any) -> list[tuple[Any, Any]]:
+    """Every leaf with its dim."""
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        each = dims if isinstance(dims, (tuple, list)) else [dims] * len(value)
+        return [pair for v, d in zip(value, each, strict=True) for pair in _leaves(v, d)]
+    if isinstance(value, dict):
+        given = dims if isinstance(dims, dict) else dict.fromkeys(value, dims)
+        return [pair for k, v in value.items() for pair in _leaves(v, given[k])]
+    return [(value, dims)]
+
+
+def _check_leaves(pairs: Sequence[tuple[Any, Any]], in_dims: Any, name: str) -> None:
+    """Raise torch's ValueError for a dim that its leaf lacks."""
+    for leaf, dim in pairs:
+        if dim is None:
+            continue
+        said = f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): Got in_dim={dim} for"
+        if not isinstance(dim, int):
+            raise ValueError(f"{said} an input but in_dim must be either an integer dimension or None.")
+        if not isinstance(leaf, (Tensor, torch.Tensor)):
+            raise ValueError(
+                f"{said} an input but the input is of type {type(leaf)}. We cannot vmap over non-Tensor arguments, please use "
+                "None as the respective in_dim"
+            )
+        rank = len(leaf.shape)
+        if not -rank <= dim < rank:
+            raise ValueError(
+                f"{said} some input, but that input is a Tensor of dimensionality {rank} so expected in_dim to satisfy "
+                f"-{rank} <= in_dim < {rank}."
+            )
+
+
+def _size(pairs: Sequence[tuple[Any, Any]]) -> Any:
+    sizes = [leaf.shape[dim] for leaf, dim in pairs if dim is not None]
     if not sizes:
-        raise ValueError(f"vmap({name}, in_dims=..., ...)(<inputs>): at least one input must be mapped over")
+        raise ValueError("vmap: Expected at least one Tensor to vmap over")
     if any(size != sizes[0] for size in sizes):
         raise ValueError(
             "vmap: Expected all tensors to have the same size in the mapped dimension, "

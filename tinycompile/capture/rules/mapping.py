@@ -40,27 +40,28 @@ class MappedFunction(Value):
 
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
         in_dims, out_dims, randomness = self.options
-        each = list(in_dims) if isinstance(in_dims, (tuple, list)) else [in_dims] * len(args)
-        if len(each) != len(args):
+        if not isinstance(in_dims, (int, tuple)) or not _begins(tr, in_dims, TupleValue(list(args))):
             raise GraphBreak("unsupported-argument", "in_dims of vmap that do not fit the arguments")
+        each = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
         pairs = [p for a, d in zip(args, each, strict=True) for p in _leaves(tr, a, d)]
-        pairs += [p for v in kwargs.values() for p in _leaves(tr, v, 0)]
-        sizes = [t.meta.shape[d] for t, d in pairs if d is not None and -t.meta.rank <= d < t.meta.rank]
+        sizes = [t.meta.shape[d] for t, d in pairs if isinstance(d, int) and -t.meta.rank <= d < t.meta.rank]
         if len(sizes) != sum(d is not None for _, d in pairs) or not sizes or any(s != sizes[0] for s in sizes):
             raise GraphBreak("unsupported-argument", "dims of vmap that do not fit the arguments")
         with level(sizes[0], randomness) as here:
             given = [_entered(tr, a, d, here) for a, d in zip(args, each, strict=True)]
-            result = self.fn.call(tr, given, {k: _entered(tr, v, 0, here) for k, v in kwargs.items()})
+            result = self.fn.call(tr, given, kwargs)
             alone = isinstance(result, TensorValue) and isinstance(out_dims, tuple) and len(out_dims) == 1
             if not alone and not _begins(tr, out_dims, result):
                 raise GraphBreak("unsupported-argument", "out_dims of vmap that are not nested as the results are")
-            ours = any(t.cls is OurTensor for t, _ in pairs)
+            ours = any(t.cls is OurTensor for v in (*args, *kwargs.values()) for t, _ in _leaves(tr, v, None))
             return _left(tr, result, out_dims, here, self.strict, OurTensor if ours else torch.Tensor)
 
 
 def _leaves(tr: Tracer, value: Value, dims: Any) -> list[tuple[TensorValue, int | None]]:
     if isinstance(value, TensorValue):
         return [(value, dims)]
+    if dims is not None and not isinstance(value, (SequenceValue, DictValue)):
+        raise GraphBreak("unsupported-argument", "vmap over what is no tensor")
     parts, each = _parts(tr, value, dims)
     return [pair for v, d in zip(parts, each, strict=True) for pair in _leaves(tr, v, d)]
 
