@@ -315,6 +315,8 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
 
 def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
     """Record a call of torch's own function, known to be free of effects, by path."""
+    if kwargs.get("requires_grad"):
+        raise GraphBreak("unsupported-argument", f"{path} makes a leaf: requires_grad=True of a tensor that is made inside")
     inputs = list(tensors_in(tr, operands))
     if active.levels and path.rpartition(".")[2] in DRAWS:
         raise GraphBreak("unsupported-op", f"{path} under vmap: whose the random numbers are, its randomness decides")
