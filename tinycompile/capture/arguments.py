@@ -27,7 +27,13 @@ _COUNTS: dict[str, tuple[int, float]] = {
     "frozenset.symmetric_difference": (1, 1), "deque.append": (1, 1), "deque.appendleft": (1, 1), "deque.clear": (0, 0),
     "deque.copy": (0, 0), "deque.count": (1, 1), "deque.extend": (1, 1), "deque.extendleft": (1, 1), "deque.index": (1, 3),
     "deque.insert": (2, 2), "deque.pop": (0, 0), "deque.popleft": (0, 0), "deque.remove": (1, 1), "deque.reverse": (0, 0),
-    "deque.rotate": (0, 1),
+    "deque.rotate": (0, 1), "dict.__getitem__": (1, 1), "list.__getitem__": (1, 1), "set.__contains__": (1, 1),
+    "frozenset.__contains__": (1, 1), "deque.__reversed__": (0, 0), "dict_keys.isdisjoint": (1, 1),
+    "dict_items.isdisjoint": (1, 1), "dict_keys.__reversed__": (0, 0), "dict_values.__reversed__": (0, 0),
+    "dict_items.__reversed__": (0, 0), "OrderedDict.__reversed__": (0, 0), "OrderedDict.clear": (0, 0),
+    "OrderedDict.copy": (0, 0), "OrderedDict.items": (0, 0), "OrderedDict.keys": (0, 0), "OrderedDict.values": (0, 0),
+    "OrderedDict.pop": (1, 2), "OrderedDict.update": (0, 1), "defaultdict.copy": (0, 0), "defaultdict.__missing__": (1, 1),
+    "Size.numel": (0, 0),
 }  # fmt: skip
 
 

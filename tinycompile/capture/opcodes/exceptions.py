@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import exception_rows
 from tinycompile.capture.provenance import is_the_programs, raises_for_the_program
+from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.classes import ClassValue
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.exception import ExceptionValue, Traceback, chain
-from tinycompile.capture.values.sequence import ListValue, TupleValue
+from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.bytecode import Instruction
@@ -123,26 +124,38 @@ def check_eg_match(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``except* kinds``: splits the group on top into what matches and the rest, None for nothing."""
     kinds = _classes(tr, frame.stack.pop())
     value = frame.stack.pop()
+    if any(issubclass(kind, BaseExceptionGroup) for kind in kinds):
+        raise TypeError("catching ExceptionGroup with except* is not allowed. Use except instead.")
+    rest, match = (NONE, NONE) if value is NONE else _split(tr, value, kinds)
+    frame.stack += [rest, match]
+    if isinstance(match, ExceptionValue):
+        tr.handled = match
+
+
+def _split(tr: Tracer, value: ExceptionValue, kinds: tuple[type, ...]) -> list[Value] | tuple[Value, Value]:
+    """What is left of an exception, and the group of what is of these kinds."""
     error = value.error
     if not isinstance(error, BaseExceptionGroup):
-        if isinstance(error, kinds):
-            frame.stack += [NONE, _group(tr, ExceptionGroup, Const(""), [value])]
-        else:
-            frame.stack += [value, NONE]
-        return
+        return (NONE, _group(tr, ExceptionGroup, Const(""), TupleValue([value]))) if isinstance(error, kinds) else (value, NONE)
     message, members = value.arguments(tr)
     parts: tuple[list[Any], list[Any]] = [], []
     for member in members.iterate(tr):
-        if isinstance(member.error, BaseExceptionGroup):
+        if not isinstance(member, ExceptionValue) or isinstance(member.error, BaseExceptionGroup):
             raise GraphBreak("unsupported-value", "except* over nested groups")
         parts[isinstance(member.error, kinds)].append(member)
-    rest, match = (_group(tr, type(error), message, part) if part else NONE for part in parts)
-    frame.stack += [rest, match]
+    return [_part(value, _group(tr, type(error), message, ListValue(part))) if part else NONE for part in parts]
 
 
-def _group(tr: Tracer, cls: type, message: Any, members: list[Any]) -> ExceptionValue:
-    made = ExceptionValue(cls("group", [m.error for m in members]), [message, ListValue(members)])
-    return tr.remember(made)
+def _group(tr: Tracer, cls: type, message: Value, members: SequenceValue) -> ExceptionValue:
+    errors = members.rebuild([m.error for m in members.values(tr)])  # type: ignore[attr-defined]
+    return tr.remember(ExceptionValue(cls(message.constant(tr), errors), [message, members]))
+
+
+def _part(whole: ExceptionValue, part: ExceptionValue) -> ExceptionValue:
+    """A part of a group has its cause, its context and its notes."""
+    part.error.__cause__, part.error.__context__ = whole.error.__cause__, whole.error.__context__
+    part.notes = None if whole.notes is None else ListValue(whole.notes.items)
+    return part
 
 
 def prep_reraise_star(tr: Tracer, frame: Frame, ins: Instruction) -> None:
@@ -151,10 +164,15 @@ def prep_reraise_star(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     left = [v for v in results.values(tr) if v is not NONE]
     if not left:
         frame.stack.append(NONE)
-    elif (len(left) == 1 and (left[0] is original or not isinstance(left[0].error, BaseExceptionGroup))) or len(left) == 1:
+    elif len(left) == 1 and (not isinstance(original.error, BaseExceptionGroup) or _of_one_origin(left[0], original)):
         frame.stack.append(left[0])
     else:
-        raise GraphBreak("unsupported-value", "several exceptions are left after except*")
+        raise GraphBreak("unsupported-value", "exceptions of several origins are left after except*")
+
+
+def _of_one_origin(part: ExceptionValue, whole: ExceptionValue) -> bool:
+    """Whether a group is a part of another, and was not raised in a handler."""
+    return part.error.__cause__ is whole.error.__cause__ and part.error.__context__ is whole.error.__context__
 
 
 def stop_iteration_error(tr: Tracer, frame: Frame, ins: Instruction) -> None:

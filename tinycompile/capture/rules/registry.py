@@ -92,6 +92,7 @@ def _unbound(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     found = None if kind is None else class_lookup(kind, name)
     if found is None or found[1] is not fn:
         raise GraphBreak("unsupported-value", f"{fn.__qualname__} of {receiver.describe()}")
+    check_arguments(fn, args[1:], kwargs, bound=True)
     if isinstance(receiver, (ContainerObject, NewContainer)):
         return receiver.inherited_method(name).call(tr, args[1:], kwargs)
     return receiver.call_method(tr, name, args[1:], kwargs)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tinycompile.capture.arguments import check_arguments
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import is_the_programs
@@ -154,12 +156,16 @@ class MethodOf(Value):
 
     def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
         cls = getattr(self.receiver, "cls", object)
-        if isinstance(cls, type) and cls.__module__ in ("builtins", "collections") and hasattr(cls, self.name):
+        if isinstance(cls, type) and _is_built_in(cls) and hasattr(cls, self.name):
             check_arguments(getattr(cls, self.name), args, kwargs, bound=True)
         return self.receiver.call_method(tr, self.name, args, kwargs)
 
     def truth(self, tr: Tracer) -> bool:
         return True
+
+
+def _is_built_in(cls: type) -> bool:
+    return cls is torch.Size or cls.__module__ in ("builtins", "collections")
 
 
 def builtin_attribute(tr: Tracer, value: Value, cls: type, name: str) -> Value:

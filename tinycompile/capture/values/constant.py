@@ -58,14 +58,15 @@ class Const(Value):
     def argument(self, tr: Tracer) -> Any:
         if isinstance(self.value, NUMPY_SCALARS):  # one of numpy's booleans is a float to torch
             return float(self.value) if isinstance(self.value, np.bool_) else self.value.item()
+        if isinstance(self.value, enum.Enum):  # of IntEnum, StrEnum and such: torch sees the number or the text
+            plain = next((kind for kind in (int, float, str) if isinstance(self.value, kind)), None)
+            return super().argument(tr) if plain is None else getattr(plain, f"__{plain.__name__}__")(self.value)
         if isinstance(self.value, _ARGUMENTS):
             return self.value
         if self.value is Ellipsis:
             return self.value
         if isinstance(self.value, range):
             return tuple(self.value)
-        if isinstance(self.value, (int, str)):  # members of IntEnum and StrEnum
-            return self.value
         return super().argument(tr)
 
     def key(self, tr: Tracer) -> Any:
@@ -112,7 +113,7 @@ class Const(Value):
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         method = natively(getattr, self.value, name)
-        if name == "join" and isinstance(self.value, str):
+        if name == "join" and isinstance(self.value, str) and len(args) == 1 and not kwargs:
             args = [tr.from_python([v.constant(tr) for v in args[0].iterate(tr)])]
         given = [a.constant(tr) for a in args]
         return tr.from_python(natively(method, *given, **{k: v.constant(tr) for k, v in kwargs.items()}))

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from tinycompile.capture.arguments import check_arguments
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.classes import class_lookup
+from tinycompile.capture.values.classes import built_in_base, class_lookup
 from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
@@ -145,7 +146,7 @@ class NewContainer(_Contained, NewObject):
 
     def __init__(self, cls: Any, base: Contents) -> None:
         Value.__init__(self)
-        self.obj = cls.__new__(cls)
+        self.obj = built_in_base(cls).__new__(cls)
         self.shadow = {}
         self.base = base
         base.holder = self
@@ -165,6 +166,8 @@ def empty_contents(tr: Tracer, cls: type, args: Sequence[Value]) -> Contents:
 
 def fill(tr: Tracer, base: Contents, args: Sequence[Value], kwargs: Kwargs) -> Value:
     """The built-in ``__init__``."""
+    if isinstance(base, (ListValue, SetValue)) and base.cls in (list, set):
+        check_arguments(base.cls, args, kwargs)
     if isinstance(base, DictValue):
         base.call_method(tr, "update", args, kwargs)
     elif isinstance(base, ListValue) and args:

@@ -278,8 +278,13 @@ class DictView(Value):
         super().__init__()
         self.of, self.what = of, what
 
-    def python_type(self, tr: Tracer) -> type:
+    @property
+    def cls(self) -> type:
+        """Its class."""
         return type(getattr({}, self.what)())
+
+    def python_type(self, tr: Tracer) -> type:
+        return self.cls
 
     def key(self, tr: Tracer) -> Any:
         natively(hash, getattr({}, self.what)())  # Python's own complaint

@@ -247,6 +247,8 @@ class ListValue(SequenceValue):
         at = tr.index(args[0], "pop") if args else -1
         if not self.items:
             raise IndexError("pop from empty list")
+        if not -len(self.items) <= at < len(self.items):
+            raise IndexError("pop index out of range")
         value = self.item(tr, at)
         del self.items[at]
         return value

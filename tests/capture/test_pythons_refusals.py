@@ -1,0 +1,195 @@
+"""What Python refuses, a handler of the program's gets as it would in Python; and what Python does not refuse, it never gets."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tinycompile.api import CompiledFunction
+from tinycompile.options import Options
+
+pytestmark = pytest.mark.pure
+
+Body = Callable[[torch.Tensor], Any]
+
+
+def caught(body: Body) -> Body:
+    def fn(x: torch.Tensor) -> Any:
+        y = x * 2
+        try:
+            return y, body(x)
+        except Exception as e:
+            return y, type(e).__name__, str(e), type(e.__cause__), type(e.__context__), e.__suppress_context__
+
+    return fn
+
+
+def agrees(fn: Body) -> None:
+    """Compiled and eager give the same, and nothing fails in here."""
+    compiled, x = CompiledFunction(fn, Options(backend="eager")), torch.arange(4.0)
+    want = repr(fn(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [repr(compiled(x)) for _ in range(2)] == [want] * 2
+    assert "internal-error" not in {b.id for b in compiled.breaks}
+
+
+def said(text: str) -> Body:
+    return eval(f"lambda x: {text}", globals())  # type: ignore[no-any-return]
+
+
+# --- arguments ---
+
+OD = collections.OrderedDict
+MISSING = """
+[1].__getitem__() | 'a'.join() | OD().pop() | x.shape.index() | x.shape.numel(1) | OD().clear(1) | OD().keys(1) | OD().items(1)
+list.append([]) | dict.get({}) | set.add(set()) | {}.__contains__() | {}.keys().isdisjoint() | {}.keys().__contains__()
+{1}.__contains__() | (1,).__getitem__() | {}.__setitem__(1) | b'a'.join() | {}.items().__len__(1) | list.pop([1], 9) | [1].pop(9)
+"""
+
+
+@pytest.mark.parametrize("text", [t.strip() for line in MISSING.split("\n") for t in line.split("|") if t.strip()])
+def test_what_methods_of_builtins_refuse(text: str) -> None:
+    agrees(caught(said(text)))
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+    MANY = 7
+
+
+def written(x: torch.Tensor, at: Any) -> torch.Tensor:
+    made = x.clone()
+    made[at] = 5
+    return made
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x[Number.ONE]", "x[Number.MANY]", "x[Number.ONE:]", "written(x, Number.ONE)", "x[None].sum(Number.ONE) * Number.MANY"],
+)
+def test_members_of_an_int_enum_are_numbers(text: str) -> None:
+    agrees(caught(said(text)))
+
+
+# --- imports ---
+
+
+def optional(x: torch.Tensor) -> Any:
+    try:
+        import nosuch_module_of_ours as found  # type: ignore[import-not-found]
+    except ImportError:
+        found = None
+    return x + 1, found
+
+
+def misnamed(x: torch.Tensor) -> Any:
+    from math import nosuch  # type: ignore[attr-defined]
+
+    return x + nosuch
+
+
+def inside_a_module(x: torch.Tensor) -> Any:
+    import math.nosuch as found  # type: ignore[import-not-found]
+
+    return x, found
+
+
+@pytest.mark.parametrize("fn", [optional, misnamed, inside_a_module])
+def test_imports_of_what_is_not_there(fn: Body) -> None:
+    agrees(caught(fn))
+
+
+def test_a_module_that_comes_later_is_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    f, x = CompiledFunction(optional, Options(backend="eager", fullgraph=True)), torch.ones(2)
+    assert f(x)[1] is None
+    (tmp_path / "nosuch_module_of_ours.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert f(x)[1].__name__ == "nosuch_module_of_ours"
+    monkeypatch.delitem(__import__("sys").modules, "nosuch_module_of_ours")
+
+
+# --- classes derived from containers ---
+
+
+class Pair(tuple[int, ...]):
+    def __new__(cls, a: int, b: int) -> Any:
+        return super().__new__(cls, (a, b))
+
+
+class Frozen(frozenset[int]):
+    def __new__(cls, a: int, b: int) -> Any:
+        return super().__new__(cls, (a, b))
+
+
+class Listed(list[int]):
+    def __new__(cls, a: int, b: int) -> Any:
+        return super().__new__(cls)
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__((a, b))
+
+
+class Unfilled(list[int]):
+    def __new__(cls, a: int, b: int) -> Any:
+        return super().__new__(cls)
+
+
+@pytest.mark.parametrize("kind", [Pair, Frozen, Listed, Unfilled])
+def test_containers_with_a_new_of_their_own(kind: Any) -> None:
+    agrees(caught(lambda x: (x + len(kind(1, 2)), kind(3, 4))))
+
+
+# --- groups ---
+
+
+def two_clauses(x: torch.Tensor) -> Any:
+    seen = []
+    try:
+        raise ValueError
+    except* ValueError as e:
+        seen.append((repr(e), type(e.__context__)))
+    except* TypeError:
+        seen.append("no")
+    return x + 1, seen
+
+
+def left_over(x: torch.Tensor) -> Any:
+    try:
+        raise ExceptionGroup("g", [TypeError(1), ValueError(2)])
+    except* TypeError:
+        pass
+    return x
+
+
+def raised_in_a_handler(x: torch.Tensor) -> Any:
+    try:
+        raise ExceptionGroup("g", [TypeError(1)])
+    except* TypeError:
+        raise ValueError("v") from None
+
+
+def raised_again(x: torch.Tensor) -> Any:
+    try:
+        raise TypeError("t")
+    except* TypeError:
+        raise
+
+
+def groups_of_groups(x: torch.Tensor) -> Any:
+    try:
+        raise ValueError
+    except* ExceptionGroup:  # type: ignore[misc]
+        pass
+    return x
+
+
+@pytest.mark.parametrize("fn", [two_clauses, left_over, raised_in_a_handler, raised_again, groups_of_groups])
+def test_groups(fn: Body) -> None:
+    agrees(caught(fn))
