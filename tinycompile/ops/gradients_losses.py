@@ -7,7 +7,7 @@ from typing import Any
 
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops, widen
-from tinycompile.ops.gradients import Gradients, sum_to, vjp
+from tinycompile.ops.gradients import Gradients, positions, sum_to, vjp
 
 Args = Sequence[Any]
 
@@ -53,6 +53,25 @@ def _huber(g: Any, off: Any, delta: float = 1.0) -> Any:
 _of_difference("mse_loss", lambda g, off: ops.mul(ops.mul(off, 2.0), g))
 _of_difference("smooth_l1_loss", _smooth)
 _of_difference("huber_loss", _huber)
+
+
+@vjp("multi_margin_loss", "input", "target", "weight")
+def _multi_margin(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    """The row's gradient comes last, so that zeros get its sign, as in ATen."""
+    x, target, p, margin, weight, reduction = args
+    rows = widen(x) if len(x.shape) == 2 else ops.reshape(widen(x), (1, -1))
+    labels = ops.reshape(target, (-1, 1))
+    here = ops.eq(positions(rows.shape[1], 2, 1, x.device), labels)
+    off = ops.add(ops.sub(margin, ops.gather(rows, 1, labels)), rows)
+    counts = ops.logical_and(ops.gt(off, 0), ops.logical_not(here))
+    slope = ops.where(counts, 1.0 if p == 1 else ops.mul(off, 2.0), 0.0)
+    if weight is not None:
+        slope = ops.mul(slope, ops.index(widen(weight), (labels,)))
+    slope = ops.where(here, ops.sub(0.0, ops.sum(slope, (1,), True)), slope)
+    slope = ops.div(slope, rows.shape[1] * rows.shape[0] if reduction == "mean" else rows.shape[1])
+    g = ops.reshape(widen(grads[0]), (-1, 1)) if reduction == "none" else widen(grads[0])
+    first = cast(ops.reshape(ops.mul(slope, g), tuple(x.shape)), x.dtype)
+    return (first, *(None for _ in args[1:]))
 
 
 # -------------------------------------------------------------------------------------------------------------- one call
