@@ -77,13 +77,14 @@ def test_steps_are_torchs(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("p", [1, 2])
 def test_zeros_of_a_margin_have_the_gradients_sign(p: int, reduction: str) -> None:
-    scores, labels, found = torch.randn(4, 5, generator=torch.Generator().manual_seed(0)) * 3, torch.tensor([0, 1, 2, 3]), []
+    scores = torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
+    labels, found = torch.tensor([0, 1, 2, 3]), []
     for wrap in (lambda v: v, from_torch):
         x = wrap(scores.clone()).requires_grad_()
         loss = F.multi_margin_loss(x, wrap(labels), p, reduction=reduction)
-        loss.backward(wrap(torch.tensor([1.0, -1.0, 0.5, -0.5]) if reduction == "none" else torch.tensor(-2.0)))
+        loss.backward(wrap(torch.tensor([1.0, -1.0, 0.5, -0.5] if reduction == "none" else -2.0, dtype=torch.float64)))
         found.append(x.grad.torch() if wrap is from_torch else x.grad)
-    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-14, atol=0)
     assert torch.equal(torch.signbit(found[1]), torch.signbit(found[0]))
 
 

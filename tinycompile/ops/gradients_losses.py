@@ -64,7 +64,7 @@ def _multi_margin(grads: Args, args: Args, results: Args, needs: Args) -> Gradie
     here = ops.eq(positions(rows.shape[1], 2, 1, x.device), labels)
     off = ops.add(ops.sub(margin, ops.gather(rows, 1, labels)), rows)
     counts = ops.logical_and(ops.gt(off, 0), ops.logical_not(here))
-    slope = ops.where(counts, 1.0 if p == 1 else ops.mul(off, 2.0), 0.0)
+    slope = ops.to(counts, off.dtype) if p == 1 else ops.where(counts, ops.mul(off, 2.0), 0.0)
     if weight is not None:
         slope = ops.mul(slope, ops.index(widen(weight), (labels,)))
     slope = ops.where(here, ops.sub(0.0, ops.sum(slope, (1,), True)), slope)
