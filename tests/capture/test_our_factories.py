@@ -37,6 +37,7 @@ RECORDED: dict[str, Callable[[Any], Any]] = {
     "random": lambda x: tc.randn(3) * 0 + x,
     "its class": lambda x: x + isinstance(tc.ones(2), tc.Tensor),
     "mapped": lambda x: tc.vmap(lambda a: a + tc.ones(()))(x),
+    "random, mapped": lambda x: tc.vmap(lambda a: a + 0 * tc.randn(()), randomness="different")(x),
     "mapped, alone": lambda x: tc.vmap(lambda a: tc.ones(()))(x),
     "mapped twice": lambda x: tc.vmap(tc.vmap(lambda a, b: a * tc.ones(2) + b, (None, 0)), (0, None))(x, x),
     "differentiated": lambda x: tc.func.grad(lambda a: (a * tc.full((3,), 2.0)).sum())(x),
@@ -46,7 +47,6 @@ BREAKS: dict[str, Callable[[Any], Any]] = {
     "sparse": lambda x: tc.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 3)) @ x,
     "compressed": lambda x: tc.sparse_csr_tensor([0, 1, 2], [1, 0], [1.0, 2.0], (2, 3)) @ x,
     "shared": lambda x: tc.as_tensor([1.0, 2.0, 3.0]) + x,
-    "random, mapped": lambda x: tc.vmap(lambda a: a + 0 * tc.randn(()), randomness="different")(x),
 }
 WRONG: dict[str, Callable[[Any], Any]] = {
     "size": lambda x: tc.ones(-3) + x,

@@ -46,9 +46,11 @@ class Limits:
         """The limits of a target."""
         if target.language == "cpp":
             return cls(64 << 10, 4, max(target.vector // 4, 1), target.units if target.units > 1 else 0, target.units, 1 << 17)
-        rows = PRODUCT_ROWS if int(target.arch.removeprefix("sm_")) >= 80 else 0
+        tensor_cores = target.language == "triton" and int(target.arch.removeprefix("sm_")) >= 80
         units = target.units
-        return cls(8 << 20, 16, 64, 2 * units, 8 * units, 1 << 16, shares=units >= MOST_PARTS, product_rows=rows)
+        return cls(
+            8 << 20, 16, 64, 2 * units, 8 * units, 1 << 16, shares=units >= MOST_PARTS, product_rows=PRODUCT_ROWS * tensor_cores
+        )
 
 
 class _Values(dict[str, int]):
