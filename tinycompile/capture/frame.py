@@ -103,7 +103,7 @@ class _Attempt:
     def follow(self, args: Sequence[Any], kwargs: Mapping[str, Any], stop: int | None = None) -> None:
         """Run; afterwards there is a graph, or there are breaks."""
         tr = self.tr
-        with tr.env.active(), tracing(tr.builder), tr.own_regions():
+        with tr.env.active(), tracing(tr.builder), tr.own_regions(), tr.looking_up():
             try:
                 guard_modes(tr)
                 self.frame = self.start.frame(tr, args, kwargs)

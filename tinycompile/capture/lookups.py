@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins as python_builtins
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -14,7 +16,7 @@ from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Value
-from tinycompile.capture.values.classes import takes_data
+from tinycompile.capture.values.classes import is_heap_type, looks, takes_data
 from tinycompile.capture.values.constant import Const
 from tinycompile.ir.builder import identifier
 
@@ -87,6 +89,18 @@ class Lookups:
             self.guards.check(f"{ask}({held.text}, {name!r})", f"{cls.__name__}.{name} is plain data")
         self.effects.assign(held, name, value)
 
+    @contextmanager
+    def looking_up(self) -> Iterator[None]:
+        """Guard in the end that no class gains a special name that was looked for, and was found further up or nowhere."""
+        before = looks.set({})
+        try:
+            yield
+        finally:
+            seen = looks.get() or {}
+            looks.reset(before)
+            for (cls, name), owner in seen.items():
+                self.inherited(cls, owner, name)
+
     def inherited(self, cls: type, owner: type, name: str) -> None:
         """Guard that no class between ``cls`` and ``owner``, where ``name`` was found, comes to define it."""
         if (cls, owner, name) in self._inherited:
@@ -95,7 +109,7 @@ class Lookups:
         if owner is not cls:
             self.guard_bases(cls)
         for between in cls.__mro__[: cls.__mro__.index(owner)]:
-            if not is_trusted(between.__module__):
+            if is_heap_type(between) and not is_trusted(between.__module__):
                 self.guards.absent(self.class_dict(between), name, f"{between.__name__} inherits {name!r}")
 
     def lacks(self, obj: Any, name: str, source: Source | None = None) -> None:

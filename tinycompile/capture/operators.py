@@ -14,7 +14,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.values import array, scalar, symbolic
 from tinycompile.capture.values.base import MethodOf, Value
-from tinycompile.capture.values.classes import class_lookup
+from tinycompile.capture.values.classes import ClassValue, class_lookup
 from tinycompile.capture.values.constant import NUMPY_SCALARS, Const, boolean
 from tinycompile.capture.values.container import contents_of
 from tinycompile.capture.values.function import BoundFunction
@@ -239,6 +239,8 @@ def unary(tr: Tracer, symbol: str, a: Value) -> Value:
 def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     """``a symbol b``."""
     a, b = _contents(a, b, (_COMPARE_METHODS[symbol],), (_COMPARE_METHODS[_MIRRORED[symbol]],))
+    for v, sign in ((a, symbol), (b, _MIRRORED[symbol])):
+        tr.python_asks(v, _COMPARE_METHODS[sign], "__eq__")
     if array.concerns(a, b):
         return array.call(tr, COMPARE[symbol], [a, b], {})
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
@@ -292,20 +294,22 @@ def _tensor_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
 
 def _object_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
     """What the program's special methods say; None where neither operand has an answer."""
-    if not isinstance(a, ObjectValue) and not isinstance(b, ObjectValue):
+    if not isinstance(a, (ObjectValue, ClassValue)) and not isinstance(b, (ObjectValue, ClassValue)):
         return None
     tries = [(a, symbol, b), (b, _MIRRORED[symbol], a)]
     mine, theirs = a.python_type(tr), b.python_type(tr)
     if mine is not theirs and issubclass(theirs, mine):
         tries.reverse()
     for receiver, sign, other in tries:
-        made = _asked(tr, receiver, sign, other) if isinstance(receiver, ObjectValue) else None
+        made = _asked(tr, receiver, sign, other) if isinstance(receiver, (ObjectValue, ClassValue)) else None
         if made is not None:
             return made
     return None
 
 
-def _asked(tr: Tracer, receiver: ObjectValue, symbol: str, other: Value) -> Value | None:
+def _asked(tr: Tracer, receiver: ObjectValue | ClassValue, symbol: str, other: Value) -> Value | None:
+    if isinstance(receiver, ClassValue):
+        return _metaclass_says(tr, receiver, symbol, other)
     if _defines(receiver, _COMPARE_METHODS[symbol]):
         return _answer(tr, receiver.special(tr, _COMPARE_METHODS[symbol]), other)
     if symbol != "!=" or not _defines(receiver, "__eq__"):
@@ -314,8 +318,17 @@ def _asked(tr: Tracer, receiver: ObjectValue, symbol: str, other: Value) -> Valu
     return None if made is None else boolean(not made.truth(tr))
 
 
+def _metaclass_says(tr: Tracer, cls: ClassValue, symbol: str, other: Value) -> Value | None:
+    method = cls.meta_method(tr, _COMPARE_METHODS[symbol])
+    made = None if method is None else _answer(tr, method, other)
+    if method is not None or symbol != "!=":
+        return made
+    said = _metaclass_says(tr, cls, "==", other)  # as object.__ne__ has it
+    return None if said is None else boolean(not said.truth(tr))
+
+
 def _defines(value: ObjectValue, name: str) -> bool:
-    return getattr(type(value.obj), name, None) is not getattr(object, name, None)
+    return (class_lookup(type(value.obj), name) or (object,))[0] is not object
 
 
 def _lexicographic(tr: Tracer, symbol: str, a: SequenceValue, b: SequenceValue) -> bool:

@@ -28,10 +28,14 @@ _CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii
 def printable(tr: Tracer, value: Value) -> Any:
     """The object as a string conversion sees it."""
     if isinstance(value, ClassValue):
+        for name in ("__str__", "__repr__", "__format__"):
+            if value.meta_method(tr, name) is not None:
+                raise GraphBreak("unsupported-value", f"{value.describe()} as text, which its metaclass makes")
         return value.cls
     if isinstance(value, TensorValue):
         raise GraphBreak("data-dependent", f"{value.describe()} is made into a string")
     _guard_orders(tr, value)
+    tr.python_asks(value, "__str__", "__repr__", "__format__")
     return value.constant(tr)
 
 

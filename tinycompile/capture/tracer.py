@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -236,6 +237,15 @@ class Tracer(Inputs, Lookups):
             self.class_member(owner, name, raw)
             return self.from_callable(raw.fget).call(self, [member], {})
         return None
+
+    def python_asks(self, value: Value, *names: str) -> None:
+        """Python itself is about to ask special methods of a constant: guards that those of an enumeration stay."""
+        if not isinstance(value, Const) or not isinstance(value.value, enum.Enum):
+            return
+        for name in names:
+            found = class_lookup(type(value.value), name)
+            if found is not None and not wrap.is_trusted(found[0].__module__):
+                self.class_member(found[0], name, found[1])
 
     # --- operations ---
 

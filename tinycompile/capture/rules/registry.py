@@ -252,7 +252,7 @@ def _new_object(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     if inspect.isabstract(cls):
         natively(object.__new__, cls)  # Python's own complaint
     made = NewObject(cls)
-    init = made.special(tr, "__init__") if cls.__init__ is not object.__init__ else None
+    init = None if class_lookup(cls, "__init__") == (object, object.__init__) else made.special(tr, "__init__")
     if init is not None:
         init.call(tr, args, kwargs)
     elif args or kwargs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 
+# Which special names the capture in progress looked for in which classes, and where each was found. What a class gains later
+# would come first, so each look is guarded when the capture ends.
+looks: ContextVar[dict[tuple[type, str], type] | None] = ContextVar("looks", default=None)
+
+
 def class_lookup(cls: type, name: str) -> tuple[type, Any] | None:
     """What a class's method resolution order holds under a name, unbound: (owner, object)."""
-    for owner in cls.__mro__:
-        if name in owner.__dict__:
-            return owner, owner.__dict__[name]
-    return None
+    found = next(((owner, owner.__dict__[name]) for owner in cls.__mro__ if name in owner.__dict__), None)
+    seen = looks.get()
+    if seen is not None and name.startswith("__"):
+        seen.setdefault((cls, name), object if found is None else found[0])
+    return found
 
 
 def is_pythons_own(cls: type, name: str) -> bool:
@@ -89,6 +96,7 @@ def takes_data(cls: type, name: str) -> bool:
 
 
 _HEAP_TYPE = 1 << 9  # made by a class statement
+_PYTHONS_LOOKS = ((type, type.__getattribute__), (object, object.__getattribute__))
 
 
 def is_of_the_program(obj: Any) -> bool:
@@ -98,7 +106,7 @@ def is_of_the_program(obj: Any) -> bool:
 
 def is_descriptor_of_the_program(raw: Any) -> bool:
     """Whether reading an attribute of a class runs code of the program's. (A compiled function gives itself or a method.)"""
-    return is_of_the_program(raw) and hasattr(type(raw), "__get__") and not is_compiled(raw)
+    return is_of_the_program(raw) and defines(type(raw), "__get__") and not is_compiled(raw)
 
 
 def is_compiled(raw: Any) -> bool:
@@ -108,7 +116,7 @@ def is_compiled(raw: Any) -> bool:
 
 def _rules(owner: type, raw: Any) -> bool:
     """Whether what a metaclass has under a name comes before what the class has."""
-    return hasattr(type(raw), "__set__") and not is_trusted(owner.__module__)
+    return defines(type(raw), "__set__") and not is_trusted(owner.__module__)
 
 
 class ClassValue(Value):
@@ -155,6 +163,9 @@ class ClassValue(Value):
         assigned = tr.class_attribute(self.cls, name)
         if assigned is not None:
             return assigned
+        if class_lookup(type(self.cls), "__getattribute__") not in _PYTHONS_LOOKS:
+            raise GraphBreak("unsupported-value", f"{self.describe()} has its own way of reading attributes")
+        tr.inherited(type(self.cls), object if above is None else above[0], name)
         if found is None or (above is not None and _rules(*above)):
             return self._of_metaclass(tr, name)
         owner, raw = found
@@ -208,7 +219,7 @@ class ClassValue(Value):
             return tr.from_callable(raw.fget).call(tr, [self], {})
         if isinstance(raw, FunctionType):
             return BoundFunction(tr.class_member(owner, name, raw), self)
-        if hasattr(type(raw), "__get__"):
+        if defines(type(raw), "__get__"):
             raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which its metaclass defines")
         return tr.class_member(owner, name, raw)
 

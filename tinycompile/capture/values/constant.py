@@ -70,9 +70,11 @@ class Const(Value):
         return super().argument(tr)
 
     def key(self, tr: Tracer) -> Any:
+        tr.python_asks(self, "__hash__", "__eq__")
         return self.value
 
     def truth(self, tr: Tracer) -> bool:
+        tr.python_asks(self, "__bool__", "__len__")
         return bool(self.value)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MemberDescriptorType
 from typing import Any
 
-from tinycompile.capture.values.classes import class_lookup
+from tinycompile.capture.values.classes import class_lookup, defines
 
 
 def own_dict(obj: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def is_unset(slot: MemberDescriptorType, obj: Any) -> bool:
 
 def is_data_descriptor(raw: Any) -> bool:
     """Whether something in a class comes before an attribute of the object's own."""
-    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+    return defines(type(raw), "__set__") or defines(type(raw), "__delete__")
 
 
 def is_hidden(cls: type, name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
+from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const, boolean, is_constant_object
 from tinycompile.capture.values.object import NewObject
 from tinycompile.capture.values.sequence import ListValue, TupleValue
@@ -125,7 +126,7 @@ class ExceptionValue(NewObject):
 
     def special(self, tr: Tracer, name: str) -> Value | None:
         """A bound special method of the program's; those of the builtin classes do nothing that counts here."""
-        owner = next((c for c in type(self.error).__mro__ if name in c.__dict__), object)
+        owner = (class_lookup(type(self.error), name) or (object,))[0]
         return None if owner.__module__ == "builtins" else super().special(tr, name)
 
     def truth(self, tr: Tracer) -> bool:

@@ -11,7 +11,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Held, HeldItem
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
-from tinycompile.capture.values.classes import class_lookup
+from tinycompile.capture.values.classes import class_lookup, defines
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
@@ -101,7 +101,9 @@ class ModuleValue(ObjectValue):
         return self.obj
 
     def truth(self, tr: Tracer) -> bool:
-        return self.length(tr).truth(tr) if hasattr(type(self.obj), "__len__") else True
+        if defines(type(self.obj), "__bool__") or not self._is_list("__len__"):
+            return super().truth(tr)
+        return self.length(tr).truth(tr)
 
     # --- attributes ---
 
@@ -282,16 +284,16 @@ class ModuleValue(ObjectValue):
     # --- containers ---
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
-        return iter(self._children(tr)) if self._is_list() else super().iterate(tr)
+        return iter(self._children(tr)) if self._is_list("__iter__") else super().iterate(tr)
 
     def filling(self, tr: Tracer) -> Iterator[Value]:
-        return iter(self._children(tr)) if self._is_list() else super().filling(tr)
+        return iter(self._children(tr)) if self._is_list("__iter__") else super().filling(tr)
 
     def length(self, tr: Tracer) -> Value:
-        return Const(len(self._children(tr))) if self._is_list() else super().length(tr)
+        return Const(len(self._children(tr))) if self._is_list("__len__") else super().length(tr)
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
-        if not self._is_list():
+        if not self._is_list("__getitem__"):
             return super().get_item(tr, key)
         children = self._children(tr)
         if isinstance(key, SliceValue):
@@ -305,10 +307,9 @@ class ModuleValue(ObjectValue):
         tr.inherited(cls, kind, "__init__")
         return ModuleSlice(cls, children)
 
-    def _is_list(self) -> bool:
-        cls = type(self.obj)
-        kinds = (torch.nn.ModuleList, torch.nn.Sequential)
-        return any(issubclass(cls, k) and cls.__iter__ is k.__iter__ and cls.__getitem__ is k.__getitem__ for k in kinds)
+    def _is_list(self, name: str) -> bool:
+        """Whether a special method is that of torch's lists of modules."""
+        return (class_lookup(type(self.obj), name) or (None,))[0] in (torch.nn.ModuleList, torch.nn.Sequential)
 
     def _children(self, tr: Tracer) -> list[Value]:
         modules = self._state(tr, "_modules")

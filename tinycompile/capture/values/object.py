@@ -14,7 +14,14 @@ from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
 from tinycompile.capture.values.callable import DispatchedMethod
-from tinycompile.capture.values.classes import built_in_base, class_lookup, is_compiled, is_of_the_program, is_pythons_own
+from tinycompile.capture.values.classes import (
+    built_in_base,
+    class_lookup,
+    defines,
+    is_compiled,
+    is_of_the_program,
+    is_pythons_own,
+)
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.descriptors import has_dict, is_data_descriptor, is_hidden, is_unset, own_dict
 from tinycompile.capture.values.function import BoundFunction, PartialValue
@@ -211,9 +218,9 @@ class ObjectValue(Value):
             made = tr.from_callable(raw)
             assert isinstance(made, PartialValue)
             return PartialValue(made.fn, [self, *made.args], made.kwargs)
-        if hasattr(type(raw), "__get__") and is_of_the_program(raw):
+        if defines(type(raw), "__get__") and is_of_the_program(raw):
             return self._described(tr, name, owner, raw, "__get__", tr.from_python(type(self.obj)))
-        if hasattr(type(raw), "__get__"):
+        if defines(type(raw), "__get__"):
             raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
         return tr.class_member(owner, name, raw)
 
@@ -240,6 +247,7 @@ class ObjectValue(Value):
     def store(self, tr: Tracer, name: str, value: Value) -> None:
         """``object.__setattr__``."""
         found = class_lookup(type(self.obj), name)
+        self._not_described(tr, name, found)
         raw = None if found is None else found[1]
         if found is not None and isinstance(raw, property):
             tr.class_member(found[0], name, raw)
@@ -247,7 +255,7 @@ class ObjectValue(Value):
                 raise AttributeError(f"property {name!r} of {type(self.obj).__name__!r} object has no setter")
             tr.from_callable(raw.fset).call(tr, [self, value], {})
             return
-        if found is not None and hasattr(type(raw), "__set__") and is_of_the_program(raw):
+        if found is not None and defines(type(raw), "__set__") and is_of_the_program(raw):
             self._described(tr, name, found[0], raw, "__set__", value)
             return
         if raw is not None and is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
@@ -282,7 +290,7 @@ class ObjectValue(Value):
             tr.class_member(found[0], name, found[1])
             tr.from_callable(found[1].fdel).call(tr, [self], {})
             return
-        if found is not None and hasattr(type(found[1]), "__delete__") and is_of_the_program(found[1]):
+        if found is not None and defines(type(found[1]), "__delete__") and is_of_the_program(found[1]):
             self._described(tr, name, *found, "__delete__")
             return
         if found is not None and is_data_descriptor(found[1]) and not isinstance(found[1], MemberDescriptorType):
