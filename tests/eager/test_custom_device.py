@@ -135,6 +135,112 @@ def test_views_share_memory_and_need_no_kernel() -> None:
     assert x.t().reshape(12).storage is not x.storage
 
 
+VIEWS = {
+    "as_strided": lambda a: a.as_strided((2,), (2,), 1),
+    "as_strided of a view": lambda a: a[2:].as_strided((2,), (1,)),
+    "dtype": lambda a: a.view(torch.int32),
+    "dtype of another size": lambda a: a[2:].view(torch.int16)[1:3],
+    "parts": lambda a: a.split(2)[1],
+    "unbind": lambda a: a.view(2, 3).unbind(0)[1],
+    "unfold": lambda a: a.unfold(0, 2, 2)[1],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_writes_through_views_reach_the_memory(name: str, quiet) -> None:
+    a = torch.arange(6.0)
+    x = there(a)
+    mine, theirs = VIEWS[name](x), VIEWS[name](a)
+    assert mine.storage is x.storage and mine.storage_offset() == theirs.storage_offset() and mine.stride() == theirs.stride()
+    mine.fill_(7), theirs.fill_(7)
+    same(x, a)
+    same(mine, theirs)
+
+
+def test_what_would_be_a_view_under_gradients_is_refused(quiet) -> None:
+    x = there(torch.arange(6.0)).requires_grad_()
+    with pytest.raises(NotImplementedError, match=r"as_strided on npd:0 would be a view .* detach\(\)"):
+        (x * 2).as_strided((2,), (2,), 1)
+
+
+IN_PLACE = {
+    "apply": lambda a: a.apply_(lambda v: v + 1),
+    "map": lambda a: a.map_(a.clone(), lambda v, w: v + w),
+    "t": lambda a: a.t_(),
+    "transpose": lambda a: a.transpose_(0, 1).add_(1),
+    "unsqueeze": lambda a: a.unsqueeze_(0),
+    "squeeze": lambda a: a.unsqueeze_(0).squeeze_(0),
+    "as_strided": lambda a: a.as_strided_((2,), (2,), 1),
+    "resize": lambda a: a.resize_(2),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_functions_in_place(name: str, quiet) -> None:
+    a = torch.arange(6.0).reshape(2, 3)
+    x = there(a)
+    IN_PLACE[name](x), IN_PLACE[name](a)
+    same(x, a)
+    assert x.stride() == a.stride() and x.storage_offset() == a.storage_offset()
+
+
+REFUSED = {
+    "other memory": lambda a: a.set_(a.clone()),
+    "a float into ints": lambda a: a.int().add_(1.5),
+    "overlapping": lambda a: a[1:].add_(a[:-1]),
+    "expanded": lambda a: a[:1].expand(6).add_(1.0),
+    "a number for a tensor": lambda a: a @ 2,
+    "broadcast": lambda a: a[:1].add_(a),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_torch_refuses(name: str, quiet) -> None:
+    with pytest.raises((RuntimeError, TypeError)) as mine:
+        REFUSED[name](there(torch.arange(6.0)))
+    if name == "other memory":
+        assert "npd:0 can't give a tensor other memory" in str(mine.value)
+        return
+    with pytest.raises(mine.type) as theirs:
+        REFUSED[name](torch.arange(6.0))
+    assert str(mine.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize("name", ["unbind", "split", "chunk"])
+def test_results_that_are_several_views_are_not_written_to_under_gradients(name: str, quiet) -> None:
+    for x in (there(torch.ones(2, 2)).requires_grad_(), torch.ones(2, 2, requires_grad=True)):
+        pieces = getattr(x * 2, name)(*([] if name == "unbind" else [1]))
+        with pytest.raises(RuntimeError, match="the output of a function that returns multiple views"):
+            pieces[0].add_(1)
+
+
+def test_out_of_several_and_of_another_size(quiet) -> None:
+    a = torch.randn(2, 3)
+    values, indices = there(torch.empty(2)), there(torch.empty(2, dtype=torch.int64))
+    found = torch.max(there(a), 1, out=(values, indices))
+    assert found[0] is values and found[1] is indices
+    for mine, theirs in zip(found, torch.max(a, 1), strict=True):
+        same(mine, theirs)
+    grown = there(torch.empty(0))
+    same(torch.add(there(a), 1, out=grown), a + 1)
+    shrunk = there(torch.zeros(9))
+    with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+        same(torch.add(there(a), 1, out=shrunk), a + 1)
+
+
+def test_attributes_of_torchs_and_copies(quiet) -> None:
+    x = tinycompile.ones(2, device=NAME)
+    assert x.grad is None and x.grad_fn is None and x.output_nr == 0 and not x.retains_grad
+    shallow = copy.copy(x)
+    shallow.add_(1)
+    same(x, torch.full((2,), 2.0))
+    x.data = x * 2
+    same(x, torch.full((2,), 4.0))
+    for share in (torch.from_dlpack, lambda t: t.__dlpack__()):
+        with pytest.raises(BufferError, match="copy it with .cpu"):
+            share(x)
+
+
 def test_devices_and_indices_must_agree() -> None:
     x, y = tinycompile.ones(2, device=NAME), tinycompile.ones(2, device=f"{NAME}:1")
     with pytest.raises(RuntimeError, match=f"same device, but found at least two devices, {NAME}:0 and {NAME}:1!"):
@@ -177,7 +283,7 @@ def test_writes(quiet) -> None:
     assert torch.add(x, x, out=out) is out
     same(out, a + a)
     with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
-        x[0].add_(x)
+        x[0].add_(x * 1)
 
 
 def test_functions_without_a_record(quiet) -> None:

@@ -331,6 +331,9 @@ class _Tape:
     @staticmethod
     def set_data(tensor: Tensor, value: Any) -> None:
         other = value if isinstance(value, Tensor) else from_torch(value)
+        if type(other) is type(tensor) is Tensor and other.lacks_handle and tensor.lacks_handle:
+            tensor._meta, tensor._storage, tensor._view = other.meta, other.storage, None
+            return
         tensor._handle, tensor._meta, tensor._storage, tensor._base = other.raw().detach(), None, None, None
         tensor._view = None
 

@@ -25,7 +25,7 @@ from tinycompile.ops.record import OPS, Decompose, Op, View
 
 # Ops whose result is a view when strides or dtypes allow it, else a copy: torch decides.
 MAY_COPY = frozenset({"reshape", "flatten", "contiguous", "to", "view_as"})
-_SEVERAL_VIEWS = frozenset({"split", "split_with_sizes", "chunk", "unbind"})
+SEVERAL_VIEWS = frozenset({"split", "split_with_sizes", "chunk", "unbind"})
 # Ops that need the data of a meta tensor when they name another device; factories don't.
 _COPIES_DATA = frozenset({"to", "to_device", "copy_"})
 # Ops that torch lets have tensors on several devices: copies, and indices on the CPU.
@@ -88,7 +88,7 @@ def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     if inputs and not any(isinstance(t, Tensor) for t in inputs):
         return result
     wrapped = wrap(result, inputs)
-    if op_name in _SEVERAL_VIEWS and isinstance(args[0], Tensor) and not isinstance(args[0], SparseTensor):
+    if op_name in SEVERAL_VIEWS and isinstance(args[0], Tensor) and not isinstance(args[0], SparseTensor):
         for piece in wrapped:
             note_view(piece, args[0], op_name, args[1:], several=True)
     return named_results(op, wrapped) if type(wrapped) is tuple else wrapped
@@ -129,7 +129,7 @@ def fill() -> None:
     dispatcher.fallback(Key.META, run_meta)
     for name in _DEVICES_MAY_DIFFER & OPS.keys():
         dispatcher.let_devices_differ(name)
-    for name in (_SEVERAL_VIEWS | _DEVICES_MAY_DIFFER | DRAWS | {"identity"}) & OPS.keys():
+    for name in (SEVERAL_VIEWS | _DEVICES_MAY_DIFFER | DRAWS | {"identity"}) & OPS.keys():
         dispatcher.never_leaf(name)
     shortcut.VIEWS.update(op.name for op in OPS.values() if is_view(op))
     for op in OPS.values():

@@ -26,6 +26,14 @@ class CopyMethods:
             raise RuntimeError(f"a tensor on {self.device} is pickled from the CPU: use .cpu() first")
         return unpickled, (self.raw().detach(), self.requires_grad)
 
+    def __copy__(self: Any) -> Any:
+        """Another tensor on the same memory; a leaf where this one requires grad."""
+        if self.lacks_handle:
+            made = self._same_memory(keep_history=False)
+            return made.requires_grad_() if self.requires_grad else made
+        make, given = self.__reduce_ex__(4)
+        return make(*given)
+
     def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
         """A leaf on memory of its own, with its ``grad``. Raises RuntimeError for a computed tensor."""
         known = memo.get(id(self))

@@ -16,15 +16,18 @@ import torch
 from tinycompile.base.device import Device, rename_privateuse1
 from tinycompile.base.logs import warn_once
 from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import contiguous_strides
 from tinycompile.base.torch_private import give_device_module, storage_id
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
-from tinycompile.eager.backends import MAY_COPY, is_same, is_view, make_view, meta_of, named_results, run_torch
+from tinycompile.eager.backends import MAY_COPY, SEVERAL_VIEWS, is_same, is_view, make_view, meta_of, named_results, run_torch
 from tinycompile.eager.device_queues import QUEUES, DeviceQueues, Queue, let_go, used_on
 from tinycompile.eager.storage import ALLOCATORS, Storage
 from tinycompile.eager.streams import current_stream
+from tinycompile.eager.tape import note_view
 from tinycompile.eager.tensor import Tensor, extent, from_torch, unwrap, view_of
-from tinycompile.ops.record import OPS, BoundCall, Decompose, Op
+from tinycompile.eager.write_checks import check_write, expanded, warn_of_resize
+from tinycompile.ops.record import OPS, BoundCall, Decompose, Op, Pointwise
 
 Memory = Any
 _PRIVATE = Key.PRIVATEUSE1.bit
@@ -168,6 +171,20 @@ def allocate(meta: TensorMeta) -> Tensor:
     return Tensor(Storage(extent(placed) * meta.dtype.itemsize, device), placed)
 
 
+def fit(out: Tensor, meta: TensorMeta) -> None:
+    """Resize an ``out=`` of another size, as torch with its warning: the storage grows where it is too small."""
+    if out.shape == meta.shape:
+        return
+    warn_of_resize(out.shape, meta.shape)
+    out._meta = TensorMeta(meta.shape, contiguous_strides(meta.shape), out.dtype, out.device, out.offset)
+    old, nbytes = out.storage, extent(out.meta) * out.dtype.itemsize
+    if nbytes > old.nbytes:
+        host = torch.zeros(nbytes, dtype=torch.uint8)
+        _copy(host[: old.nbytes], old.memory, out.device)
+        old.grow(nbytes)
+        _copy(old.memory, host, out.device)
+
+
 def write(tensor: Tensor, value: torch.Tensor) -> None:
     """Set a tensor's elements, or those of a view. What else is in its storage stays."""
     host = to_host(tensor)
@@ -178,6 +195,15 @@ def write(tensor: Tensor, value: torch.Tensor) -> None:
 
 
 # --- ops ---------------------------------------------------------------------------------------------------------------------
+
+
+def _written(tensor: Tensor, host: torch.Tensor, storage: torch.UntypedStorage) -> None:
+    """What a function wrote to a copy on the host in ``storage``, and where it made that lie (``as_strided_``)."""
+    now = host.untyped_storage()
+    if storage_id(now) != storage_id(storage) or now.nbytes() != tensor.storage.nbytes:
+        raise NotImplementedError(f"{tensor.device} can't give a tensor other memory")
+    tensor._meta = placed_as(host, tensor.device)
+    write(tensor, host)
 
 
 def device_of(args: Sequence[Any], op: Op | None = None) -> Device:
@@ -198,6 +224,8 @@ def _runner(op: Op, kernel: Callable[..., None]) -> Callable[..., Any]:
     """The kernel as the dispatcher calls it: the results are made here."""
 
     def run(*args: Any) -> Any:
+        if _lacks_tensor(op, args):
+            return _on_cpu(op, args)
         here = device_of(args, op)
         out = _placed(op.meta(*(meta_of(a) for a in args)), here)
         kernel(out, *(_scalars_here(a, here) for a in args))
@@ -205,6 +233,14 @@ def _runner(op: Op, kernel: Callable[..., None]) -> Callable[..., Any]:
 
     run.__qualname__ = f"{here_name(kernel)} on {_registered.name if _registered else ''}"
     return run
+
+
+def _lacks_tensor(op: Op, args: Sequence[Any]) -> bool:
+    """Whether it was given a number for a tensor, which only pointwise ops take: torch says so."""
+    given = zip(op.schema.args, args, strict=False)
+    return not isinstance(op.lowering, Pointwise) and any(
+        a.type == "Tensor" and isinstance(v, (int, float, complex)) for a, v in given
+    )
 
 
 def here_name(kernel: Callable[..., Any]) -> str:
@@ -230,9 +266,12 @@ def _run(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return _view_or_copy(op, args)
     if op_name in ("clone", "restride", "to_device", "copy_"):
         return _on_cpu(op, args)
-    if isinstance(op.lowering, Decompose) and _is_covered(op, args):
+    if isinstance(op.lowering, Decompose) and not _lacks_tensor(op, args) and _is_covered(op, args):
         result = op.lowering.fn(*args)
         if result is not NotImplemented:
+            if op_name in SEVERAL_VIEWS:
+                for piece in result:
+                    note_view(piece, args[0], op_name, args[1:], several=True)
             return result
     if not op_name.endswith("_like") and any(dispatcher.keys_of(t) & _PRIVATE for t in dispatcher.tensors_in(args)):
         warn_once(f"{device_of(args)} has no kernel for {op_name}: it runs on the CPU, between copies")
@@ -289,16 +328,30 @@ def _hosted(value: Any) -> Any:
 
 
 def _returned(value: Any, device: Device, given: Sequence[tuple[Any, Any, int]] = ()) -> Any:
-    """What the CPU computed, on the device again. A tensor that was given is itself."""
+    """What the CPU computed, on the device again. A tensor that was given is itself, a view of it a view there."""
     if isinstance(value, torch.Tensor):
         for tensor, host, _ in given:
             if value is host:
                 return tensor
+            if isinstance(tensor, Tensor) and tensor.keys & _PRIVATE and _share(value, host):
+                return view_of(tensor, placed_as(value, tensor.device))
         return from_host(value.detach(), device) if is_registered(device) else from_torch(value)
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         items = [_returned(v, device, given) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
+
+
+def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
+    strided = a.layout is b.layout is torch.strided
+    return strided and storage_id(a.untyped_storage()) == storage_id(b.untyped_storage())
+
+
+def placed_as(host: torch.Tensor, device: Device) -> TensorMeta:
+    """Where a tensor on the host lies in its storage, for one on the device."""
+    if host.is_conj() or host.is_neg():
+        raise NotImplementedError(f"{device} has no views whose elements are conjugated or negated")
+    return TensorMeta(tuple(host.shape), host.stride(), host.dtype, device, int(host.storage_offset()))
 
 
 def _moved(x: Any, device: Any, dtype: Any = None, copy: bool = False, memory_format: Any = None) -> Any:
@@ -332,10 +385,13 @@ class Elsewhere:
         hosts, named = _hosted(tuple(args)), _hosted(dict(kwargs))
         pairs = [*zip(args, hosts, strict=True), *((kwargs[k], named[k]) for k in kwargs)]
         given = [(t, h, h._version) for t, h in pairs if isinstance(h, torch.Tensor)]
+        before = [h.untyped_storage() if isinstance(t, Tensor) and t.keys & _PRIVATE else None for t, h, _ in given]
         result = fn(*hosts, **named)
-        for tensor, host, version in given:
-            if host._version != version and isinstance(tensor, Tensor) and tensor.keys & _PRIVATE:
-                write(tensor, host)
+        name = getattr(fn, "__name__", "")
+        written = pairs[0][1] if name.endswith("_") and not name.endswith("__") else None  # apply_ and map_ count no version
+        for (tensor, host, version), storage in zip(given, before, strict=True):
+            if storage is not None and (host._version != version or host is written):
+                _written(tensor, host, storage)
         if _leads_away(fn, (*args[1:], *kwargs.values())):
             return from_torch(result) if isinstance(result, torch.Tensor) else result
         return _returned(result, device, given)
@@ -344,20 +400,35 @@ class Elsewhere:
         """``run(fn, args, kwargs)`` on the CPU, to which gradients follow: a torch function that torch differentiates."""
         device = device_of((tuple(args), tuple(kwargs.values())))
         warn_once(f"{device} has no kernel for {getattr(fn, '__name__', fn)}: it runs on the CPU, between copies")
-        return _moved_to(run(fn, *_moved_to((tuple(args), dict(kwargs)), Device("cpu"))), device)
+        given = _moved_to((tuple(args), dict(kwargs)), Device("cpu"))
+        result = run(fn, *given)
+        found = [t for t in dispatcher.tensors_in((result,)) if isinstance(t, Tensor)]
+        there = {t.storage.key for t in found if not expanded(t)}  # nobody may write to those that are
+        if any(t.storage.key in there for t in dispatcher.tensors_in((given[0], *given[1].values())) if isinstance(t, Tensor)):
+            name = getattr(fn, "__name__", fn)
+            raise NotImplementedError(f"{name} on {device} would be a view that gradients go through: call it on detach()")
+        return _moved_to(result, device)
 
     def put(self, target: Tensor, result: Tensor) -> None:
         """``target.copy_(result)``, off the tape."""
         write(target, to_host(result))
 
     def write(self, bound: BoundCall) -> Any:
-        """``add_`` and ``out=``: the result, then a copy of it into the tensor."""
-        target = bound.args[0] if bound.inplace else bound.out
+        """``add_`` and ``out=``: the result, then a copy of it into the tensor. A view in place (``t_``) moves no element."""
         result = dispatcher.call_bound(bound.op.name, bound.args)
-        if bound.inplace and tuple(result.shape) != tuple(target.shape):
-            raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}")
-        write(target, to_host(result))
-        return target
+        if bound.inplace and is_view(bound.op):
+            bound.args[0]._meta = result.meta
+            return bound.args[0]
+        target = bound.args[0] if bound.inplace else bound.out
+        several = isinstance(target, (tuple, list))
+        read = [t for t in dispatcher.tensors_in(bound.args) if isinstance(t, Tensor)]
+        for into, value in zip(target, result, strict=True) if several else [(target, result)]:
+            if not is_registered(into.device):
+                raise RuntimeError(f"Expected out tensor to have device {value.device}, but got {into.device} instead")
+            check_write(into, value.meta, read, bound.inplace)
+            fit(into, value.meta)
+            write(into, to_host(value))
+        return named_results(bound.op, target) if several else target
 
 
 def _moved_to(value: Any, device: Device) -> Any:

@@ -44,6 +44,10 @@ class Storage:
             self._bytes = torch.empty(self._nbytes, dtype=torch.uint8, device=self.device.torch()).untyped_storage()
             _known[storage_id(self._bytes)] = self
 
+    def grow(self, nbytes: int) -> None:
+        """More memory of a registered device, uninitialised, for all tensors on it."""
+        self._memory, self._nbytes = ALLOCATORS[self.device.type](nbytes, max(self.device.index, 0)), nbytes
+
     @classmethod
     def of(cls, untyped: torch.UntypedStorage) -> Storage:
         """The Storage over torch's bytes: the same object for as long as somebody holds it."""

@@ -157,6 +157,9 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
         return _same_memory(self, keep_history)
 
     def _read(self, name: str) -> Any:
+        if self.lacks_handle:  # torch has no tensor there: what one without data says, off every tape
+            sizes: Any = self.meta.shape
+            return getattr(torch.empty_strided(sizes, self.stride(), dtype=self.dtype, device="meta"), name)
         return wrap(getattr(self.raw(), name), (self,))
 
     @classmethod

@@ -28,11 +28,15 @@ class ValueMethods:
         return copies.make[0](torch.empty(0).__array_wrap__(array))
 
     def __dlpack__(self: Any, **options: Any) -> Any:
-        """DLPack's protocol: a capsule on the same memory."""
+        """DLPack's protocol: a capsule on the same memory. Raises BufferError where torch sees none."""
+        if self.lacks_handle:
+            raise BufferError(f"memory on {self.device} can't be shared through DLPack: copy it with .cpu() first")
         return self.torch().__dlpack__(**options)
 
     def __dlpack_device__(self: Any) -> Any:
-        """DLPack's device pair."""
+        """DLPack's device pair. Raises BufferError where torch sees no memory."""
+        if self.lacks_handle:
+            raise BufferError(f"memory on {self.device} can't be shared through DLPack: copy it with .cpu() first")
         return self.torch().__dlpack_device__()
 
     def readable(self: Any) -> Any:
