@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import enum
+import operator  # noqa: F401 (texts below)
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -193,3 +194,68 @@ def groups_of_groups(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("fn", [two_clauses, left_over, raised_in_a_handler, raised_again, groups_of_groups])
 def test_groups(fn: Body) -> None:
     agrees(caught(fn))
+
+
+# --- what Python does not refuse ---
+
+
+class Shown:
+    def __str__(self) -> str:
+        return "shown"
+
+    def __divmod__(self, other: Any) -> Any:
+        return "divmod", other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return "rdivmod", other
+
+    def __rmod__(self, other: Any) -> Any:
+        return "not asked"
+
+
+class Counted(collections.defaultdict[Any, Any]):
+    pass
+
+
+class Filled(dict[Any, Any]):
+    def __missing__(self, key: Any) -> Any:
+        return "missing", key
+
+    def above(self, key: Any) -> Any:
+        return super().__getitem__(key)
+
+
+class Vector(NamedTuple):
+    a: int
+    b: int
+
+    def __add__(self, other: Any) -> Any:
+        return "sum"
+
+    def __rmul__(self, other: Any) -> Any:  # type: ignore[override]
+        return "product"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __contains__(self, item: Any) -> bool:
+        return True
+
+    def __lt__(self, other: Any) -> Any:
+        return "less"
+
+
+LIVELY = """
+'got %s' % Shown() ; '%s, %r' % (Shown(), 'a') ; '%5s|%%' % Shown() ; '%d' % Shown() ; '%s %s' % Shown() ; '%s' % x.shape
+b'%s' % Shown() ; '%(a)s' % {'a': Shown()} ; '%(e)s' % Filled() ; '%s' % Filled() ; '%s' % ValueError('v') ; '%s' % x ; '%s' % len
+divmod(Shown(), 2) ; divmod(2, Shown()) ; divmod(x, 2) ; divmod(2, x) ; divmod('a', 1) ; divmod(7.5, 2) ; divmod([1], 2)
+Filled().above('q') ; dict.__getitem__(Filled(), 'k') ; operator.getitem(Filled(), 'k') ; operator.itemgetter('k')(Filled())
+Filled().get('k') ; Filled().pop('k') ; Filled(a=1)['a'] ; Counted(int)['q'] ; Counted(None)['q'] ; len(Counted(int, a=1))
+[1] + Shown() ; Shown() + [1] ; 'a' + Shown() ; 'a' * Shown() ; Shown() * 'a' ; Shown() - 1 ; None + Shown() ; [1] + x.shape
+Vector(1, 2) + (1,) ; 3 * Vector(1, 2) ; bool(Vector(1, 2)) ; 9 in Vector(1, 2) ; Vector(1, 2) < (0,) ; len(Vector(1, 2))
+"""
+
+
+@pytest.mark.parametrize("text", [t.strip() for line in LIVELY.split("\n") for t in line.split(";") if t.strip()])
+def test_what_python_finds_a_way_for(text: str) -> None:
+    agrees(caught(said(text)))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tinycompile.capture import torch_calls
+from tinycompile.capture import strings, torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.values import array, scalar, symbolic
+from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.classes import ClassValue, class_lookup
-from tinycompile.capture.values.constant import NUMPY_SCALARS, Const, boolean
+from tinycompile.capture.values.constant import LITERALS, NUMPY_SCALARS, Const, boolean
 from tinycompile.capture.values.container import contents_of
 from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.mapping import DictValue, DictView
@@ -43,7 +45,7 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 UNARY: dict[str, Callable[[Any], Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 _METHODS = {
     "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul", "&": "and",
-    "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+    "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift", "divmod": "divmod",
 }  # fmt: skip
 _UNARY_METHODS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 _COMPARE_METHODS = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
@@ -55,6 +57,8 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     inplace = symbol.endswith("=")
     symbol = symbol.rstrip("=")
     name = _METHODS[symbol]
+    if symbol == "%" and isinstance(a, Const) and isinstance(a.value, (str, bytes)):
+        return _text_of(tr, a, b)
     left, right = _contents(a, b, (f"__{name}__", f"__i{name}__"), (f"__r{name}__",))
     if inplace and symbol == "+" and isinstance(left, ListValue) and not isinstance(left, DequeValue):
         left.extend(tr, [b])  # (whose own way of being iterated counts)
@@ -80,9 +84,45 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     if made is None and (isinstance(a, ObjectValue) or isinstance(b, ObjectValue)):
         if symbol == "*" and any(isinstance(v, ObjectValue) and v.special(tr, "__index__") for v in (a, b)):
             raise GraphBreak("unsupported-value", "a product with an object that is an index")
+        if not all(_refuses_plainly(symbol, v) for v in (a, b)):
+            raise GraphBreak("user-exception", f"{symbol} of {a.describe()} and {b.describe()}")
         shown = {"**": "** or pow()"}.get(symbol, symbol) if not inplace else symbol + "="
         raise TypeError(f"unsupported operand type(s) for {shown}: {_class_name(tr, a)!r} and {_class_name(tr, b)!r}")
     return _folded(tr, BINARY[symbol], a, b) if made is None else made
+
+
+def _refuses_plainly(symbol: str, value: Value) -> bool:
+    """Whether a value has no more to say of an operator than its class's special methods: a sequence's words are its own."""
+    if isinstance(value, Const):
+        return type(value.value) in LITERALS and not (symbol in "+*" and isinstance(value.value, (str, bytes)))
+    return isinstance(value, ObjectValue)
+
+
+_PLAIN_FIELDS = re.compile(r"%([%sr])")
+
+
+def _text_of(tr: Tracer, a: Const, b: Value) -> Value:
+    """``text % values``, which comes before what the values' classes have: of constants, or where all are just shown."""
+    values = b.values(tr) if isinstance(b, TupleValue) else [b]
+    if all(v.is_constant or isinstance(v, (SymInt, ScalarValue)) for v in values):
+        return _folded(tr, operator.mod, a, b)
+    shown = [kind for kind in _PLAIN_FIELDS.findall(a.value) if kind != "%"] if isinstance(a.value, str) else []
+    if "%" in _PLAIN_FIELDS.sub("", str(a.value)) or len(shown) != len(values) or contents_of(b) is not b:
+        raise GraphBreak("unsupported-value", f"{a.describe()} % {b.describe()}")
+    texts = [strings.text(tr, v, kind) for v, kind in zip(values, shown, strict=True)]
+    return Const(a.value.replace("%r", "%s") % tuple(texts))
+
+
+def divided(tr: Tracer, a: Value, b: Value) -> Value:
+    """``divmod(a, b)``."""
+    if isinstance(a, Const) and isinstance(b, Const):
+        return tr.from_python(natively(divmod, a.value, b.value))
+    made = _object_binary(tr, "divmod", a, b, False)
+    if made is not None:
+        return made
+    if not all(isinstance(v, (Const, SymInt, ScalarValue, ArrayValue)) for v in (a, b)):
+        raise GraphBreak("user-exception", f"divmod() of {a.describe()} and {b.describe()}")
+    return TupleValue([binary(tr, "//", a, b), binary(tr, "%", a, b)])
 
 
 def _contents(a: Value, b: Value, mine: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[Value, Value]:
@@ -155,9 +195,14 @@ def _set_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
 
 
 def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
+    name = _METHODS[symbol]
+    for value, method in ((a, f"__{name}__"), (b, f"__r{name}__")):
+        if isinstance(value, TupleValue):
+            value.leaves(method)
     if symbol == "+" and isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
         if a.family is not b.family:
-            raise TypeError(f'can only concatenate {a.family.__name__} (not "{b.cls.__name__}") to {a.family.__name__}')
+            shown = f"{b.cls.__module__}." * (b.cls.__module__ in ("torch", "collections")) + b.cls.__name__
+            raise TypeError(f'can only concatenate {a.family.__name__} (not "{shown}") to {a.family.__name__}')
         return _sequence_like(a, a.values(tr) + b.values(tr), torch.Size in (a.cls, b.cls))
     if symbol == "*" and (isinstance(a, SequenceValue) or isinstance(b, SequenceValue)):
         seq, count = (a, b) if isinstance(a, SequenceValue) else (b, a)
@@ -245,6 +290,10 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
         return array.call(tr, COMPARE[symbol], [a, b], {})
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         return _tensor_compare(tr, symbol, a, b)
+    for v, sign in ((a, symbol), (b, _MIRRORED[symbol])):
+        if isinstance(v, TupleValue):
+            v.leaves(_COMPARE_METHODS[sign])
+            v.leaves("__eq__")
     decided = symbolic.compare(symbol, a, b)
     if decided is None:
         decided = scalar.compare(tr, symbol, a, b)

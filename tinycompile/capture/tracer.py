@@ -253,6 +253,10 @@ class Tracer(Inputs, Lookups):
         """``a symbol b``."""
         return operators.binary(self, symbol, a, b)
 
+    def divided(self, a: Value, b: Value) -> Value:
+        """``divmod(a, b)``."""
+        return operators.divided(self, a, b)
+
     def unary(self, symbol: str, a: Value) -> Value:
         """``symbol a``."""
         return operators.unary(self, symbol, a)

@@ -331,7 +331,7 @@ def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(divmod)
 def _divmod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return TupleValue([tr.binary("//", *args), tr.binary("%", *args)])
+    return tr.divided(*args)
 
 
 @rule(pow)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,8 @@ Contents = ListValue | DictValue | SetValue | TupleValue
 
 
 def base_of(cls: type) -> type | None:
-    """The built-in container that a class derives from; None for others."""
-    return next((b for b in BASES if issubclass(cls, b)), None)
+    """The built-in container that a class derives from; None for others, as for a defaultdict, which holds more."""
+    return None if issubclass(cls, defaultdict) else next((b for b in BASES if issubclass(cls, b)), None)
 
 
 def contents_of(value: Value, *specials: str) -> Value:
@@ -55,11 +55,12 @@ class _Contained(ObjectValue):
         found = class_lookup(type(self.obj), name)
         return found is not None and isinstance(found[1], FunctionType)
 
-    def _own_method(self, tr: Tracer, name: str) -> Value | None:
+    def own_method(self, tr: Tracer, name: str) -> Value | None:
+        """The program's version of a special method."""
         return super().special(tr, name) if self.defines(name) else None
 
     def special(self, tr: Tracer, name: str) -> Value | None:
-        return self._own_method(tr, name)
+        return self.own_method(tr, name)
 
     def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
         if owner in BASES:
@@ -87,44 +88,41 @@ class _Contained(ObjectValue):
 
     def truth(self, tr: Tracer) -> bool:
         for name in ("__bool__", "__len__"):
-            method = self._own_method(tr, name)
+            method = self.own_method(tr, name)
             if method is not None:
                 return method.call(tr, [], {}).truth(tr)
         return self.base.truth(tr)
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
-        method = self._own_method(tr, "__iter__")
+        method = self.own_method(tr, "__iter__")
         return self.base.iterate(tr) if method is None else method.call(tr, [], {}).iterate(tr)
 
     def length(self, tr: Tracer) -> Value:
-        method = self._own_method(tr, "__len__")
+        method = self.own_method(tr, "__len__")
         return self.base.length(tr) if method is None else method.call(tr, [], {})
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
-        method = self._own_method(tr, "__getitem__")
+        method = self.own_method(tr, "__getitem__")
         if method is not None:
             return method.call(tr, [key], {})
-        missing = self._own_method(tr, "__missing__") if isinstance(self.base, DictValue) else None
-        if missing is not None and not self.base.contains(tr, key):
-            return missing.call(tr, [key], {})
         return self.base.get_item(tr, key)
 
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
-        method = self._own_method(tr, "__setitem__")
+        method = self.own_method(tr, "__setitem__")
         if method is None:
             self.base.set_item(tr, key, value)
         else:
             method.call(tr, [key, value], {})
 
     def del_item(self, tr: Tracer, key: Value) -> None:
-        method = self._own_method(tr, "__delitem__")
+        method = self.own_method(tr, "__delitem__")
         if method is None:
             self.base.del_item(tr, key)
         else:
             method.call(tr, [key], {})
 
     def contains(self, tr: Tracer, item: Value) -> bool:
-        method = self._own_method(tr, "__contains__")
+        method = self.own_method(tr, "__contains__")
         return self.base.contains(tr, item) if method is None else method.call(tr, [item], {}).truth(tr)
 
 

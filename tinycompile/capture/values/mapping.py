@@ -17,6 +17,7 @@ from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
+    from tinycompile.capture.values.container import ContainerObject, NewContainer
 
 
 def pairs_of_mapping(tr: Tracer, mapping: Value) -> Iterator[tuple[Value, Value]]:
@@ -41,7 +42,7 @@ class DictValue(Value):
     """A dict. ``items`` maps ``key.key()`` to the key and the value, which may be Lazy. ``steps``: how keys were changed."""
 
     __slots__ = ("cls", "default_factory", "holder", "items", "steps")
-    holder: Value | None
+    holder: ContainerObject | NewContainer | None
 
     def __init__(
         self, tr: Tracer, pairs: Iterable[tuple[Value, Value | Lazy]] = (), cls: type = dict, source: Source | None = None
@@ -133,6 +134,9 @@ class DictValue(Value):
     def get_item(self, tr: Tracer, key: Value) -> Value:
         at = key.key(tr)
         if at not in self.items:
+            missing = None if self.holder is None else self.holder.own_method(tr, "__missing__")
+            if missing is not None:
+                return missing.call(tr, [key], {})
             if self.default_factory is None:
                 tr.lacks_key(key)
             self.set_item(tr, key, self.default_factory.call(tr, [], {}))

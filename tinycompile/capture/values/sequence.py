@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -120,8 +121,37 @@ class TupleValue(SequenceValue):
             return self.cls(items)
         return super().rebuild(items)
 
+    def leaves(self, name: str) -> None:
+        """Break where the class of a named tuple has a special method of its own."""
+        if isinstance(getattr(self.cls, name, None), FunctionType):
+            raise GraphBreak("unsupported-value", f"{name} of {self.cls.__name__}, a named tuple")
+
     def key(self, tr: Tracer) -> Any:
+        self.leaves("__hash__")
+        self.leaves("__eq__")
         return tuple(v.key(tr) for v in self.values(tr))
+
+    def truth(self, tr: Tracer) -> bool:
+        self.leaves("__bool__")
+        self.leaves("__len__")
+        return super().truth(tr)
+
+    def length(self, tr: Tracer) -> Value:
+        self.leaves("__len__")
+        return super().length(tr)
+
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        self.leaves("__iter__")
+        return super().iterate(tr)
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        self.leaves("__getitem__")
+        return super().get_item(tr, key)
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        self.leaves("__contains__")
+        self.leaves("__iter__")
+        return super().contains(tr, item)
 
     def fields(self) -> tuple[str, ...]:
         """Names of the items, for namedtuples and torch's result types."""
