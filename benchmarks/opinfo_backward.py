@@ -42,9 +42,9 @@ def gradients(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _weights(result: torch.Tensor) -> torch.Tensor:
-    """Fixed numbers of a result's shape and dtype."""
+    """Fixed numbers of a result's shape and dtype. They are bfloat16's, so that the judge in float64 gets the very same."""
     numbers = torch.arange(result.numel(), dtype=torch.float64, device=result.device)
-    return torch.cos(numbers).reshape(result.shape).to(result.dtype)
+    return torch.cos(numbers).to(torch.bfloat16).reshape(result.shape).to(result.dtype)
 
 
 def compare_gradients(got: Any, want: Any, judge: Judge) -> None:
