@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -280,6 +281,31 @@ def test_keyword_arguments_are_whole(wrap: Callable[[Any], Any], compiled: bool)
     for got, want in zip(fn(wrap(x), wrap(y)), mapped(torch.vmap, x, y), strict=True):
         assert isinstance(got, torch.Tensor) is (wrap(x) is x)
         torch.testing.assert_close(got if wrap(x) is x else got.torch(), want)
+
+
+NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "float": lambda x: float(x[0]),
+    "int": lambda x: int(x[0]),
+    "complex": lambda x: complex(x[0]),
+    "float of several": float,
+    "index": lambda x: x[0].long().__index__(),
+    "index of a float": lambda x: x[0].__index__(),
+    "a place in a range": lambda x: range(3)[x[0].long()],
+    "math": lambda x: math.sin(x[0]),
+    "capsule": lambda x: x.__dlpack__(),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_examples_are_no_numbers_in_torchs_words(name: str) -> None:
+    said = []
+    for vmap, x in ((torch.vmap, torch.ones(3, 2)), (tc.vmap, from_torch(torch.ones(3, 2)))):
+        with pytest.raises((RuntimeError, TypeError, ValueError)) as error:
+            vmap(NUMBERS[name])(x)
+        said.append((error.type, str(error.value).strip()))
+    assert said[0] == said[1]
+    with pytest.raises(RuntimeError):
+        tc.vmap(torch.from_dlpack)(from_torch(torch.ones(3, 2)))
 
 
 def test_results_that_do_not_depend_on_the_example_are_repeated() -> None:

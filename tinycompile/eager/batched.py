@@ -99,6 +99,23 @@ class BatchedTensor(Tensor):
 
     tolist = item
 
+    def readable(self) -> Any:
+        """What Python's numbers are made of: raises torch's error, as every example has its own."""
+        if self.numel() != 1:
+            raise ValueError("only one element tensors can be converted to Python scalars")
+        raise RuntimeError(_NO_VALUE)
+
+    def __index__(self) -> int:
+        if self.numel() != 1 or self.dtype.is_floating_point or self.dtype.is_complex:
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        raise RuntimeError(_NO_VALUE)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """There is no memory of one example: raises RuntimeError."""
+        raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+
+    __dlpack_device__ = __dlpack__
+
     @property
     def lacks_handle(self) -> bool:
         """There is no tensor of one example."""
