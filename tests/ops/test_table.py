@@ -27,7 +27,7 @@ CALLS = [
     (operator.add, (X, 1), {}, "add"), (operator.add, (1, X), {}, "add"), (M.__radd__, (X, 1), {}, "add"), (M.__rsub__, (X, 1), {}, "sub"),
     (torch.rsub, (X, 1), {}, "sub"), (torch.rsub, (X, Y), {"alpha": 2}, "sub"), (M.__rtruediv__, (X, 1), {}, "div"), (M.__rmatmul__, (X, X.T), {}, "matmul"),
     (M.__rfloordiv__, (X, 2), {}, "floor_divide"), (M.__rmod__, (X, 2.0), {}, "remainder"), (M.__rpow__, (X, 2), {}, "pow"), (M.__rand__, (I, 3), {}, "bitwise_and"),
-    (M.__rlshift__, (I, 1), {}, "bitwise_left_shift"), (torch.div, (X, Y), {}, "div"), (torch.div, (X, Y), {"rounding_mode": "floor"}, "floor_divide"),
+    (M.__rlshift__, (I, 1), {}, "bitwise_left_shift"), (torch.div, (X, Y), {}, "div"), (torch.div, (X, Y), {"rounding_mode": "floor"}, "div_floor"),
     (M.div, (X, 2.0), {"rounding_mode": "trunc"}, "div_trunc"), (torch.pow, (X, 2), {}, "pow_scalar"), (torch.pow, (X, Y), {}, "pow"), (torch.pow, (I, I), {}, "pow_integers"),
     (operator.pow, (X, 0.5), {}, "pow_scalar"), (torch.pow, (2, I), {}, "pow_integers"), (torch.pow, (2.0, X), {}, "pow"), (M.__pow__, (X, 3), {}, "pow_scalar"),
     (torch.max, (X,), {}, "max_all"), (torch.max, (X, 1), {}, "max_dim"), (torch.max, (X, Y), {}, "maximum"), (M.min, (X,), {"dim": 0, "keepdim": True}, "min_dim"),

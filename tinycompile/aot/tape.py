@@ -133,7 +133,7 @@ class Tape(GraphBuilder):
     def call_extern(self, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], metas: Any) -> Any:
         """An extern node: plain where no gradient flows, else the forward half of an opaque pair. Returns refs."""
         reached = any(_flat(tuple(self.needs(a) for a in (*args, *kwargs.values()))))
-        if self._open and reached and _differentiable(metas):
+        if self._open and reached and path not in CUT and _differentiable(metas):
             return self._opaque("extern", path, args, kwargs, metas)
         return self._append_results(path.rpartition(".")[2], "extern", path, args, kwargs, metas)
 

@@ -39,9 +39,9 @@ from tinycompile.eager.refused_dtypes import seems_refused
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.graph import Node
 from tinycompile.ops import table
-from tinycompile.ops.gradients import CUT
+from tinycompile.ops.gradients import CUT, refused
 from tinycompile.ops.randomness import DRAWS, PROBABILITY
-from tinycompile.ops.record import OPS, BoundCall
+from tinycompile.ops.record import OPS, BoundCall, Op
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -228,6 +228,7 @@ def run_op(tr: Tracer, name: str, args: tuple[Any, ...], operands: Sequence[Valu
     """Call a record through the dispatcher, which records the node, and wrap what it returns."""
     if active.levels and name in PROBABILITY and name not in RECORDS and args[OPS[name].schema.positions[PROBABILITY[name]]]:
         raise GraphBreak("unsupported-op", f"{name} under vmap: whose the random numbers are, its randomness decides")
+    check_differentiable(tr, OPS[name], args, operands)
     tr.about_to_record()
     result = dispatcher.call_bound(name, op_numbers.taken(name, args))
     views = [bool(r.alias) for r in OPS[name].schema.returns]
@@ -235,6 +236,15 @@ def run_op(tr: Tracer, name: str, args: tuple[Any, ...], operands: Sequence[Valu
     if not cut and not any(views):  # torch makes views again where they leave
         check_followed(tr, operands)
     return wrap_result(tr, result, operands, next(iter(tensors_in(tr, operands)), None) if any(views) else None, cut)
+
+
+def check_differentiable(tr: Tracer, op: Op, args: tuple[Any, ...], operands: Sequence[Value]) -> None:
+    """Torch says which of its functions is not differentiable in which argument."""
+    fakes = refused(op, args) if tr.grad_enabled else ()
+    if fakes and (
+        is_tracked(fakes) or any(t.requires_grad and any(t.fake is f for f in fakes) for t in tensors_in(tr, operands))
+    ):
+        raise GraphBreak("user-exception", f"{op.name} has no derivative in an argument that requires grad")
 
 
 def tensors_in(tr: Tracer, values: Iterable[Value]) -> Iterable[TensorValue]:
@@ -346,7 +356,7 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     if base is not None and found.same:
         return base
     structure = metas if isinstance(metas, TensorMeta) else tuple(metas)
-    value = wrap_result(tr, tr.builder.extern(path, args, kwargs, structure), operands, base)
+    value = wrap_result(tr, tr.builder.extern(path, args, kwargs, structure), operands, base, path in CUT)
     if isinstance(value, TupleValue):
         value.cls = type(metas)
     return value

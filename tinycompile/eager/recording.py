@@ -33,7 +33,7 @@ from tinycompile.eager.tape import (
     set_history,
 )
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory, unwrap, view_of, wrap
-from tinycompile.ops.gradients import CUT, differentiable_form
+from tinycompile.ops.gradients import CUT, differentiable_form, refused
 from tinycompile.ops.record import OPS, Decompose, Extern, Op
 
 # --- edges -------------------------------------------------------------------------------------------------------------------
@@ -110,6 +110,8 @@ def run_autograd(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         refuse_half(args)
     if op is None or op_name in CUT or not torch.is_grad_enabled():
         return dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
+    if is_tracked(refused(op, args)):  # torch says so
+        return call_torch(op.eager, args, {}, op_name)
     if op.vjp is None:
         form = differentiable_form(op)
         result = NotImplemented if form is None else form(*args)

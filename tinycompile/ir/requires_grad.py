@@ -45,7 +45,7 @@ def views_of_inputs(graph: Graph, flags: Sequence[bool]) -> tuple[tuple[int, int
 
 def requires_grad(node: Node, live: Mapping[str, bool]) -> bool:
     """Whether a node's value does, by which of the values before it do."""
-    if (node.kind == "call" and node.target in CUT) or node.target == GRAD:
+    if node.target in CUT or node.target == GRAD:
         return False
     reached = any(live[r.name] for r in inputs_of(node))
     return reached and (not isinstance(node.meta, TensorMeta) or has_gradient(node.meta))

@@ -21,7 +21,7 @@ from tinycompile.ops.scalar import Value
 
 _OF_RESULT = ("default", "int_to_float", "no_opmath")  # kinds whose result has the common dtype
 _SUMS = ("add", "sub")
-_PRODUCTS = ("mul", "div", "div_trunc", "floor_divide")
+_PRODUCTS = ("mul", "div", "div_trunc", "div_floor", "floor_divide")
 _EXACT_IN_HALF = (torch.bool, torch.uint8, torch.int8)
 
 

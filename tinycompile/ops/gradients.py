@@ -20,8 +20,45 @@ from tinycompile.ops.record import OPS, Decompose, Op, Vjp
 Gradients = Sequence[Any]
 VjpFn = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]], Gradients]
 
-CUT = frozenset({"detach", "zeros_like", "ones_like", "full_like", "new_full", "empty_like", "rand_like", "randn_like"})
-"""Ops whose results never require grad, whatever their inputs: they read shapes only, or cut the tape."""
+_POLYNOMIALS = (
+    *(f"{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "tuvw"),
+    *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
+)
+_BESSEL = (
+    *(f"{scaled}modified_bessel_{kind}" for scaled in ("", "scaled_") for kind in ("k0", "k1")),
+    *("modified_bessel_i0", "modified_bessel_i1", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1"),
+    *("spherical_bessel_j0", "airy_ai"),
+)
+CUT = frozenset(
+    (
+        *("detach", "zeros_like", "ones_like", "full_like", "new_full", "empty_like", "rand_like", "randn_like"),
+        *(f"special_{name}" for name in _BESSEL),
+        *(f"torch.special.{name}" for name in _POLYNOMIALS),
+        *("torch.histc", "torch.Tensor.histc"),
+    )
+)
+"""Ops, and torch's functions by path, whose results never require grad, whatever their inputs: they read shapes only, cut the
+tape, or are taken by torch for functions without a derivative."""
+
+_REFUSED: dict[str, tuple[str, ...]] = {
+    "batch_norm": ("running_mean", "running_var"),
+    "binary_cross_entropy": ("weight",),
+    "binary_cross_entropy_with_logits": ("weight", "pos_weight"),
+    "cross_entropy": ("weight",),
+    "multi_margin_loss": ("weight",),
+    "nll_loss": ("weight",),
+    "soft_margin_loss": ("target",),
+}
+
+
+def refused(op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
+    """The tensors among the arguments that torch refuses to differentiate: it raises an error where one requires grad. (Of a
+    target that gives probabilities, cross entropy is arithmetic, and so differentiable in the weight.)"""
+    if op.name not in _REFUSED or (op.name == "cross_entropy" and args[1].dtype.is_floating_point):
+        return ()
+    found = (args[op.schema.positions[name]] for name in _REFUSED[op.name])
+    return tuple(a for a in found if a is not None)
+
 
 FORMS: dict[str, Callable[..., Any]] = {}
 """Ops that are differentiated through other ops than themselves: ``dropout`` through ``native_dropout``, which also gives the

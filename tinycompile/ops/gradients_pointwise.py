@@ -46,12 +46,12 @@ def _same(g: Any, x: Any, y: Any) -> Any:
 
 
 several_inputs("div", ("self?other", "other"), _dividend, _divisor)
-for _name, _quotient in (("remainder", ops.floor_divide), ("fmod", ops.div_trunc)):
+for _name, _quotient in (("remainder", ops.div_floor), ("fmod", ops.div_trunc)):
     several_inputs(
         _name, ("self?other", "other?other"), _same,
         lambda g, x, y, quotient=_quotient: ops.mul(ops.neg(g), quotient(x, y)),
     )  # fmt: skip
-for _name in ("floor_divide", "div_trunc", "sign", "floor", "ceil", "trunc", "round"):
+for _name in ("div_floor", "div_trunc", "sign", "floor", "ceil", "trunc", "round"):
     constant_op(_name)
 
 

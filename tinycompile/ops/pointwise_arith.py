@@ -151,6 +151,10 @@ def _not_for_bool(kernel: str) -> Any:
     return meta
 
 
+def _eager_div_floor(x: Any, other: Any) -> torch.Tensor:
+    return torch.div(x, other, rounding_mode="floor")
+
+
 def _eager_div_trunc(x: Any, other: Any) -> torch.Tensor:
     return torch.div(x, other, rounding_mode="trunc")
 
@@ -181,6 +185,15 @@ binary(
     spelled("floor_divide", "tm", *operators("floordiv")),
     lambda: [*_NONZERO(), *_DIVISIONS],
     meta=_not_for_bool("div_floor_cpu"),
+)
+binary(  # as ``floor_divide``, of which torch has no derivative
+    "div_floor",
+    _floor_divide,
+    "default",
+    (),
+    lambda: [*_NONZERO(), *_DIVISIONS],
+    _eager_div_floor,
+    _not_for_bool("div_floor_cpu"),
 )
 binary(
     "div_trunc", _div_trunc, "default", (), lambda: [*_NONZERO(), *_DIVISIONS], _eager_div_trunc, _not_for_bool("div_trunc_cpu")

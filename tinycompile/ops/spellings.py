@@ -147,7 +147,7 @@ def _power(inplace: bool = False, swap: bool = False) -> Callable[[Args, Kwargs]
 
 
 def _division(inplace: bool = False) -> Callable[[Args, Kwargs], Bound]:
-    by_mode = {None: "div", "floor": "floor_divide", "trunc": "div_trunc"}
+    by_mode = {None: "div", "floor": "div_floor", "trunc": "div_trunc"}
     binders = {mode: SchemaBinder(OPS[name], inplace) for mode, name in by_mode.items()}
 
     def binder(args: Args, kwargs: Kwargs) -> Bound:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from tinycompile.base import shapes
 from tinycompile.capture import torch_calls
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE
@@ -33,6 +34,8 @@ def _batch_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return torch_calls.call_torch(tr, F.batch_norm, args, kwargs)
     _check_size(x)
     weight, bias = given.get("weight", NONE), given.get("bias", NONE)
+    if tr.grad_enabled and any(isinstance(v, TensorValue) and v.requires_grad for v in (mean, var)):
+        raise GraphBreak("user-exception", "batch_norm has no derivative in its running statistics, which require grad")
     eps = given["eps"].constant(tr) if "eps" in given else 1e-5
     operands = [v for v in (x, weight, bias) if v is not NONE]
     made = torch_calls.run_op(tr, "batch_norm_training", (*(v.argument(tr) for v in (x, weight, bias)), eps), operands)
