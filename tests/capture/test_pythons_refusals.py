@@ -34,9 +34,10 @@ def caught(body: Body) -> Body:
 def agrees(fn: Body) -> None:
     """Compiled and eager give the same, and nothing fails in here."""
     compiled, x = CompiledFunction(fn, Options(backend="eager")), torch.arange(4.0)
-    want = repr(fn(x))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of numbers that are booleans
+        want = repr(fn(x))
         assert [repr(compiled(x)) for _ in range(2)] == [want] * 2
     assert "internal-error" not in {b.id for b in compiled.breaks}
 
@@ -258,4 +259,51 @@ Vector(1, 2) + (1,) ; 3 * Vector(1, 2) ; bool(Vector(1, 2)) ; 9 in Vector(1, 2) 
 
 @pytest.mark.parametrize("text", [t.strip() for line in LIVELY.split("\n") for t in line.split(";") if t.strip()])
 def test_what_python_finds_a_way_for(text: str) -> None:
+    agrees(caught(said(text)))
+
+
+# --- what special methods return ---
+
+
+class Giving:
+    """Its special methods give what it is made with."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def _give(self, *args: Any) -> Any:
+        return self.given
+
+    __len__ = __hash__ = __str__ = __repr__ = __format__ = __int__ = __float__ = __index__ = _give  # type: ignore[assignment]
+
+
+class Truth(Giving):
+    def __bool__(self) -> Any:
+        return self.given
+
+
+class Indexed:
+    def __index__(self) -> int:
+        return 2
+
+
+class Returning:
+    def __init__(self, given: Any) -> None:
+        return given  # type: ignore[no-any-return]  # noqa: PLE0101
+
+
+ASKED = {
+    "not {}": "0 None -1 2**70 'a'", "all([{}])": "None", "len({})": "2 -1 'a' 1.5 2**70 True", "hash({})": "1.5 'a' True",
+    "str({})": "'a' None", "repr({})": "1.5", "format({})": "'a' 1", "int({})": "2 'a' True", "float({})": "1.5 'a' True",
+    "[1, 2, 3][{}]": "1 'a' 2**70 True",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "given"), [(a, g) for a, gs in ASKED.items() for g in gs.split()])
+def test_what_special_methods_return_is_checked(asked: str, given: str) -> None:
+    agrees(caught(said(f"({asked.format(f'Giving({given})')}, {asked.format(f'Truth({given})')})")))
+
+
+@pytest.mark.parametrize("text", ["float(Indexed())", "int(Indexed())", "Returning(3)", "Returning(None) is None"])
+def test_conversions(text: str) -> None:
     agrees(caught(said(text)))

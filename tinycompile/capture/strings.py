@@ -17,6 +17,7 @@ from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.capture.values.sets import SetValue
+from tinycompile.capture.values.special_results import checked
 from tinycompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def text(tr: Tracer, value: Value, conversion: str = "s") -> str:
             if found is not None and isinstance(found[1], FunctionType):
                 method = value.special(tr, name)
                 assert method is not None
-                made = method.call(tr, [], {}).constant(tr)
+                made = checked(tr, name, method.call(tr, [], {})).constant(tr)
                 return str(made.encode("ascii", "backslashreplace").decode() if conversion == "a" else made)
     return str(natively(_CONVERSIONS[conversion], printable(tr, value)))
 
@@ -72,7 +73,7 @@ def formatted(tr: Tracer, value: Value, spec: str = "") -> str:
         if found is not None and isinstance(found[1], FunctionType):
             method = value.special(tr, "__format__")
             assert method is not None
-            return str(method.call(tr, [Const(spec)], {}).constant(tr))
+            return str(checked(tr, "__format__", method.call(tr, [Const(spec)], {})).constant(tr))
         if not spec:
             return text(tr, value)
     return str(natively(format, printable(tr, value), spec))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
 from tinycompile.capture.values.set_steps import Step
+from tinycompile.capture.values.special_results import checked
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.views import UnknownPlace
 from tinycompile.capture.wrap_functions import from_callable
@@ -281,12 +283,14 @@ class Tracer(Inputs, Lookups):
         """``operator.index(value)``; a symbolic size is specialised."""
         if isinstance(value, ObjectValue):
             method = value.special(self, "__index__")
-            value = value if method is None else method.call(self, [], {})
+            value = value if method is None else checked(self, "__index__", method.call(self, [], {}))
         plain = value.constant(self)
         if not hasattr(plain, "__index__"):
             if where in ("list", "tuple"):
                 raise TypeError(f"{where} indices must be integers or slices, not {type(plain).__name__}")
             raise GraphBreak("user-exception", f"{where}: {type(plain).__name__} where an index is needed")
+        if not -sys.maxsize <= int(plain) <= sys.maxsize and where not in ("range", "enumerate"):
+            raise GraphBreak("user-exception", f"{where}: {plain} where an index is needed")
         return int(plain)
 
     def iter(self, value: Value) -> IteratorValue:

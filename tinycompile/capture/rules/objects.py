@@ -28,6 +28,7 @@ from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
 from tinycompile.capture.values.object_key import ObjectKey
 from tinycompile.capture.values.sequence import TupleValue
+from tinycompile.capture.values.special_results import checked
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.ir.effects import is_random
 
@@ -60,7 +61,7 @@ def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         method = args[0].special(tr, "__hash__")
         if method is None:
             raise GraphBreak("unsupported-value", f"the hash of {args[0].describe()}")
-        value = method.call(tr, [], {}).constant(tr)
+        value = checked(tr, "__hash__", method.call(tr, [], {})).constant(tr)
         if type(value) is int and -sys.maxsize - 1 <= value <= sys.maxsize:  # taken as it is; -1 means an error in C
             return Const(-2 if value == -1 else value)
         return Const(natively(hash, value))

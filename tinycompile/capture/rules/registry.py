@@ -34,6 +34,7 @@ from tinycompile.capture.values.function import BuiltinValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import TupleValue
+from tinycompile.capture.values.special_results import checked
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.ops.table import OpObject
 
@@ -174,7 +175,7 @@ def _exception(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     made = tr.remember(ExceptionValue(error, list(args)))
     init = made.special(tr, "__init__")
     if init is not None:
-        init.call(tr, args, kwargs)
+        checked(tr, "__init__", init.call(tr, args, kwargs))
     elif kwargs and all(v.is_constant for v in (*args, *kwargs.values())):
         natively(error.__init__, *plain, **{k: v.constant(tr) for k, v in kwargs.items()})  # as Python checks them
     elif kwargs:
@@ -213,7 +214,7 @@ def _initialised(tr: Tracer, made: Value, args: Args, kwargs: Kwargs) -> Value:
     if init is not None and isinstance(init[1], FunctionType):
         method = made.special(tr, "__init__")
         assert method is not None
-        method.call(tr, args, kwargs)
+        checked(tr, "__init__", method.call(tr, args, kwargs))
     elif isinstance(made, NewContainer):
         made.inherited_method("__init__")
         fill(tr, made.base, args, kwargs)
@@ -254,7 +255,7 @@ def _new_object(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     made = NewObject(cls)
     init = None if class_lookup(cls, "__init__") == (object, object.__init__) else made.special(tr, "__init__")
     if init is not None:
-        init.call(tr, args, kwargs)
+        checked(tr, "__init__", init.call(tr, args, kwargs))
     elif args or kwargs:
         raise TypeError(f"{cls.__name__}() takes no arguments")
     return made

@@ -31,6 +31,7 @@ from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue, converted
+from tinycompile.capture.values.special_results import checked
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.ir.builder import identifier
@@ -214,7 +215,8 @@ def _number(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
         for name in (f"__{cls.__name__}__", "__index__"):
             method = args[0].special(tr, name)
             if method is not None:
-                return method.call(tr, [], {})
+                made = checked(tr, name, method.call(tr, [], {}))
+                return made if name != "__index__" or cls is int else _number(tr, cls, [made], {})
     if len(args) == 1 and isinstance(args[0], ArrayValue) and not kwargs:
         return array.call(tr, cls, args, kwargs)
     number = scalar.called(tr, cls, args[0]) if len(args) == 1 else None

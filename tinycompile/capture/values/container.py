@@ -17,6 +17,7 @@ from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
 from tinycompile.capture.values.sequence import ListValue, TupleValue
 from tinycompile.capture.values.sets import SetValue, converted
+from tinycompile.capture.values.special_results import checked
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -90,7 +91,7 @@ class _Contained(ObjectValue):
         for name in ("__bool__", "__len__"):
             method = self.own_method(tr, name)
             if method is not None:
-                return method.call(tr, [], {}).truth(tr)
+                return checked(tr, name, method.call(tr, [], {})).truth(tr)
         return self.base.truth(tr)
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
@@ -99,7 +100,7 @@ class _Contained(ObjectValue):
 
     def length(self, tr: Tracer) -> Value:
         method = self.own_method(tr, "__len__")
-        return self.base.length(tr) if method is None else method.call(tr, [], {})
+        return self.base.length(tr) if method is None else checked(tr, "__len__", method.call(tr, [], {}))
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
         method = self.own_method(tr, "__getitem__")

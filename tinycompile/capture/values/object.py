@@ -27,6 +27,7 @@ from tinycompile.capture.values.descriptors import has_dict, is_data_descriptor,
 from tinycompile.capture.values.function import BoundFunction, PartialValue
 from tinycompile.capture.values.length_hints import ask_length
 from tinycompile.capture.values.object_key import ObjectKey
+from tinycompile.capture.values.special_results import checked
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -334,7 +335,7 @@ class ObjectValue(Value):
         for name in ("__bool__", "__len__"):
             method = self.special(tr, name)
             if method is not None:
-                return method.call(tr, [], {}).truth(tr)
+                return checked(tr, name, method.call(tr, [], {})).truth(tr)
         return True
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
@@ -375,7 +376,7 @@ class ObjectValue(Value):
             yield value
 
     def length(self, tr: Tracer) -> Value:
-        return self._required(tr, "__len__").call(tr, [], {})
+        return checked(tr, "__len__", self._required(tr, "__len__").call(tr, [], {}))
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
         return self._required(tr, "__getitem__").call(tr, [key], {})
