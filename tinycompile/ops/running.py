@@ -33,7 +33,8 @@ def _eager_running(name: str) -> Callable[..., Any]:
 
 
 def _cumulative(name: str) -> Callable[..., Any]:
-    """The position is the latest at which the running extreme was met; a NaN, once met, is met at every NaN."""
+    """The position is the latest at which the running extreme was met; a NaN, once met, is met at every NaN. The value is what
+    is there: zeros are equal, of either sign."""
     better = "ge" if name == "max" else "le"
 
     def cumulative(x: Any, dim: int) -> Any:
@@ -48,7 +49,8 @@ def _cumulative(name: str) -> Callable[..., Any]:
         met = getattr(ops, better)(x, found)
         met = ops.logical_or(met, ops.isnan(x)) if x.dtype.is_floating_point else met
         place = ops.where(met, positions(x.shape[at], len(x.shape), at, x.device), 0)
-        return found, ops.running_max(ops.expand(place, tuple(x.shape)), at)
+        places = ops.running_max(ops.expand(place, tuple(x.shape)), at)
+        return ops.gather(x, at, places) if x.dtype.is_floating_point else found, places
 
     return cumulative
 
