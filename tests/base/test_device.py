@@ -31,6 +31,14 @@ def test_every_device_of_torchs_packs_and_spells_as_torchs(name: str, index: int
         assert Device.of(device.torch()) == device and str(device.torch()) == str(device)
 
 
+def test_of_another_device() -> None:
+    for given in (torch.device("cpu"), Device("cpu"), torch.device("cuda:1"), Device("cuda", 1)):
+        assert Device(given) == given
+    for given, index in ((None, -1), (3, -1), (torch.device("cuda"), 1), (Device("cuda"), 1)):
+        with pytest.raises(TypeError, match="argument 'type' .position 1. must be str, not"):
+            Device(given, index)  # type: ignore[arg-type]
+
+
 def test_from_an_int_a_string_or_itself() -> None:
     assert Device.of("cuda:1") == Device("cuda", 1)
     assert Device.of(torch.device("cpu")) == Device("cpu")

@@ -61,3 +61,29 @@ def test_layouts_and_leaves() -> None:
     assert tc.empty_permuted((2, 3), (1, 0)).stride() == torch.empty_permuted((2, 3), (1, 0)).stride()
     assert tc.hann_window(4, requires_grad=True).requires_grad
     assert tc.normal(0.0, 1.0, (2, 3)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones", "empty", "rand", "randn"])
+def test_no_size_is_torchs_error(name: str) -> None:
+    ours, theirs = getattr(tc, name), getattr(torch, name)
+    for options in ({}, {"dtype": torch.float64}):
+        for make in (ours, theirs):
+            with pytest.raises(TypeError):
+                make(**options)
+    assert ours(()).shape == theirs(()).shape and ours(size=(2,)).shape == (2,)
+
+
+def test_copies_that_are_asked_for() -> None:
+    a = tc.ones(3)
+    assert tc.asarray(a) is a is tc.asarray(a, copy=False)
+    assert tc.asarray(a, copy=True).storage is not a.storage
+    assert tc.asarray([1, 2], copy=True).tolist() == [1, 2] == tc.tensor([1, 2], pin_memory=True).tolist()
+    for asarray, x in ((tc.asarray, a), (torch.asarray, a.torch())):
+        with pytest.raises(ValueError):
+            asarray(x, dtype=torch.float64, copy=False)
+        with pytest.raises(ValueError):
+            asarray([1, 2], copy=False)
+
+
+def test_sparse_tensors_are_not_contiguous() -> None:
+    assert tc.ones(2, 2).to_sparse().is_contiguous() is torch.ones(2, 2).to_sparse().is_contiguous() is False

@@ -32,9 +32,14 @@ class Device(str):
     type: str
     index: int  # type: ignore[assignment]  # in place of str.index
 
-    def __new__(cls, type: str, index: int = -1) -> Device:
-        """As torch's: ``Device("cuda")``, ``Device("cuda", 1)``, ``Device("cuda:1")``. Raises RuntimeError for an unknown type
-        or for an index that is out of range or given twice."""
+    def __new__(cls, type: str | torch.device, index: int = -1) -> Device:
+        """As torch's: ``Device("cuda")``, ``Device("cuda", 1)``, ``Device("cuda:1")``, ``Device(x.device)``. Raises
+        RuntimeError for an unknown type or for an index that is out of range or given twice, TypeError for what names no
+        device."""
+        if isinstance(type, (Device, torch.device)) and index < 0:
+            return cls.of(type)
+        if not isinstance(type, str) or isinstance(type, Device):
+            raise TypeError(f"Device(): argument 'type' (position 1) must be str, not {type.__class__.__name__}")
         if ":" in type:
             if index >= 0:
                 raise RuntimeError(f"type (string) must not include an index because index was passed explicitly: {type}")

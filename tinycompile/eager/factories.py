@@ -28,6 +28,13 @@ def make(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, An
     return _leaf(wrap(kind.__torch_function__(fn, (), args, given)), bool(options.get("requires_grad")))
 
 
+def _sized(fn: Callable[..., Any], size: tuple[Any, ...], options: Mapping[str, Any]) -> Tensor:
+    """:func:`make` of a factory that torch asks a size for: no size is none at all, where ``()`` is that of a scalar."""
+    if not size and "size" not in options:
+        raise TypeError(f'{fn.__name__}() missing 1 required positional arguments: "size"')
+    return make(fn, size, options)
+
+
 def _leaf(made: Tensor, requires_grad: bool) -> Tensor:
     return made.requires_grad_() if requires_grad else made
 
@@ -43,12 +50,20 @@ def _option(value: Any) -> Any:
 
 
 def tensor(
-    data: Any, *, dtype: torch.dtype | None = None, device: Device | str | None = None, requires_grad: bool = False
+    data: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Device | str | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> Tensor:
-    """A new tensor with a copy of ``data``: a number, nested sequences, or an array."""
+    """A new tensor with a copy of ``data``: a number, nested sequences, or an array. ``pin_memory``: in page-locked memory,
+    where there is a card to copy to."""
     if device is not None and Device.of(device).type in ALLOCATORS:
         return _leaf(_moved(from_torch(torch.tensor(unwrap(data), dtype=dtype)), device), requires_grad)
-    return _leaf(from_torch(torch.tensor(unwrap(data), dtype=dtype, device=_option(device))), requires_grad)
+    pinned = pin_memory and torch.cuda.is_available()
+    made = torch.tensor(unwrap(data), dtype=dtype, device=_option(device), pin_memory=pinned)
+    return _leaf(from_torch(made), requires_grad)
 
 
 def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Device | str | None = None) -> Tensor:
@@ -72,12 +87,12 @@ def from_dlpack(source: Any) -> Tensor:
 
 def zeros(*size: Any, **options: Any) -> Tensor:
     """Zeros of ``size``; ``dtype``, ``device`` and ``requires_grad`` by keyword, as for every factory here."""
-    return make(torch.zeros, size, options)
+    return _sized(torch.zeros, size, options)
 
 
 def ones(*size: Any, **options: Any) -> Tensor:
     """Ones of ``size``."""
-    return make(torch.ones, size, options)
+    return _sized(torch.ones, size, options)
 
 
 def full(size: Any, fill_value: Any, **options: Any) -> Tensor:
@@ -87,7 +102,7 @@ def full(size: Any, fill_value: Any, **options: Any) -> Tensor:
 
 def empty(*size: Any, **options: Any) -> Tensor:
     """Uninitialised memory of ``size``."""
-    return make(torch.empty, size, options)
+    return _sized(torch.empty, size, options)
 
 
 def empty_strided(size: Any, stride: Any, **options: Any) -> Tensor:
@@ -117,12 +132,12 @@ def eye(*size: int, **options: Any) -> Tensor:
 
 def rand(*size: Any, **options: Any) -> Tensor:
     """Uniform on [0, 1), from torch's generator."""
-    return make(torch.rand, size, options)
+    return _sized(torch.rand, size, options)
 
 
 def randn(*size: Any, **options: Any) -> Tensor:
     """Standard normal, from torch's generator."""
-    return make(torch.randn, size, options)
+    return _sized(torch.randn, size, options)
 
 
 def randint(*args: Any, **options: Any) -> Tensor:

@@ -7,13 +7,22 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.device import Device
 from tinycompile.eager.factories import as_tensor, make
-from tinycompile.eager.tensor import Tensor
+from tinycompile.eager.tensor import Tensor, unwrap
 
 
-def asarray(data: Any, **options: Any) -> Tensor:
-    """As :func:`~tinycompile.eager.factories.as_tensor`."""
-    return as_tensor(data, **options)
+def asarray(
+    data: Any, *, dtype: torch.dtype | None = None, device: Device | str | None = None, copy: bool | None = None
+) -> Tensor:
+    """As :func:`~tinycompile.eager.factories.as_tensor`. ``copy``: True is always one, off the tape; False never, so that
+    ValueError is raised where one is needed; None where one is needed."""
+    made = as_tensor(data, dtype, device)
+    if copy:
+        return made.detach().clone()
+    if copy is False and made is not data:
+        torch.asarray(unwrap(data), dtype=dtype, device=unwrap(device), copy=False)  # raises
+    return made
 
 
 def frombuffer(buffer: Any, **options: Any) -> Tensor:

@@ -41,6 +41,10 @@ class SparseTensor(Tensor):
         """As ``strides``."""
         return self.raw().stride() if dim is None else self.raw().stride(dim)
 
+    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        """What torch says: there are no strides to be row-major."""
+        return bool(self.raw().is_contiguous(memory_format=memory_format))
+
     @property
     def storage(self) -> Any:
         """There is none: raises NotImplementedError as torch does."""
