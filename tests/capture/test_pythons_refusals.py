@@ -307,3 +307,27 @@ def test_what_special_methods_return_is_checked(asked: str, given: str) -> None:
 @pytest.mark.parametrize("text", ["float(Indexed())", "int(Indexed())", "Returning(3)", "Returning(None) is None"])
 def test_conversions(text: str) -> None:
     agrees(caught(said(text)))
+
+
+# --- protocols that something lacks ---
+
+
+def entered(manager: Any) -> Any:
+    with manager:
+        return 1
+
+
+class Unordered:
+    def __iter__(self) -> Any:
+        return [1]
+
+
+LACKING = """
+entered(3) | entered(Shown()) | getattr(x, 3) | hasattr([], 3) | setattr(Shown(), 3, 1) | 1 in Shown() | list(Unordered())
+[*Unordered()] | iter(Unordered()) | 1 in Unordered() | collections.deque().remove(1) | collections.deque([2]).index(1)
+"""
+
+
+@pytest.mark.parametrize("text", [t.strip() for line in LACKING.split("\n") for t in line.split("|") if t.strip()])
+def test_protocols_that_something_lacks(text: str) -> None:
+    agrees(caught(said(text)))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION
+from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.iterator import IteratorValue
 
@@ -131,8 +132,14 @@ def return_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def before_with(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Enter a context; its ``__exit__`` waits on the stack."""
     manager = frame.stack.pop()
-    frame.stack.append(manager.get_attr(tr, "__exit__"))
-    frame.stack.append(manager.get_attr(tr, "__enter__").call(tr, [], {}))
+    try:
+        leave, enter = manager.get_attr(tr, "__exit__"), manager.get_attr(tr, "__enter__")
+    except AttributeError as error:
+        if not is_the_programs(error):
+            raise
+        raise GraphBreak("user-exception", f"with {manager.describe()}: {error}") from None
+    frame.stack.append(leave)
+    frame.stack.append(enter.call(tr, [], {}))
 
 
 HANDLERS = {

@@ -133,10 +133,18 @@ def _type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.from_python(args[0].python_type(tr))
 
 
+def _name(tr: Tracer, value: Value) -> str:
+    """The name of an attribute."""
+    name = value.constant(tr)
+    if not isinstance(name, str):
+        raise GraphBreak("user-exception", f"{value.describe()} as the name of an attribute")
+    return name
+
+
 @rule(getattr)
 def _getattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     try:
-        return args[0].get_attr(tr, args[1].constant(tr))
+        return args[0].get_attr(tr, _name(tr, args[1]))
     except AttributeError as error:
         if len(args) < 3 or not is_the_programs(error):
             raise
@@ -145,12 +153,12 @@ def _getattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(hasattr)
 def _hasattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return boolean(args[0].has_attr(tr, args[1].constant(tr)))
+    return boolean(args[0].has_attr(tr, _name(tr, args[1])))
 
 
 @rule(setattr)
 def _setattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    args[0].set_attr(tr, args[1].constant(tr), args[2])
+    args[0].set_attr(tr, _name(tr, args[1]), args[2])
     return NONE
 
 
@@ -374,7 +382,7 @@ def _update_wrapper(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(delattr)
 def _delattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    args[0].del_attr(tr, args[1].constant(tr))
+    args[0].del_attr(tr, _name(tr, args[1]))
     return NONE
 
 

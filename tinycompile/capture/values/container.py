@@ -96,7 +96,7 @@ class _Contained(ObjectValue):
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         method = self.own_method(tr, "__iter__")
-        return self.base.iterate(tr) if method is None else method.call(tr, [], {}).iterate(tr)
+        return self.base.iterate(tr) if method is None else self.given_out(tr, method.call(tr, [], {}))
 
     def length(self, tr: Tracer) -> Value:
         method = self.own_method(tr, "__len__")

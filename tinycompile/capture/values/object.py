@@ -25,6 +25,7 @@ from tinycompile.capture.values.classes import (
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.descriptors import has_dict, is_data_descriptor, is_hidden, is_unset, own_dict
 from tinycompile.capture.values.function import BoundFunction, PartialValue
+from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.length_hints import ask_length
 from tinycompile.capture.values.object_key import ObjectKey
 from tinycompile.capture.values.special_results import checked
@@ -342,7 +343,12 @@ class ObjectValue(Value):
         method = self.special(tr, "__iter__")
         if method is None:
             return self._by_index(tr)
-        iterator = method.call(tr, [], {})
+        return self.given_out(tr, method.call(tr, [], {}))
+
+    def given_out(self, tr: Tracer, iterator: Value) -> Iterator[Value]:
+        """What its ``__iter__`` gave, as an iterator."""
+        if not isinstance(iterator, IteratorValue) and not hasattr(iterator.python_type(tr), "__next__"):
+            raise GraphBreak("user-exception", f"__iter__ of {self.describe()} gave no iterator")
         return iterator.each(tr) if isinstance(iterator, ObjectValue) else iterator.iterate(tr)
 
     def filling(self, tr: Tracer) -> Iterator[Value]:
@@ -389,6 +395,8 @@ class ObjectValue(Value):
 
     def contains(self, tr: Tracer, item: Value) -> bool:
         method = self.special(tr, "__contains__")
+        if method is None and self.special(tr, "__iter__") is None and self.special(tr, "__getitem__") is None:
+            raise GraphBreak("user-exception", f"in {self.describe()}, which is not iterable")
         return super().contains(tr, item) if method is None else method.call(tr, [item], {}).truth(tr)
 
     def _required(self, tr: Tracer, name: str) -> Value:

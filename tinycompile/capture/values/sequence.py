@@ -100,6 +100,8 @@ class SequenceValue(Value):
         for i in range(len(values))[start:stop]:
             if values[i] is args[0] or tr.equal(values[i], args[0]):
                 return Const(i)
+        if not issubclass(self.cls, (list, tuple)):
+            raise GraphBreak("user-exception", f"index() of what {self.describe()} has not")
         if self.cls is list:
             raise ValueError(f"{args[0].constant(tr)!r} is not in list")
         raise ValueError("tuple.index(x): x not in tuple")
@@ -289,6 +291,8 @@ class ListValue(SequenceValue):
                 self.changed(tr)
                 del self.items[at]
                 return NONE
+        if self.cls is not list:
+            raise GraphBreak("user-exception", f"remove() of what {self.describe()} has not")
         raise ValueError("list.remove(x): x not in list")
 
     def _reverse(self, tr: Tracer, args: Sequence[Value]) -> Value:
