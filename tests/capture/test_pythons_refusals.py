@@ -323,7 +323,7 @@ class Unordered:
 
 
 LACKING = """
-entered(3) | entered(Shown()) | getattr(x, 3) | hasattr([], 3) | setattr(Shown(), 3, 1) | 1 in Shown() | list(Unordered())
+x.names | entered(3) | entered(Shown()) | getattr(x, 3) | hasattr([], 3) | setattr(Shown(), 3, 1) | 1 in Shown() | list(Unordered())
 [*Unordered()] | iter(Unordered()) | 1 in Unordered() | collections.deque().remove(1) | collections.deque([2]).index(1)
 """
 

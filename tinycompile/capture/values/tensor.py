@@ -150,7 +150,7 @@ class TensorValue(Value):
         if replaced is not None:
             return replaced
         rule = ATTRIBUTES.get(name)
-        if rule is not None:
+        if rule is not None and defines(self.cls, name):  # (torch 2.13 has no names)
             return rule(self, tr)
         if name == "grad":
             return _grad(self, tr)
