@@ -138,7 +138,7 @@ BOUNDS = {
     "softmax, rows of 20011": "read twice, a part of each row kept in registers; odd rows: 4-byte accesses",
     "softmax, rows of 65537": "read twice, a part of each row kept in registers; odd rows: 4-byte accesses",
     "log_softmax, rows of 2**20": "read twice: a row fits no multiprocessor",
-    "softmax, 1 row of 2**20": "8 MB: the start of the launch and one wait of its programs for each other weigh as much as the bytes",
+    "softmax, 1 row of 2**20": "8 MB: the launch and the wait of its programs for each other weigh as much as the bytes",
     "softmax down columns": "read twice; odd rows: 4-byte accesses",
     "layer_norm, rows of 1023 fp16": "odd rows: 2-byte accesses",
     "layer_norm, rows of 12288": "12288 of 16384 lanes have work",
