@@ -119,3 +119,48 @@ def test_a_cached_list_behind_a_change() -> None:
     for _ in range(2):
         got = f(torch.ones(1), [])
         assert got[0] is got[1] is shared()
+
+
+def test_a_cached_method_gives_what_the_cache_has() -> None:
+    """Also where what it gives is a constant, and where it lies under a property."""
+
+    class Scaled:
+        def __init__(self) -> None:
+            self.k = 3
+
+        @functools.lru_cache  # noqa: B019
+        def times(self, n: int) -> int:
+            return self.k * n
+
+        @property
+        @functools.lru_cache  # noqa: B019
+        def scale(self) -> int:
+            return self.k
+
+    def fn(scaled: Scaled, x: torch.Tensor) -> Any:
+        return x * scaled.times(2), scaled.scale
+
+    f, scaled, x = compiled(fn), Scaled(), torch.ones(1)
+    for k in (3, 5, 5):
+        scaled.k = k
+        made, scale = f(scaled, x)
+        assert (made.item(), scale) == (6, 3)
+    assert scaled.times.cache_info().misses == 1
+
+
+def test_a_cached_number_behind_a_change_is_the_caches() -> None:
+    @functools.cache
+    def scale(n: int) -> float:
+        return SETTINGS["scale"] * n
+
+    def fn(x: torch.Tensor) -> Any:
+        x.add_(1)
+        return x * scale(1)
+
+    f = compiled(fn)
+    assert f(torch.zeros(1)).item() == 2
+    SETTINGS["scale"] = 5.0
+    try:
+        assert f(torch.zeros(1)).item() == 2
+    finally:
+        SETTINGS["scale"] = 2.0

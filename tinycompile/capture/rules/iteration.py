@@ -142,7 +142,9 @@ def _reversed(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
     if isinstance(args[0], DictView):
         return args[0].iterate(tr, backwards=True)
     of = contents_of(args[0])
-    return of.each_key(backwards=True) if isinstance(of, DictValue) else reversed(list(args[0].iterate(tr)))
+    if isinstance(of, TupleValue) and contents_of(args[0], "__len__", "__getitem__") is not of:  # (list has a way of its own)
+        raise GraphBreak("unsupported-value", f"reversed({args[0].describe()})")
+    return of.each_key(backwards=True) if isinstance(of, DictValue) else reversed(list(of.iterate(tr)))
 
 
 def _islice(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:

@@ -157,8 +157,6 @@ def call_cached(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak("side-effect", f"{fn.__qualname__} is cached, and changes something when it is called")
     if fn.cache_parameters()["maxsize"] == 0:
         return followed
-    if _never_changes(tr, followed) and (tr.effects or not all(isinstance(v, Const) for v in (*args, *kwargs.values()))):
-        return followed
     given, named = [_cached_argument(tr, v) for v in args], {k: _cached_argument(tr, v) for k, v in kwargs.items()}
     random = any(is_random(node) for node in list(tr.builder.nodes.values())[recorded:])
     if random or tr.effects or tr.grad_enabled != tr.root_grad_enabled:
@@ -170,18 +168,13 @@ def call_cached(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     return tr.wrap(found, Called(held, ", ".join(texts)))
 
 
-def _never_changes(tr: Tracer, value: Value) -> bool:
-    """Whether a result is a constant through and through."""
-    return isinstance(value, Const) or (isinstance(value, TupleValue) and all(_never_changes(tr, v) for v in value.values(tr)))
-
-
 def _cached_argument(tr: Tracer, value: Value) -> tuple[Any, str]:
     """An argument of a cached function and how it is written: a constant, or an object that is compared by identity."""
     if isinstance(value, ObjectValue) and value.source is not None:
         if isinstance(value.key(tr), ObjectKey):
             raise GraphBreak("unsupported-value", f"a cached function is called with {value.describe()}, whose hash is its own")
         return value.obj, value.source.text
-    if not isinstance(value, (Const, ClassValue)):
+    if not value.is_constant and not isinstance(value, ClassValue):
         raise GraphBreak("unsupported-value", f"a cached function is called with {value.describe()}")
     plain = value.constant(tr)
     literal = type(plain) in (int, str, bool, bytes, type(None))

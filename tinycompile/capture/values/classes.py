@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import operator
+import sys
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from types import FunctionType, ModuleType
@@ -250,6 +252,11 @@ class ClassValue(Value):
 
     def contains(self, tr: Tracer, item: Value) -> bool:
         method = self.meta_method(tr, "__contains__")
+        if method is None and isinstance(self.cls, enum.EnumType):
+            plain = item.constant(tr)
+            if sys.version_info < (3, 12) and not isinstance(plain, enum.Enum):
+                raise GraphBreak("user-exception", f"whether {self.describe()} has {item.describe()}, of which Python warns")
+            return bool(natively(operator.contains, self.cls, plain))
         return super().contains(tr, item) if method is None else method.call(tr, [item], {}).truth(tr)
 
     def length(self, tr: Tracer) -> Value:

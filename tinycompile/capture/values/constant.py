@@ -71,6 +71,9 @@ class Const(Value):
 
     def key(self, tr: Tracer) -> Any:
         tr.python_asks(self, "__hash__", "__eq__")
+        if self.source is not None and isinstance(self.value, (float, complex)) and self.value != self.value:
+            nan = tr.guards.hold(self.value, "nan").name  # a key that equals itself only
+            tr.guards.check(f"{self.source.text} is {nan}", f"{self.source.label} is this NaN")
         return self.value
 
     def truth(self, tr: Tracer) -> bool:
