@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -255,6 +256,16 @@ def test_every_op_compiles(dtype: torch.dtype, arch: int) -> None:
             b.output(f"out_{op}", (65536,), b.dtypes[value])
             b.store(f"out_{op}", value, i)
         offline_ok(emitted(b.case()), arch)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=lambda d: str(d)[6:])
+@pytest.mark.parametrize("op", ["exp", "exp2", "rsqrt", "sigmoid", "tanh", "erf", "expm1"])
+def test_denormals_where_results_show_them(op: str, dtype: torch.dtype) -> None:
+    """An approximation with denormals is four machine instructions; without, as in 1 + e**-x of sigmoid, it is one."""
+    ptx = compile_offline(emitted(op_case(op, dtype)), 90).ptx
+    found = set(re.findall(r"\b(?:ex2|rsqrt)\.approx[.\w]*", ptx))
+    assert found
+    assert all((".ftz" in instruction) is (op not in ("exp", "exp2", "rsqrt")) for instruction in found)
 
 
 @pytest.mark.parametrize("op", FRAMED)

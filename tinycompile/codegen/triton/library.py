@@ -51,42 +51,45 @@ LN2_LO = tl.constexpr(1.4286068203094172e-06)
 
 # instructions ----------------------------------------------------------------------------------------------------------------
 #
-# ``tl.exp2`` and ``tl.rsqrt`` are the same instructions by way of libdevice, with which each kernel would be linked for them: a
-# quarter of what a small kernel takes to compile.
+# ``tl.exp2`` and ``tl.rsqrt`` come by way of libdevice, with which each kernel would be linked for them (a quarter of what a
+# small kernel takes to compile), and take denormals for zero (``.ftz``). With denormals an instruction is four of the machine:
+# ``flush`` is for where the result can't show them, as in 1 + 2**x.
 
 
 @triton.jit
-def exp2_approx(x):
-    """2**x; 2 ulp (``ex2.approx.f32``). Float64: libdevice's."""
+def exp2_approx(x, flush: tl.constexpr = False):
+    """2**x; 2 ulp (``ex2.approx.f32``). Float64: libdevice's. ``flush``: 0 below 2**-126."""
     if INTERPRETED or x.dtype == tl.float64:
         return tl.exp2(x)
     else:
-        return tl.inline_asm_elementwise("ex2.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+        ptx: tl.constexpr = "ex2.approx.ftz.f32 $0, $1;" if flush else "ex2.approx.f32 $0, $1;"
+        return tl.inline_asm_elementwise(ptx, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
-def rsqrt_approx(x):
-    """1 / sqrt(x); 2 ulp (``rsqrt.approx.f32``). Float64: libdevice's."""
+def rsqrt_approx(x, flush: tl.constexpr = False):
+    """1 / sqrt(x); 2 ulp (``rsqrt.approx.f32``). Float64: libdevice's. ``flush``: infinity below 2**-126."""
     if INTERPRETED or x.dtype == tl.float64:
         return tl.rsqrt(x)
     else:
-        return tl.inline_asm_elementwise("rsqrt.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+        ptx: tl.constexpr = "rsqrt.approx.ftz.f32 $0, $1;" if flush else "rsqrt.approx.f32 $0, $1;"
+        return tl.inline_asm_elementwise(ptx, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 # exponentials --------------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def exp(x):
+def exp(x, flush: tl.constexpr = False):
     """e**x; 2.5 ulp. ``exp2(x * log2(e))`` with the rounding error of the product put back (it would cost 60 ulp near 88).
-    Float64: libdevice's."""
+    Float64: libdevice's. ``flush``: as in ``exp2_approx``."""
     if x.dtype == tl.float64:
         return tl.exp(x)
     else:
         t = x * LOG2E
         rest = tl.fma(x, LOG2E_LO, tl.fma(x, LOG2E, -t))
         rest = tl.where(tl.abs(t) < 256.0, rest, 0.0)  # infinities: inf - inf
-        return exp2_approx(t) * tl.fma(rest, LN2, 1.0)
+        return exp2_approx(t, flush) * tl.fma(rest, LN2, 1.0)
 
 
 @triton.jit
@@ -106,7 +109,7 @@ def expm1(x):
     p = tl.fma(p, r, 1.6666667e-01)
     p = tl.fma(p, r, 0.5)
     p = tl.fma(p * r, r, r)
-    half_scale = exp2_approx(n - 1.0)  # 2**n may overflow where e**x - 1 does not
+    half_scale = exp2_approx(n - 1.0, True)  # 2**n may overflow where e**x - 1 does not
     near = 2.0 * tl.fma(half_scale, p, half_scale - 0.5)
     near = tl.where(x > 88.8, float("inf"), tl.where(x < -17.5, -1.0, near))
     return tl.where(x != x, x, tl.where(x == 0.0, x, near))
@@ -128,7 +131,7 @@ def log1p(x):
 @triton.jit
 def sigmoid(x):
     """1 / (1 + e**-x); 6 ulp."""
-    root = rsqrt_approx(1.0 + exp(-x))
+    root = rsqrt_approx(1.0 + exp(-x, True), True)
     return root * root
 
 
@@ -141,7 +144,7 @@ def sigmoid64(x):
 @triton.jit
 def fast_sigmoid(x):
     """1 / (1 + e**-x); relative error 2**-20 + |x| * 2**-24."""
-    root = rsqrt_approx(1.0 + exp2_approx(x * -LOG2E))
+    root = rsqrt_approx(1.0 + exp2_approx(x * -LOG2E, True), True)
     return root * root
 
 
@@ -160,7 +163,7 @@ def tanh(x):
     p = tl.fma(p, z, 1.332072503e-01)
     p = tl.fma(p, z, -3.333294664e-01)
     small = x * tl.fma(p, z, 1.0)
-    root = rsqrt_approx(exp2_approx(tl.abs(x) * (2.0 * LOG2E)) + 1.0)  # a reciprocal in one instruction: root * root
+    root = rsqrt_approx(exp2_approx(tl.abs(x) * (2.0 * LOG2E), True) + 1.0, True)  # its square: a reciprocal in one instruction
     large = tl.fma(-2.0 * root, root, 1.0)
     return tl.where(tl.abs(x) < 0.55, small, _with_sign(large, x))
 
@@ -168,7 +171,7 @@ def tanh(x):
 @triton.jit
 def fast_tanh(x):
     """tanh; relative error 2**-14 below 0.2, 2**-19 above."""
-    root = rsqrt_approx(exp2_approx(x * (2.0 * LOG2E)) + 1.0)
+    root = rsqrt_approx(exp2_approx(x * (2.0 * LOG2E), True) + 1.0, True)
     return tl.where(tl.abs(x) < 0.2, x * tl.fma(x * x, -0.328078032, 0.9999738336), tl.fma(-2.0 * root, root, 1.0))
 
 
@@ -191,7 +194,7 @@ def erf(x):
     q = tl.fma(q, t, -1.5114013851e-01)
     q = tl.fma(q, t, -9.1737492491e-01)
     q = tl.fma(q, t, -1.6280802488)
-    return tl.where(t < 0.8, small, _with_sign(1.0 - exp2_approx(q * t), x))
+    return tl.where(t < 0.8, small, _with_sign(1.0 - exp2_approx(q * t, True), x))
 
 
 @triton.jit
@@ -206,7 +209,7 @@ def fast_erf(x):
     q = tl.fma(q, t, -1.4848162233e-01)
     q = tl.fma(q, t, -9.1841638088e-01)
     q = tl.fma(q, t, -1.6279085875)
-    large = _with_sign(1.0 - exp2_approx(q * t), x)
+    large = _with_sign(1.0 - exp2_approx(q * t, True), x)
     return tl.where(t < 0.25, x * tl.fma(x * x, -0.369162112, 1.128324866), large)
 
 

@@ -143,7 +143,7 @@ def softmax_weight(distance):
     if distance.dtype == tl.float64:
         return tl.exp(distance)
     else:
-        return exp2_approx(distance * LOG2E)
+        return exp2_approx(distance * LOG2E, True)  # goes into a sum that is at least 1
 
 
 # The lanes of a running softmax start at (the lowest finite number, 0): unlike that of -inf, its distance to -inf is no NaN. A
