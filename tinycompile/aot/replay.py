@@ -6,15 +6,16 @@ usual way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from tinycompile.aot.saved import refuse_edited, require_unspent
 from tinycompile.base import torch_private
+from tinycompile.base.shapes import broadcasts_to
+from tinycompile.eager.rng import drawn_again, rng_state
 
 Fn = Callable[..., tuple[Any, ...]]
 Read = Callable[[frozenset[int]], AbstractSet[int]]
@@ -42,6 +43,7 @@ def attach_replay(
     views = dict(aliases)
     changed = [i for i, w in enumerate(written) if w]
     computed = [i for i, d in enumerate(differentiable) if d and i not in views]
+    cards = [d for d in drawing or () if d.type == "cuda"]
 
     class ReplayedFunction(torch.autograd.Function):
         """One node of torch's graph for the whole compiled function."""
@@ -51,7 +53,7 @@ def attach_replay(
             before = list(inputs)
             for i in changed:
                 before[i] = inputs[i].clone()
-            ctx.generators = None if drawing is None else _states(drawing)
+            ctx.generators = None if drawing is None else rng_state(cards)
             outputs = call(*inputs)
             inputs = tuple(before)
             made.update({i: outputs[i] for i in views})
@@ -59,10 +61,8 @@ def attach_replay(
             ctx.is_tensor = [isinstance(x, torch.Tensor) for x in inputs]
             ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)))
             ctx.versions = [x._version for x in inputs if isinstance(x, torch.Tensor)]
-            ctx.ran, ctx.left = (
-                (),
-                None,
-            )  # outputs whose backward has freed what was saved; that, where others may still need it
+            ctx.ran = ()  # outputs whose backward has freed what was saved
+            ctx.left = None  # what was saved, where others may still need it
             ctx.set_materialize_grads(False)
             fixed = [o for i, o in enumerate(outputs) if i not in computed and i not in views and isinstance(o, torch.Tensor)]
             ctx.mark_non_differentiable(*fixed)
@@ -83,7 +83,7 @@ def attach_replay(
             inputs = [next(saved) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)]
             if not again:
                 inputs = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs]
-            with _drawn_from(ctx.generators):
+            with drawn_again(ctx.generators, cards):
                 return None, *pull_back(replay, inputs, [(i, grads[i]) for i in asked], again)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
@@ -100,38 +100,11 @@ def view_of(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
     """``view`` as a view of ``base`` to torch's autograd. One of all of it is an expansion: its gradient is summed in eager's
     order, and may be sparse where eager's may."""
     found = view.size(), view.stride(), view.storage_offset()
-    if found[2] == base.storage_offset() and _broadcasts(base.size(), found[0]):
+    if found[2] == base.storage_offset() and broadcasts_to(base.size(), found[0]):
         expanded = base.expand(found[0])
         if expanded.stride() == found[1]:
             return expanded
     return base.as_strided(*found)
-
-
-def _broadcasts(size: torch.Size, to: torch.Size) -> bool:
-    pairs = zip(reversed(size), reversed(to), strict=False)
-    return len(size) <= len(to) and all(n in (1, m) for n, m in pairs)
-
-
-States = list[tuple[torch.device, torch.Tensor]]
-
-
-def _states(devices: Sequence[torch.device]) -> States:
-    """Where the generators of a CPU and of these devices stand."""
-    cards = [d for d in devices if d.type == "cuda"]
-    return [(torch.device("cpu"), torch.get_rng_state()), *((d, torch.cuda.get_rng_state(d)) for d in cards)]
-
-
-@contextmanager
-def _drawn_from(states: States | None) -> Iterator[None]:
-    """The generators as they stood, and in the end as they are now."""
-    if states is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[d for d, _ in states[1:]]):
-        torch.set_rng_state(states[0][1])
-        for device, state in states[1:]:
-            torch.cuda.set_rng_state(state, device)
-        yield
 
 
 def _saved(ctx: Any, read: Read | None, outputs: frozenset[int]) -> Sequence[torch.Tensor]:

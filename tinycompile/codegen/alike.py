@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tinycompile.base import expr as ex
 from tinycompile.base.meta import TensorMeta
-from tinycompile.ir.loops import Axis, Buffer, Load, Nest, SizeBinding, Statement, Store, buffers_of
+from tinycompile.ir.loops import Axis, Buffer, Load, Nest, SizeBinding, Statement, Store, buffers_of, offset_of
 from tinycompile.ir.plan import Kernel, Plan
 
 
@@ -58,13 +58,6 @@ def _elements(nest: Nest) -> int:
     return extent
 
 
-def _offset(s: Load | Store, metas: dict[str, TensorMeta]) -> ex.Dim:
-    total: ex.Dim = 0
-    for d, stride in zip(s.index, metas[s.buffer].strides, strict=True):
-        total = total + d * stride
-    return total
-
-
 def _common(nest: Nest, metas: dict[str, TensorMeta], numel: str, name: str) -> Nest:
     """The nest over ``numel`` elements of flat buffers."""
     axes = tuple(Axis(a.name, ex.sym(numel, 1), a.kind) for a in nest.axes)
@@ -73,7 +66,7 @@ def _common(nest: Nest, metas: dict[str, TensorMeta], numel: str, name: str) -> 
     def flat(s: Statement) -> Statement:
         if not isinstance(s, (Load, Store)):
             return s
-        offset = _offset(s, metas)
+        offset = offset_of(s, metas)
         return replace(s, index=(offset if isinstance(offset, int) else each,))
 
     return replace(nest, name=name, axes=axes, body=tuple(map(flat, nest.body)))
@@ -81,7 +74,7 @@ def _common(nest: Nest, metas: dict[str, TensorMeta], numel: str, name: str) -> 
 
 def _flat(meta: TensorMeta, nest: Nest, buffer: str, numel: str, metas: dict[str, TensorMeta]) -> TensorMeta:
     """A buffer as the common nest sees it: ``numel`` elements, or as many as its fixed places need."""
-    offsets = [_offset(s, metas) for s in nest.body if isinstance(s, (Load, Store)) and s.buffer == buffer]
+    offsets = [offset_of(s, metas) for s in nest.body if isinstance(s, (Load, Store)) and s.buffer == buffer]
     fixed = [o for o in offsets if isinstance(o, int)]
     size: ex.Dim = ex.sym(numel, 1) if len(fixed) < len(offsets) else max(fixed) + 1
     return TensorMeta((size,), (1,), meta.dtype, meta.device, meta.offset)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tinycompile.eager.autograd import saved_tensors_hooks
-from tinycompile.eager.rng import cuda_devices, rng_state, set_rng_state
+from tinycompile.eager.rng import cuda_devices, drawn_again, rng_state
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
@@ -43,12 +43,10 @@ class _Frame:
     def _run_again(self) -> None:
         found: list[Any] = []
         with (
-            torch.random.fork_rng(self.devices, enabled=self.rng is not None, device_type="cuda"),
+            drawn_again(self.rng, self.devices),
             torch.enable_grad(),
             saved_tensors_hooks(lambda t: _append(found, t), lambda t: t),
         ):
-            if self.rng is not None:
-                set_rng_state(self.rng, self.devices)
             self.function(*self.args, **self.kwargs)
         if len(found) != self.count:
             raise RuntimeError(

@@ -29,15 +29,11 @@ class ValueMethods:
 
     def __dlpack__(self: Any, **options: Any) -> Any:
         """DLPack's protocol: a capsule on the same memory. Raises BufferError where torch sees none."""
-        if self.lacks_handle:
-            raise BufferError(f"memory on {self.device} can't be shared through DLPack: copy it with .cpu() first")
-        return self.torch().__dlpack__(**options)
+        return _shared(self).__dlpack__(**options)
 
     def __dlpack_device__(self: Any) -> Any:
         """DLPack's device pair. Raises BufferError where torch sees no memory."""
-        if self.lacks_handle:
-            raise BufferError(f"memory on {self.device} can't be shared through DLPack: copy it with .cpu() first")
-        return self.torch().__dlpack_device__()
+        return _shared(self).__dlpack_device__()
 
     def readable(self: Any) -> Any:
         """A torch tensor with the same values: the handle, or a copy where there is none."""
@@ -83,3 +79,10 @@ class ValueMethods:
 
     def __format__(self: Any, spec: str) -> str:
         return format(self.item(), spec) if not self.ndim and not self.is_meta else object.__format__(self, spec)
+
+
+def _shared(tensor: Any) -> torch.Tensor:
+    """The torch tensor on the same memory. Raises BufferError where torch sees none."""
+    if tensor.lacks_handle:
+        raise BufferError(f"memory on {tensor.device} can't be shared through DLPack: copy it with .cpu() first")
+    return tensor.torch()

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from tinycompile.base.expr import Dim
-from tinycompile.base.meta import TensorMeta
+from tinycompile.base.expr import Dim, dot
 from tinycompile.fuse.deps import views_in
 from tinycompile.ir.loops import Buffer, ExternCall, Load, Reduce, Scan, Store
 from tinycompile.ir.plan import Alloc, Choice, Free, Kernel, Step
@@ -79,18 +78,11 @@ def written_over(kernel: Kernel, old: str, new: str, buffers: Mapping[str, Buffe
         or any(isinstance(s, (Reduce, Scan)) for s in body)
     ):
         return False
-    stores = [_offset(s.index, b) for s in body if isinstance(s, Store) and s.buffer == new and s.mode == "plain"]
-    loads = [None if s.mask else _offset(s.index, a) for s in body if isinstance(s, Load) and s.buffer == old]
+    stores = [dot(s.index, b.strides) for s in body if isinstance(s, Store) and s.buffer == new and s.mode == "plain"]
+    loads = [None if s.mask else dot(s.index, a.strides) for s in body if isinstance(s, Load) and s.buffer == old]
     order = [s.buffer for s in body if isinstance(s, Load) or (isinstance(s, Store) and s.buffer == new)]
     before = new not in order or old not in order[order.index(new) :]
     return before and len(stores) == 1 and all(place == stores[0] for place in loads)
-
-
-def _offset(index: Sequence[Dim], meta: TensorMeta) -> Dim:
-    total: Dim = 0
-    for d, stride in zip(index, meta.strides, strict=True):
-        total = total + d * stride
-    return total
 
 
 def _free_early(placed: list[Step], unused: set[str], last: Mapping[str, int], steps: Sequence[object]) -> list[Step]:

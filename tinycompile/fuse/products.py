@@ -102,7 +102,7 @@ class _Offers:
         if call.body is None or call.outputs[0] is None:
             return None
         nest = coalesce(replace(call.body, name=f"{call.name}_product", origins=call.origins), self.cost)
-        if isinstance(find(nest), str) or not is_skinny(nest, self.cost):
+        if not is_skinny(nest, self.cost):
             return None
         self.decisions.append(Decision(call.name, nest.name, True, RULE, FEW_ROWS))
         return replace(self.kernel_of(nest, 0), product=True, why=FEW_ROWS)

@@ -17,7 +17,7 @@ from typing import Any, Union
 
 import torch
 
-from tinycompile.base.expr import Dim, terms_of
+from tinycompile.base.expr import Dim, dot, terms_of
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ir.graph import Location
 
@@ -144,10 +144,7 @@ def buffers_of(nest: Nest) -> tuple[str, ...]:
 
 def offset_of(access: Load | Store, metas: Mapping[str, TensorMeta]) -> Dim:
     """The place of an access in its buffer, in elements."""
-    total: Dim = 0
-    for d, stride in zip(access.index, metas[access.buffer].strides, strict=True):
-        total = total + d * stride
-    return total
+    return dot(access.index, metas[access.buffer].strides)
 
 
 def starts_of(nest: Nest, metas: Mapping[str, TensorMeta]) -> dict[str, int]:

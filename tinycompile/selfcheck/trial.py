@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 
 from tinycompile.base.shapes import reach
+from tinycompile.eager.rng import cuda_devices, drawn_again, rng_state
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.interpreter import run_graph
 from tinycompile.selfcheck.judge import Difference, Judge, difference, in_float64, units, wide
@@ -25,15 +26,8 @@ class Trial:
     def __init__(self, inputs: Sequence[Any], gradients: bool) -> None:
         self.inputs = [_snapshot(x) for x in inputs]
         self.gradients = gradients and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-        self._devices = sorted({x.device.index for x in inputs if isinstance(x, torch.Tensor) and x.device.type == "cuda"})
-        with self.same_random():
-            self._cpu, self._cuda = torch.get_rng_state(), [torch.cuda.get_rng_state(i) for i in self._devices]
-
-    @contextmanager
-    def same_random(self) -> Iterator[None]:
-        """Leaves torch's generators as they were."""
-        with torch.random.fork_rng(self._devices, device_type="cuda"):
-            yield
+        self._devices = cuda_devices(inputs)
+        self._state = rng_state(self._devices)
 
     def run(self, fn: Fn, exact: bool = False) -> list[Any]:
         """What ``fn`` makes of the inputs; in float64 if ``exact``."""
@@ -42,13 +36,10 @@ class Trial:
             leaves = [_Input(wide(x.tensor), x.needs) for x in leaves]
         given = [x.value(self.gradients) for x in leaves]
         with ExitStack() as stack:
-            stack.enter_context(self.same_random())
+            stack.enter_context(drawn_again(self._state, self._devices))
             for kind in ("cpu", "cuda"):
                 stack.enter_context(torch.autocast(kind, enabled=False))  # the casts are in the graph
             stack.enter_context(torch.set_grad_enabled(self.gradients))
-            torch.set_rng_state(self._cpu)
-            for index, state in zip(self._devices, self._cuda, strict=True):
-                torch.cuda.set_rng_state(state, index)
             outputs = fn(*given)
             found = [o.detach().clone() if isinstance(o, torch.Tensor) else o for o in outputs]
             found += [x.detach().clone() for x in given if isinstance(x, torch.Tensor)]

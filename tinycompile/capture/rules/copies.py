@@ -65,10 +65,14 @@ def _deep(tr: Tracer, value: Value, memo: dict[int, Value]) -> Value:
     return made
 
 
+def has_nothing_beside(t: torch.Tensor) -> bool:
+    """Whether a tensor is a plain one without attributes."""
+    return type(t) is torch.Tensor and not t.requires_grad and not t.__dict__
+
+
 def is_all_of_its_memory(t: torch.Tensor) -> bool:
     """Whether a tensor is a plain one, with nothing beside its elements, and these are all that its storage has."""
-    plain = type(t) is torch.Tensor and not t.requires_grad and t.grad is None and not t.__dict__
-    return plain and t.storage_offset() == 0 and t.untyped_storage().nbytes() == t.nbytes
+    return has_nothing_beside(t) and t.grad is None and t.storage_offset() == 0 and t.untyped_storage().nbytes() == t.nbytes
 
 
 def _deep_tensor(tr: Tracer, t: TensorValue, others: bool) -> Value:
@@ -87,11 +91,6 @@ def _deep_tensor(tr: Tracer, t: TensorValue, others: bool) -> Value:
     if not isinstance(made, TensorValue) or made.meta.strides != t.meta.strides:
         raise GraphBreak("unsupported-value", f"copy.deepcopy({t.describe()})")
     return made
-
-
-def has_nothing_beside(t: torch.Tensor) -> bool:
-    """Whether a tensor is a plain one without attributes."""
-    return type(t) is torch.Tensor and not t.requires_grad and not t.__dict__
 
 
 @rule(copy.copy)

@@ -13,14 +13,6 @@ _NAMES = {
     torch.float8_e4m3fn: "uint8", torch.float8_e5m2: "uint8",  # as their bits: no card before Hopper has them
 }  # fmt: skip
 
-# Element types in signatures of compiled kernels, by the name of torch's dtype.
-SIGNATURE = {
-    "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
-    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
-    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
-    "float8_e4m3fn": "u8", "float8_e5m2": "u8",
-}  # fmt: skip
-
 
 def triton_dtype(dtype: torch.dtype) -> str:
     """``tl.float32`` and so on. Raises KeyError for what Triton lacks (complex, quantised)."""
