@@ -26,7 +26,7 @@ from tinycompile.aot.partition import Split, partition
 from tinycompile.aot.pullback import Derived, Pullback, part_of, places_of, whole_of, zeros_will_do
 from tinycompile.aot.recompute import recompute
 from tinycompile.aot.replay import attach_replay, pull_back
-from tinycompile.aot.saved import freed_behind, inputs_behind_saved, kept_by_torch
+from tinycompile.aot.saved import freed_behind, inputs_behind, inputs_behind_saved, kept_by_torch
 from tinycompile.aot.second import draws_differentiably, gradient_graph
 from tinycompile.aot.whole import written_out
 from tinycompile.backends import graph_devices
@@ -175,7 +175,9 @@ def _compile_halves(
     program = _Program(known, graph, tuple(wanted), tuple(flags), tuple(drawn), compile_one)
     part = _parts(program, split, joint, pull, refusing)
     freed = functools.cache(functools.partial(freed_behind, graph, program.wanted))
-    call = attach(split, forward.call, pull, part, _second(program, split, joint), flags, seen, watched, ask_torch, freed)
+    second = _second(program, split, joint)
+    changed = rewritten & inputs_behind(graph, split.tangents) if rewritten else rewritten
+    call = attach(split, forward.call, pull, part, second, flags, seen, watched, ask_torch, freed, changed)
     times = {"aot": spent, **stage_times((forward, backward))}
     from_disk = forward.from_disk and backward.from_disk
     call = named_by_line(graph, call)

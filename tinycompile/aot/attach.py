@@ -9,14 +9,14 @@ does where the backward of one result has freed what was saved, and that of anot
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 
 from tinycompile.aot.partition import Split
 from tinycompile.aot.pullback import Derived, Pullback
-from tinycompile.aot.replay import view_of
+from tinycompile.aot.replay import as_before, view_of
 from tinycompile.aot.saved import Kept, refuse_edited, require_unspent
 from tinycompile.base import expr as ex
 from tinycompile.base import torch_private
@@ -40,6 +40,7 @@ def attach(
     watched: Sequence[Kept] = (),
     kept: Callable[[], Sequence[Kept]] = tuple,
     freed: Callable[[], Sequence[frozenset[str]]] = tuple,
+    written: Collection[int] = (),
 ) -> Fn:
     """A function like the forward's first ``outputs`` results, whose outputs carry gradients.
 
@@ -49,7 +50,8 @@ def attach(
     say. ``aliases``: ``(output, input)`` pairs where the output is a view
     of the input: those are made by torch itself. ``watched``: inputs and outputs that eager may have saved; ``kept()``: those
     that it would, asked when one was edited. ``freed()``: for each output, what a backward of it frees in eager, asked when a
-    second backward comes.
+    second backward comes. ``written``: inputs that the forward, or the caller behind it, writes to and on which results with a
+    gradient depend: the differentiable backward, which computes the forward again, is given them as they were.
     """
     views = dict(aliases)
     wiring = _Wiring(split, differentiable, views)
@@ -57,10 +59,11 @@ def attach(
     saved_inputs, saved_results = _places(split.saved)
     reread = [i for i in sorted(split.reread) if split.forward.placeholders[i].meta is not None]
     rereads_all = len(split.reread) == len(split.forward.placeholders)
-    routes = [(1 + i, split.reached[at]) for at, i in enumerate(split.gradients)]
+    routes = [(2 + i, split.reached[at]) for at, i in enumerate(split.gradients)]
     every, none = frozenset(range(len(split.tangents))), frozenset[int]()
     several = len(every) > 1
-    nothing = [None] * (1 + len(split.forward.placeholders))
+    changed = [i for i in reread if i in written]
+    nothing = [None] * (2 + len(split.forward.placeholders))
     where = {i: at for at, i in enumerate(positions)}
     torch_checks = {("input", i) for i in saved_inputs}
     watched = [w for w in watched if w.place not in torch_checks and w.behind & where.keys()]
@@ -77,10 +80,11 @@ def attach(
             refuse_edited((t, version) for at, t, version in found if behind.get(watched[at].place, frozenset()) & asked)
 
     class CompiledFunction(torch.autograd.Function):
-        """One node of torch's graph for the whole compiled function. ``made`` takes the outputs that it does not return."""
+        """One node of torch's graph for the whole compiled function. ``made`` takes the outputs that it does not return;
+        ``before``: the inputs as the differentiable backward reads them, where these are others."""
 
         @staticmethod
-        def forward(ctx: Any, made: list[Any] | None, *inputs: Any) -> tuple[Any, ...]:
+        def forward(ctx: Any, made: list[Any] | None, before: list[Any] | None, *inputs: Any) -> tuple[Any, ...]:
             results = forward(*inputs)
             ctx.set_materialize_grads(False)
             ctx.ran = none  # the tangents whose backward has freed what was saved
@@ -88,8 +92,9 @@ def attach(
             ctx.save_for_backward(*saved)
             if several:
                 ctx.saved_versions = [t._version for t in saved]
-            ctx.inputs = inputs if rereads_all else wiring.reread(inputs)
-            ctx.versions = [inputs[i]._version for i in reread]
+            again = inputs if before is None else before
+            ctx.inputs = again if rereads_all else wiring.reread(again)
+            ctx.versions = [again[i]._version for i in reread]
             if wiring.sources:
                 ctx.sizes = wiring.sizes(inputs)
             if wiring.keeps_results:
@@ -152,12 +157,13 @@ def attach(
             return tuple(result)
 
     apply = torch_private.function_apply(CompiledFunction)
-    if positions == list(range(count)):
-        return functools.partial(apply, None)
+    if positions == list(range(count)) and not changed:
+        return functools.partial(apply, None, None)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
         made: list[Any] = []
-        for at, tensor in zip(positions, apply(made, *inputs), strict=True):
+        before = as_before(inputs, changed) if changed else None
+        for at, tensor in zip(positions, apply(made, before, *inputs), strict=True):
             made[at] = tensor
         for later, first in wiring.repeats:
             made[later] = made[first]

@@ -49,10 +49,7 @@ def attach_replay(
         """One node of torch's graph for the whole compiled function."""
 
         @staticmethod
-        def forward(ctx: Any, made: dict[int, Any], *inputs: Any) -> tuple[Any, ...]:
-            before = list(inputs)
-            for i in changed:
-                before[i] = inputs[i].clone()
+        def forward(ctx: Any, made: dict[int, Any], before: list[Any], *inputs: Any) -> tuple[Any, ...]:
             ctx.generators = None if drawing is None else rng_state(cards)
             outputs = call(*inputs)
             inputs = tuple(before)
@@ -84,16 +81,26 @@ def attach_replay(
             if not again:
                 inputs = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs]
             with drawn_again(ctx.generators, cards):
-                return None, *pull_back(replay, inputs, [(i, grads[i]) for i in asked], again)
+                return None, None, *pull_back(replay, inputs, [(i, grads[i]) for i in asked], again)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
         made: dict[int, Any] = {}
-        outputs = list(ReplayedFunction.apply(made, *inputs))
+        outputs = list(ReplayedFunction.apply(made, as_before(inputs, changed), *inputs))
         for out, view in made.items():
             outputs[out] = view_of(inputs[views[out]], view)
         return tuple(outputs)
 
     return run
+
+
+def as_before(inputs: Sequence[Any], written: Sequence[int]) -> list[Any]:
+    """The inputs, with copies of those at these positions, which are about to be written to: of the same layout and history."""
+    kept = list(inputs)
+    with torch.enable_grad():
+        for i in written:
+            x = inputs[i]
+            kept[i] = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+    return kept
 
 
 def view_of(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:

@@ -110,6 +110,13 @@ def inputs_behind_saved(graph: Graph, wanted: Sequence[bool], outputs: AbstractS
     return frozenset(i for i, p in enumerate(graph.placeholders) if p.name in seen)
 
 
+def inputs_behind(graph: Graph, outputs: Iterable[int]) -> frozenset[int]:
+    """The inputs on which some outputs depend."""
+    results = graph.output.args[0]
+    seen = _behind({n.name: n for n in graph.nodes}, [results[i].name for i in outputs if isinstance(results[i], Ref)])
+    return frozenset(i for i, p in enumerate(graph.placeholders) if p.name in seen)
+
+
 def _behind(nodes: Mapping[str, Node], start: Iterable[str]) -> AbstractSet[str]:
     """These nodes and all that they depend on."""
     seen = set(start)

@@ -32,7 +32,7 @@ from tinycompile.eager.tape import (
     note_views,
     set_history,
 )
-from tinycompile.eager.tensor import Tensor, from_torch, same_memory, unwrap, view_of, wrap
+from tinycompile.eager.tensor import Tensor, from_torch, unwrap, view_of, wrap
 from tinycompile.ops.gradients import CUT, differentiable_form, refused
 from tinycompile.ops.record import OPS, Decompose, Extern, Op
 
@@ -172,43 +172,50 @@ def _record_one(op: Op, args: Sequence[Any], result: Any) -> Any:
 
 
 class TorchCall(Node):
-    """One call of a torch function, recorded by torch's own autograd on stand-ins for its tensors."""
+    """One call of a torch function, recorded by torch's own autograd on stand-ins for its tensors. ``outputs``: its results;
+    None for those that had their backward. ``again``: the call is another's backward, whose part of torch's graph is in this
+    one's too, and is freed by the other."""
 
-    __slots__ = ("call", "label", "outputs", "stand_ins")
+    __slots__ = ("again", "label", "outputs", "stand_ins")
 
     def __init__(
-        self, label: str, edges: Sequence[Edge | None], stand_ins: Sequence[Any], outputs: Sequence[Any], call: Any
+        self,
+        label: str,
+        edges: Sequence[Edge | None],
+        stand_ins: Sequence[torch.Tensor | None],
+        outputs: Sequence[Any],
+        again: bool = False,
     ) -> None:
         super().__init__(edges, [metadata(o) for o in outputs])
-        self.label, self.stand_ins, self.outputs = label, tuple(stand_ins), tuple(outputs)
-        self.call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]] | None = call
+        self.label, self.stand_ins, self.outputs, self.again = label, tuple(stand_ins), tuple(outputs), again
 
     def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
-        """torch.autograd.grad; for a differentiable result the call is made again, on torch's tape and ours. A vmap around the
-        backward (``jacrev``) gives gradients of several examples: one pass each."""
+        """torch.autograd.grad; where the result is to be differentiated, that is a torch function of the stand-ins and of the
+        gradients. A vmap around the backward (``jacrev``) gives gradients of several examples: one pass each."""
         came = [g is not None for g in grads]
-        if self.call is None and (create_graph or not all(o is not None for o in compress(self.outputs, came))):
+        if not all(o is not None for o in compress(self.outputs, came)):
             raise RuntimeError(FREED)
         if level_of(grads):
             results: Sequence[Any] = call_each(lambda some, _: self.run(some, create_graph, True), self.label, tuple(grads), {})
             return results
-        if create_graph:
-            found = self._again(grads)
-        else:
-            pairs = [(o, g.raw()) for o, g in zip(self.outputs, grads, strict=True) if g is not None]
-            targets = [s for s in self.stand_ins if s is not None]
-            found = iter(
-                torch.autograd.grad([o for o, _ in pairs], targets, [g for _, g in pairs], retain_graph=keep, allow_unused=True)
-            )
-        results = [None if s is None else _ours(next(found)) for s in self.stand_ins]
+        edges = [edge_of(g) if create_graph and g is not None else None for g in grads]
+        seeds = [_stand_in(g, e) if g is not None else None for g, e in zip(grads, edges, strict=True)]
+        targets = [s for s in self.stand_ins if s is not None]
+        outputs, given = list(compress(self.outputs, came)), list(compress(seeds, came))
+        made = iter(torch.autograd.grad(outputs, targets, given, keep or self.again, create_graph, allow_unused=True))
+        found = [None if s is None else next(made) for s in self.stand_ins]
         if not keep:
             self._let_go(came)
-        return results
+        if not create_graph:
+            return [_ours(g) for g in found]
+        more = [s if e is not None else None for s, e in zip(seeds, edges, strict=True)]
+        followed = [g for g in found if g is not None and g.requires_grad]
+        node = TorchCall(self.label, (*self.edges, *edges), (*self.stand_ins, *more), followed, again=True)
+        return [_wrapped(g, (), node) for g in found]
 
     def _let_go(self, came: Sequence[bool]) -> None:
         """These results have had their backward. Others may yet have theirs, where torch finds nothing in common."""
         edge = torch.autograd.graph.get_gradient_edge
-        self.call = None
         self.outputs = tuple(
             None if c or o is None else edge(o) if isinstance(o, torch.Tensor) else o
             for o, c in zip(self.outputs, came, strict=True)
@@ -216,21 +223,11 @@ class TorchCall(Node):
         if not any(self.outputs):
             self.stand_ins = ()
 
-    def _again(self, grads: Sequence[Any]) -> Any:
-        """The gradients as a torch function of the inputs and of ``grads``, called in the same way as the function was."""
-        assert self.call is not None
-        fn, args, kwargs = self.call
-        wanted = [s is not None for s in self.stand_ins]
 
-        def pull_back(args: Any, kwargs: Any, seeds: Any) -> Any:
-            inputs = [t for t, w in zip(_torch_tensors((args, tuple(kwargs.values()))), wanted, strict=True) if w]
-            made = [o for o in _torch_tensors(fn(*args, **kwargs)) if o.requires_grad]
-            pairs = [(o, g) for o, g in zip(made, seeds, strict=True) if g is not None]
-            outputs, given = [o for o, _ in pairs], [g for _, g in pairs]
-            return torch.autograd.grad(outputs, inputs, given, create_graph=True, allow_unused=True)
-
-        pull_back.__name__ = f"{self.label.removesuffix('0')}"
-        return iter(call_torch(pull_back, (args, kwargs, tuple(grads)), {}))
+def _stand_in(tensor: Any, edge: Edge | None) -> torch.Tensor:
+    """A torch tensor of the same memory, a leaf of torch's tape where our tape follows this one."""
+    raw = tensor.raw() if isinstance(tensor, Tensor) else tensor
+    return raw if edge is None else raw.detach().requires_grad_()
 
 
 def _ours(grad: Any) -> Any:
@@ -268,9 +265,7 @@ def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
     def stand_in(tensor: Any) -> torch.Tensor:
         edge = edge_of(tensor)
-        raw = tensor.raw() if isinstance(tensor, Tensor) else tensor
-        if edge is not None:
-            raw = raw.detach().requires_grad_()
+        raw = _stand_in(tensor, edge)
         edges.append(edge)
         stand_ins.append(raw if edge is not None else None)
         originals.append((raw, tensor))
@@ -280,16 +275,8 @@ def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     with torch.enable_grad():
         result = fn(*given[0], **given[1])
     outputs = [o for o in _torch_tensors(result) if o.requires_grad and not any(o is raw for raw, _ in originals)]
-    call = (fn, tuple(_kept(a) for a in args), {k: _kept(v) for k, v in kwargs.items()})
-    node = TorchCall(node_name(name or getattr(fn, "__name__", "torch").strip("_")), edges, stand_ins, outputs, call)
+    node = TorchCall(node_name(name or getattr(fn, "__name__", "torch").strip("_")), edges, stand_ins, outputs)
     return _wrapped(result, originals, node)
-
-
-def _kept(value: Any) -> Any:
-    """Our tensors as they are on the tape now."""
-    if isinstance(value, Tensor):
-        return same_memory(value, keep_history=True)
-    return type(value)(_kept(v) for v in value) if type(value) in (tuple, list) else value
 
 
 def _wrapped(value: Any, originals: Sequence[tuple[Any, Any]], node: TorchCall) -> Any:
