@@ -75,3 +75,25 @@ def test_an_object_behind_its_dict(way: str) -> None:
 def test_no_dicts(way: str) -> None:
     read = dict_versions.reader(())
     assert read() == read() and dict_versions.changed(read(), read()) == []
+
+
+@pytest.mark.skipif(not dict_versions.LIES_IN_MEMORY, reason="reads memory")
+def test_classes_and_empty_dicts() -> None:
+    class Other(Plain):
+        pass
+
+    objects, empty = [Plain() for _ in range(3)], [{}, OrderedDict()]
+    still = dict_versions.still(objects, empty)
+    assert still()
+    objects[1].a, objects[1].c = 5, 6
+    assert still()
+    objects[1].__class__ = Other
+    assert not still()
+    objects[1].__class__ = Plain
+    assert still()
+    for held in empty:
+        held.update(a=1)
+        assert not still()
+        held.clear()
+        assert still()
+    assert dict_versions.still(objects, [[]]) is None

@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 
-from tinycompile.base import torch_private
+from tinycompile.base import dict_versions, torch_private
+from tinycompile.base.tensor_words import WatchedTensors
 from tinycompile.capture.guard_entries import READ_ERRORS, Entry, Watched, every, to_watch
 from tinycompile.capture.guards import HELPERS, Check, GuardSet, describe_tensor, shown_shortly
 from tinycompile.ir.builder import identifier
 
 _FEW = 12  # so many entries are cheaper as single expressions: a pass in C costs more to begin than eight of them
+_MANY = 32  # so many tensors cost less in their words than one by one
 _SEVERAL = ("WATCHED(", "ENTRIES(", "not _any(")
 
 
@@ -101,13 +103,24 @@ class _Compiler:
         if watched:
             self.space["WATCHED"] = Watched(watched)
             yield Check("WATCHED()", _summary(watched))
-        if self.guards.classes:
-            held = [h.value for h in self.guards.classes.values()]
-            self.space.update(OBJECTS=tuple(held), CLASSES=tuple(map(type, held)))
-            yield Check("_tuple(_map(_type, OBJECTS)) == CLASSES", f"the classes of {len(held)} objects")
-        if self.guards.empties:
-            self.space["EMPTY"] = tuple(self.guards.held[name] for name in self.guards.empties)
-            yield Check("not _any(EMPTY)", "modules have no hooks")
+        yield from self.still()
+
+    def still(self) -> Iterator[Check]:
+        """The classes of held objects, and which held containers are empty."""
+        held = tuple(h.value for h in self.guards.classes.values())
+        empty = tuple(self.guards.held[name] for name in self.guards.empties)
+        label = " and ".join([f"the classes of {len(held)} objects"] * bool(held) + ["modules have no hooks"] * bool(empty))
+        still = dict_versions.still(held, empty) if len(held) + len(empty) > _FEW else None
+        if still is not None:
+            self.space["STILL"] = still
+            yield Check("STILL()", label)
+            return
+        if held:
+            self.space.update(OBJECTS=held, CLASSES=tuple(map(type, held)))
+            yield Check("_tuple(_map(_type, OBJECTS)) == CLASSES", label)
+        if empty:
+            self.space["EMPTY"] = empty
+            yield Check("not _any(EMPTY)", label)
 
     def _single(self, e: Entry) -> Check:
         if e.how == "absent":
@@ -130,8 +143,14 @@ class _Compiler:
         if not held:
             return
         params = tuple(held.values())
-        self.space.update(PARAMS=params, PARAM_CHECK=torch_private.BulkCheck(params).check)
-        yield Check("PARAM_CHECK(*PARAMS)", f"signatures of {len(params)} parameters and buffers")
+        label = f"signatures of {len(params)} parameters and buffers"
+        self.space["PARAMS"] = params
+        if len(params) >= _MANY:
+            self.space["PARAM_CHECK"] = WatchedTensors(params).check
+            yield Check("PARAM_CHECK()", label)
+        else:
+            self.space["PARAM_CHECK"] = torch_private.BulkCheck(params).check
+            yield Check("PARAM_CHECK(*PARAMS)", label)
         aligned = tuple(t for name, t in held.items() if self._relied_on(name) and t.data_ptr() % 16 == 0)
         if aligned:
             self.space["ALIGNED"] = torch_private.BulkAlignment(aligned).check

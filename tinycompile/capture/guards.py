@@ -40,7 +40,7 @@ HELPERS: dict[str, Any] = {
     "_deterministic": torch.are_deterministic_algorithms_enabled,
 }  # fmt: skip
 OWN_NAMES = (
-    *HELPERS, "ALIGNED", "CLASSES", "EMPTY", "ENTRIES", "Exception", "OBJECTS", "PARAMS", "PARAM_CHECK", "WATCHED",
+    *HELPERS, "ALIGNED", "CLASSES", "EMPTY", "ENTRIES", "Exception", "OBJECTS", "PARAMS", "PARAM_CHECK", "STILL", "WATCHED",
 )  # fmt: skip  # what guards and rebuilt code mean by these names is never the program's
 
 
