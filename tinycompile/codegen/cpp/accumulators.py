@@ -2,18 +2,23 @@
 
 A sum of float32 along the lane runs in float64: that costs a conversion, and the error doesn't depend on the vector's width. A
 long sum of columns (or of float64) has two levels: a part in its own precision over a few dozen additions a lane, then a total
-in float64. So the error of a long sum stays that of a short one.
+in float64, or of float64 in ``tc::Sum``, which takes in the values too where they come one by one. So the error of a long sum
+stays that of a short one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from tinycompile.base.errors import BackendError
+from tinycompile.base.expr import Dim
 from tinycompile.codegen.cpp.scalars import C_TYPES, c_const
 from tinycompile.ir.loops import Reduce, Scan
+
+ADDITIONS = 64  # of a part before it goes into the total, in each of its accumulators
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,14 @@ def _extreme(kind: str, dtype: torch.dtype) -> Combine:
 @dataclass(frozen=True, slots=True)
 class Accumulator:
     """One reduction under way. ``total`` outlives all loops of the reduction; ``part`` takes in values: the same variable, or
-    the first level of a sum whose ``total`` is float64. ``lanes``: both are arrays along the lane."""
+    the first level of a sum whose ``total`` is wider. ``lanes``: both are arrays along the lane. ``alone``: values come one
+    by one, in no vector."""
 
     reduce: Reduce
     total: str
     part: str
     lanes: bool
+    alone: bool = False
 
     @property
     def two_levels(self) -> bool:
@@ -80,12 +87,16 @@ class Accumulator:
         """Bools accumulate as int, for vectors of bools are slow; products in float64, whose range holds what comes between."""
         if self.dtype == torch.bool:
             return "int"
+        if self.alone and self.two_levels:
+            return self.total_type
         return "double" if is_wide(self.reduce, self.lanes) else C_TYPES[self.dtype]
 
     @property
     def total_type(self) -> str:
-        """float64 above the first level of a sum."""
-        return "double" if self.two_levels else self.part_type
+        """More exact above the first level of a sum."""
+        if not self.two_levels:
+            return self.part_type
+        return "tc::Sum" if self.dtype == torch.float64 and not self.lanes else "double"
 
     def update(self, place: str, value: str) -> str:
         """Take in a value."""
@@ -123,6 +134,16 @@ def has_own_type(reduce: Reduce, lanes: bool) -> bool:
 def needs_two_levels(reduce: Reduce, lanes: bool) -> bool:
     """Long sums of floats do, if nothing wider takes them in."""
     return reduce.kind == "sum" and reduce.dtypes[0].is_floating_point and not is_wide(reduce, lanes)
+
+
+def part_length(step: int, extent: Dim, parts: Sequence[Accumulator]) -> int:
+    """How many values make a part, if ``step`` of them are ``ADDITIONS`` additions: more where nothing wider adds up the parts,
+    so that there are about as many parts as additions in one. Then the error grows with the square root of ``extent``."""
+    additions = ADDITIONS
+    if all(a.part_type == a.total_type == "double" for a in parts) and isinstance(extent, int):
+        while additions < extent // step:
+            step, additions = 2 * step, 2 * additions
+    return step
 
 
 def scan_state(scan: Scan) -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 from tinycompile.base import expr as ex
-from tinycompile.codegen.cpp.accumulators import Accumulator, has_own_type, needs_two_levels, scan_state
+from tinycompile.codegen.cpp.accumulators import ADDITIONS, Accumulator, has_own_type, needs_two_levels, part_length, scan_state
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, dtypes_of
 from tinycompile.codegen.cpp.dependences import Dependences, Open
 from tinycompile.codegen.cpp.fetch import group_ahead, picked_rows
@@ -28,7 +28,6 @@ from tinycompile.codegen.cpp.tiles import tile_lines
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.loops import Axis, Index, Load, Reduce, Scalar, Scan, Store
 
-COLUMN_CHUNK = 64  # additions of a part where lanes are columns
 SHARE_UNIT = 64  # threads share the lane in multiples of this
 
 
@@ -47,8 +46,7 @@ class LoopNest:
 
     def write(self, roots: Sequence[int]) -> None:
         """All loops of the group whose stores are ``roots``."""
-        out, plan = self.out, self.plan
-        lane = self.lanes
+        out, plan, lane = self.out, self.plan, self.lanes
         loops = [(self.names.value(a.name), "0", self.text.dim(a.extent), 1) for a in plan.outer if a != plan.tile]
         steps = [(plan.tile, plan.tile_rows), (lane, plan.block)]
         blocks = [(a, step) for a, step in steps if a is not None and step]
@@ -126,7 +124,7 @@ class LoopNest:
     def loop(self, open_axes: Open, axis: Axis, roots: Sequence[int]) -> None:
         """Open ``axis`` for ``roots``, with the reductions that begin here."""
         fresh = [i for i in roots if isinstance(s := self.body[i], Reduce) and not set(s.axes) & open_axes]
-        new = [self.begin(i, axis) for i in fresh]
+        new = [self.begin(i, axis, roots) for i in fresh]
         self.declare([(a.total_type, a.total, a.combine.start, a.lanes) for a in new])
         if axis.name == self.plan.split:
             self.shared_loop(open_axes, axis, roots, new)
@@ -135,17 +133,17 @@ class LoopNest:
         for i, a in zip(fresh, new, strict=True):
             self.finish(i, a)
 
-    def begin(self, i: int, axis: Axis) -> Accumulator:
+    def begin(self, i: int, axis: Axis, roots: Sequence[int]) -> Accumulator:
         s = self.body[i]
         assert isinstance(s, Reduce)
         lanes = self.lanes is not None and self.lanes.name in self.loops[i]
-        short = len(s.axes) == 1 and isinstance(axis.extent, int) and axis.extent <= self.chunk(axis)
+        short = len(s.axes) == 1 and isinstance(axis.extent, int) and axis.extent <= self.chunk(axis, roots)
         name = s.names[0]
         if needs_two_levels(s, lanes) and not short:
             total, part = self.names.value(f"{name}.total"), self.names.value(f"{name}.part")
         else:
             total = part = self.names.value(f"{name}.lanes" if lanes else name if has_own_type(s, lanes) else f"{name}.so_far")
-        made = self.accumulators[i] = Accumulator(s, total, part, lanes)
+        made = self.accumulators[i] = Accumulator(s, total, part, lanes, self.one_by_one(roots))
         return made
 
     def finish(self, i: int, a: Accumulator) -> None:
@@ -158,15 +156,21 @@ class LoopNest:
             self.out.line(f"const {C_TYPES[a.dtype]} {variable} = {a.result('')};")
         self.text.texts[name] = variable
 
-    def chunk(self, axis: Axis) -> int:
-        return self.plan.chunk if axis == self.plan.lane else COLUMN_CHUNK
+    def chunk(self, axis: Axis, roots: Sequence[int]) -> int:
+        """How many values make a part of a sum: along the lane a vector's elements share them, unless they go one by one."""
+        return self.plan.chunk if axis == self.plan.lane and not self.one_by_one(roots) else ADDITIONS
+
+    def one_by_one(self, roots: Sequence[int]) -> bool:
+        """Whether a loop along the lane sums entries picked by checked indices: vectorised by g++ 12 it read wild addresses."""
+        adds = self.lanes is None and any(isinstance(self.body[i], Reduce) for i in roots)
+        return adds and any(self.text.may_fault(self.body[i]) for i in self.deps.closure(roots))
 
     def chunks(self, open_axes: Open, axis: Axis, roots: Sequence[int], begin: str, end: str) -> None:
         """The loop over ``axis`` from ``begin`` to ``end``, cut into chunks where parts must be added to totals now and then.
         What scans along ``axis`` have come to outlives the chunks."""
         scans = [s for i in self.deps.closure(roots) if isinstance(s := self.body[i], Scan) and s.axis == axis.name]
         parts = [a for i, a in self.accumulators.items() if i in roots and a.two_levels and self.innermost(a) == axis.name]
-        step = self.chunk(axis)
+        step = part_length(self.chunk(axis, roots), axis.extent, parts)
         whole = not parts or (isinstance(axis.extent, int) and axis.extent <= step)
         with contextlib.ExitStack() as stack:
             if scans:
@@ -248,14 +252,12 @@ class LoopNest:
             self.text.check_ahead(self.body[i], lambda name: axis.name not in self.deps.at[name])
 
     def simd(self, items: Iterable[int], reductions: Sequence[int] = ()) -> str:
-        """The pragma of a vectorised loop. Sums over entries that are picked by checked indices go one by one:
-        vectorised by g++ 12 they read wild addresses and lost the fault."""
-        clauses = [f"reduction({a.combine.clause}: {a.part})" for i in reductions if not (a := self.accumulators[i]).lanes]
-        if any(self.text.may_fault(self.body[i]) for i in items):
-            if reductions:
-                return "// one by one: indices are checked"
-            clauses.append("reduction(|: fault)")
-        return " ".join(["#pragma omp simd", *clauses])
+        """The pragma of a vectorised loop, or why it is none."""
+        faults = any(self.text.may_fault(self.body[i]) for i in items)
+        if faults and reductions:
+            return "// one by one: indices are checked"
+        found = [f"reduction({a.combine.clause}: {a.part})" for i in reductions if not (a := self.accumulators[i]).lanes]
+        return " ".join(["#pragma omp simd", *found, *(["reduction(|: fault)"] if faults else [])])
 
     # --- straight-line code ---
 
@@ -265,8 +267,6 @@ class LoopNest:
         for i in items:
             if i not in along:
                 self.statement(i)
-        if not along:
-            return
         elsewhere = {d for i in scope if i not in along for d in self.deps.needs(i)}
         shared = [i for i in along if i in elsewhere and isinstance(self.body[i], (Scalar, Scan))]
         along = self.only_useful(along, shared)

@@ -13,6 +13,7 @@ from tinycompile.base import expr as ex
 from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.base.target import Target
+from tinycompile.codegen.cpp.accumulators import ADDITIONS
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, locate, loops_of
 from tinycompile.codegen.cpp.scalars import COST
 from tinycompile.ir.loops import Axis, Load, Reduce, Scalar, Scan, Statement, Store
@@ -25,7 +26,6 @@ TILE_LANES = 256  # at most, of a block where some loads are contiguous across t
 TILE_POINTS = 4096  # of such a block, at least
 CACHE_LINE = 64  # bytes that are read together: such a block has as many rows as lie in one, so that none is read twice
 SMALL = 8  # an axis shorter than this is a poor lane
-LANE_ADDITIONS = 64  # a vector's element of a sum along the lane takes in as many values before it goes into the total
 UNKNOWN_SIZE = 1024  # what a size symbol without a hint is taken for
 
 
@@ -45,7 +45,7 @@ class Schedule:
     tile: Axis | None = None
     tile_rows: int = 0
     cost: int = 1
-    chunk: int = LANE_ADDITIONS * 8
+    chunk: int = ADDITIONS * 8
     group: int = 16
 
     @property
@@ -97,7 +97,7 @@ class _Choice:
         block, rows = self.tile_block(lane, tile) if lane and tile else (self.block(lane, outer, inner), 0)
         items = self.count(outer) * (-(-self.size(lane.extent) // block) if lane and block else 1)
         split = inner[0].name if inner and self.shareable(inner[0], items) else None
-        chunk = LANE_ADDITIONS * self.target.vector // 4  # so the error does not depend on the width
+        chunk = ADDITIONS * self.target.vector // 4  # so the error does not depend on the width
         return Schedule(outer, lane, block, inner, split, tile, rows, self.cost(), chunk, self.target.vector)
 
     def count(self, axes: Iterable[Axis]) -> int:

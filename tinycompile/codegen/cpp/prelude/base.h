@@ -48,6 +48,21 @@ template <int N, class T, class Join> static inline T fold(T* array, Join join) 
     return array[0];
 }
 
+// The sum of doubles and, apart from it, what rounding has lost (Knuth's two-sum). Beyond float64 the latter is NaN.
+struct Sum {
+    double sum, lost;
+    Sum() = default;
+    Sum(double x) : sum(x), lost(0) {}
+    Sum& operator+=(Sum x) {
+        const double next = sum + x.sum, kept = next - sum;
+        lost += ((sum - (next - kept)) + (x.sum - kept)) + x.lost;
+        sum = next;
+        return *this;
+    }
+    friend Sum operator+(Sum a, Sum b) { return a += b; }
+    explicit operator double() const { return lost == lost ? sum + lost : sum; }
+};
+
 // ---- bits ----
 static inline uint32_t bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 static inline uint64_t bits(double x) { return __builtin_bit_cast(uint64_t, x); }
