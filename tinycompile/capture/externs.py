@@ -11,6 +11,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import Extern
+from tinycompile.eager.inplace import asks_in_place
 from tinycompile.ir.interpreter import torch_function
 
 if TYPE_CHECKING:
@@ -98,9 +99,9 @@ def check_extern(path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, A
         found = torch_function(path)
     except AttributeError:
         found = None
-    if found is not fn:
+    if found is None or found is not fn:
         raise GraphBreak("unknown-function", path)
-    if kwargs.get("out") is not None or kwargs.get("inplace") or (name.endswith("_") and not name.endswith("__")):
+    if kwargs.get("out") is not None or asks_in_place(fn, args, kwargs) or (name.endswith("_") and not name.endswith("__")):
         raise GraphBreak("input-mutation", f"{path} writes to a tensor")
     if name.startswith("__i") and hasattr(torch.Tensor, name.replace("__i", "__", 1)):
         raise GraphBreak("input-mutation", f"{path} writes to a tensor")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tinycompile.base import shapes
+from tinycompile.base.config import config
 from tinycompile.base.errors import DataDependentError
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.torch_private import any_autocast
@@ -162,6 +163,8 @@ def run_bound(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
     target = _owner(tr, bound.args[0], operands)
     assert isinstance(target, TensorValue)
     check_places(tr, bound.op.name, target, bound.args[1:], operands)
+    if bound.op.name == "dropout" and config.fallback_random and target.meta.device.type == "cuda":
+        raise GraphBreak("random", "torch draws other numbers for a dropout in place")
     return tr.write(target, lambda: run_op(tr, bound.op.name, bound.args, operands), operands)
 
 

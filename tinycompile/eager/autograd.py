@@ -222,7 +222,8 @@ class _Tape:
     def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A torch function without a record; ``sort_`` and the like write."""
         name = getattr(fn, "__name__", "")
-        if name.endswith("_") and not name.endswith("__") and isinstance(args[0], Tensor):
+        writes = (name.endswith("_") and not name.endswith("__")) or inplace.asks_in_place(fn, args, kwargs)
+        if writes and isinstance(args[0], Tensor):
             return inplace.call(fn, args, kwargs)
         return call_torch(fn, args, kwargs)
 

@@ -7,6 +7,8 @@ views look their history up anew.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -102,16 +104,35 @@ def _copy_of(target: Tensor) -> Tensor:
 
 
 def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A torch function without a record that writes into its first argument: torch differentiates it on a copy."""
+    """A torch function without a record that writes into its first argument, or leaves it as it is (a dropout in evaluation):
+    torch differentiates it on a copy."""
     check_writable(args[0])
+    written = False
 
     def on_copy(first: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        nonlocal written
         copy = first.clone()
         fn(copy, *rest, **named)
+        written |= copy._version > 0
         return copy
 
     on_copy.__name__ = getattr(fn, "__name__", "write")
-    return replace(args[0], call_torch(on_copy, args, kwargs))
+    result = call_torch(on_copy, args, kwargs)
+    return replace(args[0], result) if written else args[0]
+
+
+def asks_in_place(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function of ``torch.nn.functional`` is told to write to its first argument."""
+    at = _position_of_inplace(fn)
+    return bool(kwargs.get("inplace", at is not None and len(args) > at and args[at]))
+
+
+@functools.cache
+def _position_of_inplace(fn: Callable[..., Any]) -> int | None:
+    if getattr(fn, "__module__", None) != "torch.nn.functional":
+        return None
+    names = list(inspect.signature(fn).parameters)
+    return names.index("inplace") if "inplace" in names else None
 
 
 def write_item(target: Tensor, index: Any, value: Any) -> None:

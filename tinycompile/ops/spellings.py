@@ -284,7 +284,7 @@ def _dropout(names: tuple[str, ...]) -> Callable[[Args, Kwargs], Bound]:
             return None
         if p == 0 or not train:
             return identity(x)
-        return None if given.get("inplace") else call_of("dropout", x, p, True)
+        return BoundCall(OPS["dropout"], (x, p, True), inplace=bool(given.get("inplace")))
 
     return binder
 
