@@ -24,7 +24,7 @@ from tinycompile.ir.graph_module import GraphModule
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.passes.pipeline import optimize
 from tinycompile.regions import OpByOp, compile_regions
-from tinycompile.runtime import cpp_build
+from tinycompile.runtime import cpp_build, overlap
 from tinycompile.runtime.cuda_graphs import graphed
 from tinycompile.runtime.registered import run_by_ops
 
@@ -63,7 +63,9 @@ def lookup_backend(backend: Backend, *, mode: str = "default") -> CompileFn:
         compile_one = _default if backend is None else _triton
         if mode == "max-autotune":
             return functools.partial(compile_one, autotune=True)
-        return functools.partial(_recorded, compile_one) if mode == "reduce-overhead" else compile_one
+        if mode == "reduce-overhead":
+            return functools.partial(_recorded, functools.partial(compile_one, overlaps=True))
+        return compile_one
     if callable(backend):
         return functools.partial(_call_user_backend, backend)
     if backend not in _REGISTERED:
@@ -110,17 +112,20 @@ def cuda_target(index: int) -> Target:
     return Target("triton", f"sm_{p.major}{p.minor}", p.multi_processor_count, p.L2_cache_size, shared)
 
 
-def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune: bool = False) -> CompiledGraph:
+def _default(
+    graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune: bool = False, overlaps: bool = False
+) -> CompiledGraph:
     device = graph_device(graph)
     try:
         if is_registered(device):
             return _on_registered(graph, inputs, artifacts)
         if device is None and not touches_registered(graph):
-            apart = compile_regions(graph, functools.partial(_default, autotune=autotune), artifacts)
+            one = functools.partial(_default, autotune=autotune, overlaps=overlaps)
+            apart = compile_regions(graph, one, artifacts)
             if apart is not None:
                 return apart
         if device is not None and device.type == "cuda":
-            return _triton(graph, inputs, artifacts, autotune)
+            return _triton(graph, inputs, artifacts, autotune, overlaps)
         if device is not None and device.type == "cpu":
             if cpp_build.compiler() is not None:
                 return _cpp(graph, inputs, artifacts, autotune)
@@ -139,12 +144,16 @@ def _default(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune
     return _eager(graph, inputs, artifacts)
 
 
-def _triton(graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune: bool = False) -> CompiledGraph:
+def _triton(
+    graph: Graph, inputs: Sequence[Any], artifacts: Artifacts, autotune: bool = False, overlaps: bool = False
+) -> CompiledGraph:
     device = graph_device(graph)
     if device is None or device.type not in ("cuda", "cpu"):
         log("kernels", f"{graph.name}: tensors on several devices or on none run op by op")
         return _eager(graph, inputs, artifacts)
     target = cuda_target(max(device.index, 0)) if device.type == "cuda" else H100
+    if overlaps and device.type == "cuda" and overlap.possible(target):
+        target = replace(target, overlaps=True)
     return compile_graph(graph, target, device, artifacts, autotune)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Target:
     """``language``: ``triton`` or ``cpp``. ``arch``: ``sm_90``; or the CPU's vector extension (``avx2``, ``avx512``, ``neon``,
     ``generic``). ``units``: SMs or threads. ``l2`` and ``shared`` in bytes (shared: per block). ``vector``: bytes in a SIMD
-    register (CPU).
+    register (CPU). ``overlaps``: a kernel is launched while the one before it runs, and waits for it.
     """
 
     language: str
@@ -18,6 +18,7 @@ class Target:
     l2: int
     shared: int = 0
     vector: int = 16
+    overlaps: bool = False
 
 
 H100 = Target("triton", "sm_90", 132, 50 << 20, 227 << 10)

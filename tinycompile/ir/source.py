@@ -46,8 +46,8 @@ class KernelSource:
     ``text``: Triton: a whole importable module whose function ``name`` is the kernel. C++: the function alone (the module's
     prelude is shared by ``Source.prelude``). ``grid``: up to three expressions over size symbols and constants' names.
     ``configs``: candidates,
-    the cost model's choice first. ``bytes_moved``, ``flops``, ``lines`` (user's "file:line" strings) and ``why`` are for
-    people.
+    the cost model's choice first. ``overlaps``: it may begin while the kernel before it ends. ``bytes_moved``,
+    ``flops``, ``lines`` (user's "file:line" strings) and ``why`` are for people.
     """
 
     name: str
@@ -60,6 +60,7 @@ class KernelSource:
     flops: Dim = 0
     lines: tuple[str, ...] = ()
     why: str = ""
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

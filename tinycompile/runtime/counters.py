@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from tinycompile.base import torch_private
+from tinycompile.runtime.recording import recording
 
 LEAST = 1024  # int32 elements
 
@@ -39,7 +40,10 @@ class Counters:
         While a CUDA graph is recorded they are the graph's own, cleared by each replay, for replays of several graphs may
         overlap."""
         if torch.cuda.is_current_stream_capturing():
-            return self.fresh(count), self.fresh(count)
+            if not recording.on:
+                return self.fresh(count), self.fresh(count)
+            given = recording.counters(count, torch.device("cuda", self.index))
+            return given, recording.counters(count, given.device)
         stream = torch_private.raw_stream(self.index)
         sets = self.held.get(stream)
         if sets is None or sets.ready.numel() < count:

@@ -30,6 +30,7 @@ from tinycompile.base.shapes import reach
 from tinycompile.ir.effects import written
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS
+from tinycompile.runtime.recording import recorded
 
 Call = Callable[..., tuple[Any, ...]]
 Key = tuple[Any, ...]
@@ -260,7 +261,8 @@ def on_side_stream(call: Call, inputs: Sequence[Any], index: int) -> tuple[Any, 
 def capture(call: Call, arguments: Sequence[Any], index: int) -> tuple[Any, tuple[Any, ...]]:
     """The CUDA graph of a call and its results, which hold nothing yet. Raises RuntimeError for what can't be recorded."""
     graph, stream = torch.cuda.CUDAGraph(), torch_private.raw_stream(index)
-    with torch.cuda.graph(graph, pool=pool(index, stream), stream=side_stream(index), capture_error_mode="thread_local"):
+    recorder = torch.cuda.graph(graph, pool=pool(index, stream), stream=side_stream(index), capture_error_mode="thread_local")
+    with recorder, recorded():
         outputs = call(*arguments)
     return graph, outputs
 

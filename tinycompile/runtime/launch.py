@@ -23,6 +23,8 @@ from tinycompile.base.errors import BackendError
 from tinycompile.base.expr import Dim
 from tinycompile.base.logs import log
 from tinycompile.ir.source import Config, KernelSource
+from tinycompile.runtime import overlap
+from tinycompile.runtime.recording import recording
 
 Launcher = Callable[..., Any]
 
@@ -119,9 +121,13 @@ def static_launcher(source: KernelSource, config: Config, kernel: Any) -> Launch
     scratch = sum(hasattr(metadata, f"{kind}_scratch_size") for kind in ("global", "profile"))
     types = "".join("O" if a.is_tensor else _STATIC_TYPES[a.dtype] for a in source.args) + "O" * scratch
     names = {"run": torch_launcher._launch_kernel, "function": function, "types": types}
+    run = "run"
+    if source.overlaps:
+        names |= {"overlap": overlap.launch, "recording": recording}
+        run = "(overlap if recording.on else run)"
     numbers = f"{metadata.num_warps}, {metadata.shared}"
     memory = ["memory.data_ptr(), " if room else "None, ", "None, "][:scratch]  # of Triton's own, then of its profiler
-    call = f"run(function, x, {{y}}, {{z}}, {numbers}, types, ({{args}}{''.join(memory)}), stream)"
+    call = f"{run}(function, x, {{y}}, {{z}}, {numbers}, types, ({{args}}{''.join(memory)}), stream)"
     launch = _write(source, config, call, names, room)
     launch.kernel = kernel  # type: ignore[attr-defined]  # keeps the binary's files findable for the disk cache
     return launch

@@ -207,6 +207,13 @@ class Body:
             parts.append(f'eviction_policy="{self.eviction}"')
         return f"tl.load({', '.join(parts)})"
 
+    def prefetch(self, s: Load, form: Forms) -> str:
+        """``prefetch(...)`` of what a load will read."""
+        span = axes_in(form.offset, self.analysis)
+        at = self.reached(form)
+        mask = " & ".join([*self.dim_mask(at), *(f"({at_least_zero(m, self.symbol)})" for m in form.masks)])
+        return f"prefetch({self.pointer(s.buffer, form.offset, span, at)}, {mask or True})"
+
     def store(self, s: Store, form: Forms) -> str:
         """``tl.store(...)`` or an atomic add; half buffers round to nearest even."""
         span, value_span = axes_in(form.offset, self.analysis), self.analysis.spans[s.value]

@@ -46,7 +46,7 @@ class _Emitter(Walks):
 
     def write_body(self) -> None:
         """Everything inside the function."""
-        self.out.line(f'"""{self.docstring()}"""')
+        self.write_opening()
         self.write_program()
         statements = list(enumerate(self.kernel.nest.body))
         loop = next((d for d in self.schedule.dims if d.role == "loop"), None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")  # a name behind a dot is somebody else's
 _PACKAGE = "tinycompile.codegen.triton"
-_MODULES = ("library", "library_float8", "library_products", "library_reductions")
+_MODULES = ("library", "library_float8", "library_overlap", "library_products", "library_reductions")
 
 
 @functools.cache

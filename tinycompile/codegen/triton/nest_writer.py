@@ -92,6 +92,14 @@ class NestWriter:
         shown = ", ".join(os.path.basename(x) for x in lines[:4]) + (", ..." if len(lines) > 4 else "")
         return f"{self.schedule.why[0].upper()}{self.schedule.why[1:]}." + (f" From {shown}." if lines else "")
 
+    def write_opening(self, waits: bool = True) -> None:
+        """What every kernel begins with. ``waits``: for the kernel before it at once, not later."""
+        self.out.line(f'"""{self.docstring()}"""')
+        if self.schedule.overlaps:
+            self.out.line("launch_next()")
+            if waits:
+                self.out.line("wait_for_previous()")
+
     def pointer_arg(self, buffer: str) -> KernelArg:
         """A buffer as an argument."""
         meta = self.analysis.metas[buffer]
@@ -121,6 +129,7 @@ class NestWriter:
         return KernelSource(
             self.name, "triton", module.text() + body, tuple(args), (grid,), configs, self.kernel.bytes_moved,
             self.kernel.flops, self.source_lines(), f"{self.schedule.why}. {self.kernel.why}".strip(),
+            self.schedule.overlaps,
         )  # fmt: skip
 
     def _declare(self) -> None:

@@ -29,6 +29,7 @@ from tinycompile.codegen.triton.body import Body
 from tinycompile.codegen.triton.dtypes import triton_dtype
 from tinycompile.codegen.triton.nest_writer import analysis_of
 from tinycompile.codegen.triton.product_boxes import Box, find_boxes
+from tinycompile.codegen.triton.product_overlap import known_early
 from tinycompile.codegen.triton.product_parts import NAMES as PART_NAMES
 from tinycompile.codegen.triton.product_parts import SharedSums
 from tinycompile.codegen.triton.tiles import Schedule, TileDim, blocks, in_store_order, widen
@@ -42,6 +43,7 @@ NAMES = PART_NAMES | {
     *("member", "tile", "row_tiles", "col_tiles", "row_tile", "col_tile", "inner_row", "inner_col", "start"),
     *("ROWS", "COLS", "STEP", "GROUP", "PROGRAMS", "FLATTEN"),
 }
+SIDES = (("left", "[None, :]"), ("right", "[:, None]"))  # the operands, and how the steps of a tile lie in them
 WAYS: Mapping[str, Callable[[configs.Shape, Target, bool], tuple[Config, ...]]] = {
     "tiled": configs.tiled,
     "persistent": configs.persistent,
@@ -60,7 +62,7 @@ def emit_product(kernel: Kernel, plan: Plan, target: Target, name: str, tf32: bo
     for way, choose in WAYS.items():
         if candidates := choose(shape, target, tf32):
             own = name if way == "tiled" else f"{name}_{way}"
-            writer = _ProductWriter(kernel, plan, analysis, product, candidates, way, own, tf32)
+            writer = _ProductWriter(kernel, plan, analysis, product, candidates, way, own, tf32, target.overlaps)
             if way != "boxed" or writer.boxes:
                 found.append(writer.source())
     return found
@@ -71,7 +73,7 @@ def emit_skinny(kernel: Kernel, plan: Plan, target: Target, name: str) -> Kernel
     analysis, product = _understood(kernel, plan, name)
     shape = _shape(analysis, product)
     way, candidates = configs.skinny(replace(shape, batch=shape.batch * len(kernel.nests)), target)
-    return _ProductWriter(kernel, plan, analysis, product, candidates, way, name, False).source()
+    return _ProductWriter(kernel, plan, analysis, product, candidates, way, name, False, target.overlaps).source()
 
 
 def _understood(kernel: Kernel, plan: Plan, name: str) -> tuple[Analysis, Product]:
@@ -95,7 +97,9 @@ def _axes(analysis: Analysis, names: Sequence[str]) -> tuple[Axis, ...]:
     return tuple(by_name[n] for n in names)
 
 
-def product_schedule(analysis: Analysis, product: Product, candidates: Sequence[Config]) -> tuple[Schedule, TileDim]:
+def product_schedule(
+    analysis: Analysis, product: Product, candidates: Sequence[Config], overlaps: bool
+) -> tuple[Schedule, TileDim]:
     """The tile of the result with what picks it, and the dimension along the sum."""
 
     def dim(name: str, axes: tuple[Axis, ...], role: str, block: str) -> TileDim:
@@ -110,7 +114,7 @@ def product_schedule(analysis: Analysis, product: Product, candidates: Sequence[
     outer = (TileDim("outer", batch, analysis.extent(batch), "scalar"),) if batch else ()
     tiles = ex.product([blocks(row), blocks(col), *(d.extent for d in outer)])
     made = widen(Schedule((row, col, inner), outer, tiles, tuple(candidates), False, ""), analysis)
-    return replace(made, dims=made.dims[:2]), made.dims[2]
+    return replace(made, dims=made.dims[:2], overlaps=overlaps), made.dims[2]
 
 
 class _ProductWriter(SharedSums):
@@ -118,9 +122,9 @@ class _ProductWriter(SharedSums):
 
     def __init__(
         self, kernel: Kernel, plan: Plan, analysis: Analysis, product: Product, candidates: tuple[Config, ...], way: str,
-        name: str, tf32: bool,
+        name: str, tf32: bool, overlaps: bool,
     ) -> None:  # fmt: skip
-        chosen, self.inner = product_schedule(analysis, product, candidates)
+        chosen, self.inner = product_schedule(analysis, product, candidates, overlaps)
         self.candidates, self.product, self.way, self.tf32 = candidates, product, way, tf32
         self.members = len(kernel.nests)
         super().__init__(kernel, plan, analysis, replace(chosen, why=self._why(way, product, self.members)), name)
@@ -195,7 +199,7 @@ class _ProductWriter(SharedSums):
     def write_function(self) -> None:
         """Everything inside the function."""
         out = self.out
-        out.line(f'"""{self.docstring()}"""')
+        self.write_opening(waits=not self.waits_late())
         for buffer, name in self.values.items():
             kind = TENSOR_CORE[self.analysis.metas[buffer].dtype]
             out.line(f"{name} = {self.pointers[buffer]}.to(tl.pointer_type({kind}), bitcast=True)")
@@ -203,7 +207,7 @@ class _ProductWriter(SharedSums):
         out.line(f"row_tiles = tl.cdiv({self.extent(row.extent, 'row_size')}, ROWS)")
         out.line(f"col_tiles = tl.cdiv({self.extent(col.extent, 'col_size')}, COLS)")
         count = " * ".join(["row_tiles * col_tiles", *(self.extent(d.extent, "outer_size") for d in self.schedule.scalars)])
-        if self.shares():
+        if self.shares() and not self.waits_late():
             self.write_clearing()
         if self.way in ("persistent", "boxed"):
             self.write_boxes()
@@ -278,6 +282,8 @@ class _ProductWriter(SharedSums):
         self.write_masks(self.schedule.dims)
         for side in self.sides.values():
             side.axes.update(self.body.axes)
+        if self.waits_late():
+            self.write_late_wait()
         self.write_some(self.product.first)
         self.write_sums()
         if self.shares():
@@ -285,6 +291,24 @@ class _ProductWriter(SharedSums):
                 self.write_results()
         else:
             self.write_results()
+
+    def waits_late(self) -> bool:
+        """Whether a program has one tile, of which it knows where it is before it waits for the kernel before."""
+        return self.schedule.overlaps and self.way in ("tiled", "parted")
+
+    def write_late_wait(self) -> None:
+        """Ask the L2 for what the tile needs of the call's inputs, wait, and do what else comes first."""
+        out, inputs = self.out, self.plan.inputs
+        for s, form in known_early(self.analysis, (*self.product.first, *self.product.after), inputs):
+            out.line(self.body.prefetch(s, form))
+        for side, place in SIDES:
+            if wanted := known_early(self.analysis, getattr(self.product, side), inputs):
+                with out.block(f"for start in range({self.bounds(self.inner_size())}):"):
+                    self.write_step(side, place)
+                    out.lines(*(self.sides[side].prefetch(s, self.within(s, form)[1]) for s, form in wanted))
+        out.line("wait_for_previous()")
+        if self.shares():
+            self.write_clearing()
 
     def write_results(self) -> None:
         """What is made of the sums. A dimension of one row or column has no axis: values don't vary along it."""
@@ -307,7 +331,7 @@ class _ProductWriter(SharedSums):
         for name in self.dot_names:
             out.line(f"{name} = tl.zeros([ROWS, COLS], {dtype})")
         with out.block(f"for start in range({self.bounds(self.inner_size())}):"):
-            for side, place in (("left", "[None, :]"), ("right", "[:, None]")):
+            for side, place in SIDES:
                 self.write_side(side, place)
             for dot, name in zip(self.product.dots, self.dot_names, strict=True):
                 left, right = self.operand(dot, "left"), self.operand(dot, "right")
@@ -319,13 +343,10 @@ class _ProductWriter(SharedSums):
 
     def write_side(self, side: str, place: str) -> None:
         """The statements of one operand on the tile of a step."""
-        own, step = self.sides[side], next(d for d in self.sides[side].schedule.dims if d.role == "loop")
-        positions, start = getattr(self.product, side), _wide("start", self.inner)
-        before, self.body = self.body, own
+        own, positions = self.sides[side], getattr(self.product, side)
         if not self.boxes.keys() >= set(positions):
-            self.out.line(f"{step.name} = {start} + tl.arange(0, STEP){place}")
-            self.write_axes(replace(step, axes=self.inner.axes))
-            own.axes["@inner"] = step.name
+            self.write_step(side, place)
+        before, self.body = self.body, own
         for position in positions:
             s = self.kernel.nest.body[position]
             if position in self.boxes:
@@ -334,6 +355,16 @@ class _ProductWriter(SharedSums):
             else:
                 self.out.lines(*self.statement(*self.within(s, self.analysis.forms[position]), carried=False))
         self.body = before
+
+    def write_step(self, side: str, place: str) -> None:
+        """Where a step is along the sum."""
+        own, start = self.sides[side], _wide("start", self.inner)
+        step = next(d for d in own.schedule.dims if d.role == "loop")
+        self.out.line(f"{step.name} = {start} + tl.arange(0, STEP){place}")
+        before, self.body = self.body, own
+        self.write_axes(replace(step, axes=self.inner.axes))
+        self.body = before
+        own.axes["@inner"] = step.name
 
     def within(self, s: Statement, form: Forms) -> tuple[Statement, Forms]:
         """A load that gives zeros behind the end of the sum."""

@@ -45,7 +45,7 @@ def schedule(analysis: Analysis, target: Target) -> Schedule:
         chosen = _pointwise(analysis, target)
     else:
         chosen = _reduction(analysis, target)
-    return widen(chosen, analysis)
+    return replace(widen(chosen, analysis), overlaps=target.overlaps)
 
 
 # pointwise -----------------------------------------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ class TileDim:
 class Schedule:
     """``dims``: the vector dimensions of the tile, outermost first. ``scalars``: what the program id picks. ``branch``: emit an
     unmasked body for programs that lie inside, as a mask on a size that 16 does not divide forbids vector loads. ``folds``:
-    elements of a block share a lane of what a walk accumulates. ``shared``: several programs share a row (shared_rows.py)."""
+    elements of a block share a lane of what a walk accumulates. ``shared``: several programs share a row (shared_rows.py).
+    ``overlaps``: the kernel begins while the one before it ends."""
 
     dims: tuple[TileDim, ...]
     scalars: tuple[TileDim, ...]
@@ -50,6 +51,7 @@ class Schedule:
     why: str
     folds: bool = False
     shared: bool = False
+    overlaps: bool = False
 
     @property
     def constants(self) -> tuple[str, ...]:
