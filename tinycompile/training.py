@@ -40,7 +40,7 @@ from tinycompile.ir.effects import is_random, without_writes, written
 from tinycompile.ir.graph import Graph, Ref
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.interpreter import run_graph
-from tinycompile.ir.requires_grad import outputs_require_grad, views_of_inputs
+from tinycompile.ir.requires_grad import inputs_with_gradients, outputs_require_grad, views_of_inputs
 from tinycompile.ir.verify_graph import verify_graph
 from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.passes.patterns_losses import fuse_losses
@@ -92,7 +92,8 @@ def compile_training(
     freed = functools.cache(functools.partial(freed_behind, graph, tuple(wanted)))
     read = functools.cache(functools.partial(inputs_behind_saved, without_writes(graph), tuple(wanted)))
     drawing = [d.torch() for d in graph_devices(graph)] if draws else None
-    call = attach_replay(compiled.call, replay, flags, aliases, kept, read, freed, drawing)
+    led = inputs_with_gradients(graph, wanted) if compiled.source is None else None  # library calls may hang on inputs
+    call = attach_replay(compiled.call, replay, flags, aliases, kept, read, freed, drawing, led)
     return replace(compiled, call=named_by_line(graph, call))
 
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
+from tinycompile.aot.followed import carry_gradients, reach
 from tinycompile.aot.saved import refuse_edited, require_unspent
 from tinycompile.base import torch_private
 from tinycompile.base.shapes import broadcasts_to
 from tinycompile.eager.rng import drawn_again, rng_state
 
-Fn = Callable[..., tuple[Any, ...]]
+Outputs = tuple[Any, ...]
+Fn = Callable[..., Outputs]
 Read = Callable[[frozenset[int]], AbstractSet[int]]
 
 
@@ -30,6 +32,7 @@ def attach_replay(
     read: Read | None = None,
     freed: Callable[[], Sequence[frozenset[str]]] = tuple,
     drawing: Sequence[torch.device] | None = None,
+    led: Sequence[int] | None = None,
 ) -> Fn:
     """A function like ``call`` whose outputs carry gradients: one node of torch's autograd, whose backward runs ``replay``.
 
@@ -38,20 +41,23 @@ def attach_replay(
     those are made by torch itself. ``written``: which inputs ``call`` writes to, and ``replay`` must see as they were.
     ``read(outputs)``: the inputs on whose values their gradients depend, asked when one was edited; None: all of them.
     ``freed()``: for each output, what a backward of it frees in eager. ``drawing``: the devices of a graph that draws random
-    numbers (``call`` draws as ``replay`` does): the backward draws them again from where torch's generators stood.
+    numbers (``call`` draws as ``replay`` does): the backward draws them again from where torch's generators stood. ``led``: the
+    inputs to which gradients lead. Where torch's own tape comes to all of them from what ``call`` returns, there is no node;
+    None: there always is.
     """
     views = dict(aliases)
     changed = [i for i, w in enumerate(written) if w]
     computed = [i for i, d in enumerate(differentiable) if d and i not in views]
     cards = [d for d in drawing or () if d.type == "cuda"]
+    followed: bool | None = False if led is None or changed or drawing is not None else None  # None: the first call shows it
 
     class ReplayedFunction(torch.autograd.Function):
         """One node of torch's graph for the whole compiled function."""
 
         @staticmethod
-        def forward(ctx: Any, made: dict[int, Any], before: list[Any], *inputs: Any) -> tuple[Any, ...]:
+        def forward(ctx: Any, made: dict[int, Any], before: list[Any], ready: Outputs | None, *inputs: Any) -> Outputs:
             ctx.generators = None if drawing is None else rng_state(cards)
-            outputs = call(*inputs)
+            outputs = call(*inputs) if ready is None else ready
             inputs = tuple(before)
             made.update({i: outputs[i] for i in views})
             ctx.numbers = [None if isinstance(x, torch.Tensor) else x for x in inputs]
@@ -81,11 +87,22 @@ def attach_replay(
             if not again:
                 inputs = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs]
             with drawn_again(ctx.generators, cards):
-                return None, None, *pull_back(replay, inputs, [(i, grads[i]) for i in asked], again)
+                return None, None, None, *pull_back(replay, inputs, [(i, grads[i]) for i in asked], again)
+
+    apply = torch_private.function_apply(ReplayedFunction)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
+        nonlocal followed
+        ready = None
+        if followed is not False:
+            ready = call(*inputs)
+            if carry_gradients(ready, differentiable) and (followed or reach(ready, [inputs[i] for i in led or ()])):
+                followed = True
+                return ready
+            followed = False
+            ready = tuple(o.detach() if isinstance(o, torch.Tensor) else o for o in ready)
         made: dict[int, Any] = {}
-        outputs = list(ReplayedFunction.apply(made, as_before(inputs, changed), *inputs))
+        outputs = list(apply(made, as_before(inputs, changed), ready, *inputs))
         for out, view in made.items():
             outputs[out] = view_of(inputs[views[out]], view)
         return tuple(outputs)

@@ -21,6 +21,21 @@ GRAD = "torch.autograd.grad"
 
 def outputs_require_grad(graph: Graph, inputs: Sequence[bool]) -> tuple[bool, ...]:
     """One flag an output; ``inputs`` says which placeholders require grad (and grad mode is on)."""
+    live = _live(graph, inputs)
+    return tuple(isinstance(o, Ref) and live[o.name] for o in graph.output.args[0])
+
+
+def inputs_with_gradients(graph: Graph, inputs: Sequence[bool]) -> tuple[int, ...]:
+    """Positions of the inputs to which gradients of the outputs lead; ``inputs`` as above."""
+    live = _live(graph, inputs)
+    led = {o.name for o in graph.output.args[0] if isinstance(o, Ref)}
+    for node in reversed(graph.nodes[:-1]):
+        if node.name in led and live[node.name]:
+            led.update(r.name for r in inputs_of(node))
+    return tuple(i for i, p in enumerate(graph.placeholders) if p.name in led and live[p.name])
+
+
+def _live(graph: Graph, inputs: Sequence[bool]) -> dict[str, bool]:
     live: dict[str, bool] = {}
     given = iter(inputs)
     for node in graph.nodes:
@@ -28,7 +43,7 @@ def outputs_require_grad(graph: Graph, inputs: Sequence[bool]) -> tuple[bool, ..
             live[node.name] = next(given)
         elif node.kind != "output":
             live[node.name] = requires_grad(node, live)
-    return tuple(isinstance(o, Ref) and live[o.name] for o in graph.output.args[0])
+    return live
 
 
 def views_of_inputs(graph: Graph, flags: Sequence[bool]) -> tuple[tuple[int, int], ...]:
