@@ -131,6 +131,13 @@ def test_float32_within_bound(functions: Functions, name: str) -> None:
     assert torch.equal(torch.signbit(got[zero]), torch.signbit(exact[zero])) or name in ("lgamma", "acos", "log")
 
 
+def test_tanh_reaches_one_where_float32_does(functions: Functions) -> None:
+    """Programs compare it with 1, and divide what is left: beyond 0.6 it is rounded about as well as can be."""
+    whole, x = torch.arange(-12.0, 13.0), torch.linspace(0.7, 12, 100_000)
+    assert torch.equal(functions("tanh_float", whole), torch.tanh(whole.double()).float())
+    assert (functions("tanh_float", x).double() - torch.tanh(x.double())).abs().max() <= 2**-24 * 1.35
+
+
 @pytest.mark.parametrize("name", FLOAT64)
 def test_float64_within_bound(functions: Functions, name: str) -> None:
     mpmath = pytest.importorskip("mpmath")

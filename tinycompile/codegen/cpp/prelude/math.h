@@ -131,13 +131,18 @@ static inline double sigmoid(double x) { return 1 / (1 + exp(-x)); }  // 3 ulp
 
 // ---- hyperbolic functions ----
 
-static inline float tanh(float x) {  // 3 ulp: (e^2a - 1)/(e^2a + 1)
+// (e^2a - 1)/(e^2a + 1) where that is small, else 1 - 2/(e^2a + 1), which rounds once: at 9 the former is 1.
+static inline float tanh(float x) {  // 3 ulp
     const float a = fabs(x), z = a > 10.0f ? 10.0f : a, t = expm1_bounded(z + z);
-    return copysign(t / (t + 2), x);
+    const bool large = a > 0.6f;
+    const float share = (large ? 2.0f : t) / (t + 2);
+    return copysign(large ? 1 - share : share, x);
 }
 static inline double tanh(double x) {  // 3 ulp
     const double a = fabs(x), z = a > 20.0 ? 20.0 : a, t = expm1_bounded(z + z);
-    return copysign(t / (t + 2), x);
+    const bool large = a > 0.6;
+    const double share = (large ? 2.0 : t) / (t + 2);
+    return copysign(large ? 1 - share : share, x);
 }
 
 static inline float sinh(float x) {  // 3 ulp; for large arguments e^a is the square of e^(a/2)
