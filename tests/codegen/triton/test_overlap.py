@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cpu
 
 OVERLAPS = replace(H100, overlaps=True)
 BF16 = torch.bfloat16
-TOUCHES = re.compile(r"\btl\.(load|store|atomic_\w+)\(|\b(next_ticket|clear|meet|is_last)\(|\.load\(|make_tensor_descriptor")
+TOUCHES = re.compile(r"\btl\.(load|store|atomic_\w+)\(|\b(clear|meet|is_last)\(|\.load\(|make_tensor_descriptor")
 
 
 def sgd(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:

@@ -33,7 +33,7 @@ def planned(fn: Callable[..., Any], *args: Tensor, target: Target = H100) -> tup
 
 
 def run(fn: Callable[..., Any], *args: Tensor, columns: int | None = None) -> list[Tensor]:
-    """The only kernel's results. Each run of all programs completes one more meeting; the ticket starts again."""
+    """The only kernel's results. Each run of all programs completes one more meeting."""
     made, source = planned(fn, *args)
     (kernel,) = source.kernels
     config = kernel.configs[0] if columns is None else next(c for c in kernel.configs if c.constants[0][1] == columns)
@@ -47,9 +47,7 @@ def run(fn: Callable[..., Any], *args: Tensor, columns: int | None = None) -> li
         size = ex.evaluate(a.value, {}) if a.value is not None else 0
         own = a.kind in ("counters", "spare", "scratch")
         given.append(torch.zeros(size, dtype=getattr(torch, a.dtype)) if own else memory[a.name])
-    counters = next(x for a, x in zip(kernel.args, given, strict=True) if a.kind == "counters")
     for _ in range(1 + kernel.text.count(" meet(")):
-        counters[0] = 0
         worker().run(kernel, given, config)
     return [memory[o.buffer].view([ex.evaluate(d, {}) for d in o.meta.shape]) for o in made.outputs]
 

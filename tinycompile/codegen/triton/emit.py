@@ -74,7 +74,7 @@ class _Emitter(Walks):
         picked: list[TileDim] = [*self.schedule.scalars, *tiles]  # outermost first
         rest = "tl.program_id(0)"
         if self.schedule.shared:
-            self.out.lines(f"program = next_ticket({shared_rows.COUNTERS})", "part = program % PARTS")
+            self.out.lines("program = tl.program_id(0)", "part = program % PARTS")
             rest = "(program // PARTS)"
         elif len(picked) > 1:
             self.out.line("program = tl.program_id(0)")

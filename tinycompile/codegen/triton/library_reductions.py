@@ -184,25 +184,17 @@ ONE_BY_ONE = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # the inte
 
 
 @triton.jit
-def next_ticket(counter):
-    """0, 1, 2 ... in the order in which programs start."""
-    return tl.atomic_add(counter, 1, sem="relaxed")
-
-
-@triton.jit
 def clear(spare, row, part):
-    """Counters for the next launch: a row's first program sets back its semaphore, and the first of all the ticket."""
-    tl.store(spare + 1 + row, 0, mask=part == 0)
-    tl.store(spare, 0, mask=(part == 0) & (row == 0))
+    """Counters for the next launch: a row's first program sets back its semaphore."""
+    tl.store(spare + row, 0, mask=part == 0)
 
 
 @triton.jit
 def meet(semaphore, arrivals):
     """Arrive, and wait until there have been ``arrivals``: what others stored before they arrived can be read from here on."""
     tl.debug_barrier()
-    tl.atomic_add(semaphore, 1, sem="release")
+    seen = tl.atomic_add(semaphore, 1, sem="acq_rel") + 1
     if not ONE_BY_ONE:
-        seen = tl.atomic_add(semaphore, 0, sem="acquire")
         while seen < arrivals:
             seen = tl.atomic_add(semaphore, 0, sem="acquire")
         tl.debug_barrier()

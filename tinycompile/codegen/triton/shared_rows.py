@@ -1,12 +1,13 @@
 """Long rows shared by several programs: a part is read from memory once, and from the caches when it is needed again.
 
-A program takes the next ticket, so the parts of a row start one after another, and whoever waits for a part that has not
-started holds one of the few places of the newest row: all older rows can finish, whatever else runs on the card. It reduces its
-part, publishes the result in scratch memory, waits at the row's semaphore, and combines the results of all parts in their
-order, so every program of a row gets the same bits. Welford parts combine as Chan, Golub and LeVeque (1983).
+Programs start in the order of their numbers, on which CUB's single-pass scans rely as well. So the parts of a row start one
+after another, and whoever waits for a part that has not started holds one of the few places of the newest row: all older rows
+can finish, whatever else runs on the card. A program reduces its part, publishes the result in scratch memory, waits at the
+row's semaphore, and combines the results of all parts in their order, so every program of a row gets the same bits. Welford
+parts combine as Chan, Golub and LeVeque (1983).
 
-Counters, int32, 0 at the start: the ticket, then one semaphore a row. Each launch clears the spare ones, which the next launch
-uses, so that neither a launch of its own nor an atomic does. Scratch: the published values.
+Counters, int32, 0 at the start: one semaphore a row. Each launch clears the spare ones, which the next launch uses, so that
+neither a launch of its own nor an atomic does. Scratch: the published values.
 """
 
 from __future__ import annotations
@@ -129,8 +130,8 @@ def memory(analysis: Analysis, chosen: Schedule) -> tuple[KernelArg, ...]:
     values = _published(analysis)
     parts = max(dict(c.constants)["PARTS"] for c in chosen.configs)
     return (
-        KernelArg(COUNTERS, "counters", "int32", rows + 1),
-        KernelArg(SPARE, "spare", "int32", rows + 1),
+        KernelArg(COUNTERS, "counters", "int32", rows),
+        KernelArg(SPARE, "spare", "int32", rows),
         KernelArg(PUBLISHED, "scratch", short_name(values[0][1]), rows * (parts * len(values))),
     )
 
@@ -163,7 +164,7 @@ class Exchange:
         for s, targets in reduces:
             for name, target in zip(s.names, targets, strict=True):
                 lines.append(f"tl.store({PUBLISHED} + ({self.place(name)} * PARTS + part), {target}_part)")
-        lines.append(f"meet({COUNTERS} + (1 + {self.row}), PARTS * {self.meetings})")
+        lines.append(f"meet({COUNTERS} + {self.row}, PARTS * {self.meetings})")
         lines.append("lane = tl.arange(0, LANES)")
         for s, targets in reduces:
             for name, target in zip(s.names, targets, strict=True):
