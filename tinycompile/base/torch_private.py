@@ -110,19 +110,25 @@ _function_modes = _find("_len_torch_function_stack")
 _dispatch_modes = _find("_len_torch_dispatch_stack")
 
 
-def ordinary_mode() -> bool:
-    """No autocast, no inference mode, no torch-function or dispatch mode, no forward-mode differentiation is active in this
-    thread."""
-    if _any_autocast is None or _function_modes is None or _dispatch_modes is None:
-        return ordinary_mode_public()
+_inference_mode = torch.is_inference_mode_enabled
+
+
+def _ordinary_mode_private() -> bool:  # in every guard: no call of Python, no attribute of a module but one
     return not (
-        _any_autocast() or torch.is_inference_mode_enabled() or _function_modes() or _dispatch_modes() or _goes_forward()
+        _any_autocast() or _inference_mode() or _function_modes() or _dispatch_modes() or forward_ad._current_level >= 0  # type: ignore[misc]
     )
 
 
 def ordinary_mode_public() -> bool:
-    """As :func:`ordinary_mode`, but blind to torch-function and dispatch modes."""
-    return not (any_autocast_public() or torch.is_inference_mode_enabled() or _goes_forward())
+    """As ``ordinary_mode``, but blind to torch-function and dispatch modes."""
+    return not (any_autocast_public() or _inference_mode() or _goes_forward())
+
+
+ordinary_mode: Callable[[], bool] = (
+    ordinary_mode_public if None in (_any_autocast, _function_modes, _dispatch_modes) else _ordinary_mode_private
+)
+"""``ordinary_mode()``: no autocast, no inference mode, no torch-function or dispatch mode, no forward-mode differentiation is
+active in this thread."""
 
 
 def no_python_modes() -> bool:
