@@ -61,6 +61,10 @@ class Call:
         """Doubles moved by an ulp."""
         return Call(_mapped(self.args, _moved), _mapped(self.kwargs, _moved))
 
+    def near(self) -> Call:
+        """Every float moved by about an ulp of its dtype."""
+        return Call(_mapped(self.args, _nudged), _mapped(self.kwargs, _nudged))
+
     def narrow(self) -> Call:
         """The same values, doubles rounded to single precision."""
         return Call(_converted(self.args, _NARROW), _converted(self.kwargs, _NARROW))
@@ -75,6 +79,14 @@ def _moved(t: Any) -> Any:
     if not isinstance(t, torch.Tensor) or t.dtype is not torch.float64 or t.layout is not torch.strided:
         return t
     return torch.nextafter(t, torch.where(torch.rand(t.shape, device=t.device) < 0.5, -torch.inf, torch.inf).to(t.dtype))
+
+
+def _nudged(t: Any) -> Any:
+    """Neighbours in a tensor's own dtype, up or down by chance; zeros stay."""
+    if not isinstance(t, torch.Tensor) or not t.is_floating_point() or t.layout is not torch.strided:
+        return t
+    steps = torch.randint(0, 2, t.shape, device=t.device) * 2 - 1
+    return (t.double() * (1 + steps * torch.finfo(t.dtype).eps)).to(t.dtype)
 
 
 def run(fn: Callable[..., Any], call: Call, seed: int) -> Any:
@@ -133,6 +145,7 @@ class Judge:
     def __init__(self, op: Callable[..., Any], call: Call, seed: int) -> None:
         self.op, self.call, self.seed = op, call, seed
         self.asked: dict[str, list[Any]] = {}
+        self.lucky = False  # whether something was right because eager's own error here is less than it is elsewhere
 
     def double(self, at: int) -> Any:
         """Result ``at`` in double precision; not by torch where its doubles are not that good, and of integers as doubles where
@@ -168,10 +181,24 @@ class Judge:
                 most = max([most, *error[error.isfinite()].flatten().tolist()])
         return most
 
+    def usual_error(self, at: int, norm: Callable[[torch.Tensor], float]) -> float:
+        """Eager's error for eight calls whose floats are an ulp off, the middle one. A sum whose terms cancel is now and then
+        exact by luck; an algorithm that adds the same terms in another order, or exactly, can't have that luck, too."""
+        errors = []
+        for i in range(8 if self.op not in _MORE_EXACT and self.op not in _BY_NUMPY else 0):
+            torch.manual_seed(i)
+            near = self.call.near()
+            found = [self._ask(f"single {i}", near.copy, at), self._ask(f"double {i}", near.wide, at)]
+            if all(isinstance(f, torch.Tensor) for f in found) and found[0].shape == found[1].shape:
+                mine, exact = (torch.view_as_real(f.resolve_conj()) if f.is_complex() else f.double() for f in found)
+                error = (mine - exact)[mine.isfinite() & exact.isfinite()].double()
+                errors.append(norm(error) if error.numel() else 0.0)
+        return sorted(errors)[len(errors) // 2] if errors else 0.0
+
     def _ask(self, what: str, call: Callable[[], Call], at: int) -> Any:
         if what not in self.asked:  # results, then the arguments as the call left them
             given = call().copy()
-            with _default_dtype(torch.float32 if what == "single" else torch.float64):  # what integers become
+            with _default_dtype(torch.float32 if what.startswith("single") else torch.float64):  # what integers become
                 self.asked[what] = [*leaves(run(self.op, given, self.seed)), *leaves((given.args, given.kwargs))]
         return self.asked[what][at] if at < len(self.asked[what]) else None
 
@@ -295,7 +322,8 @@ def _first_difference(got: torch.Tensor, want: torch.Tensor) -> str:
 
 
 def _close(got: torch.Tensor, want: torch.Tensor, judge: Judge, at: int) -> None:
-    """Normwise: maximum and RMS of the error at most twice eager's plus an ulp; NaN, infinity and signed zero as eager's.
+    """Normwise: maximum and RMS of the error at most twice eager's (here, or what it usually is) plus an ulp; NaN, infinity and
+    signed zero as eager's.
 
     Nothing is more exact than doubles here: their own error is taken from the op in single precision, and from what an ulp in
     the inputs does."""
@@ -321,11 +349,12 @@ def _close(got: torch.Tensor, want: torch.Tensor, judge: Judge, at: int) -> None
         return
     info = torch.finfo(want.dtype)
     for norm in (_largest, _rms):
-        ours, allowed = norm(g - e), 2 * norm(w - e) + slack + info.eps * max(_largest(e), info.tiny)
-        if not ours <= allowed:
-            raise DifferenceError(
-                "value", f"result {at}: error {ours:.3g}, allowed {allowed:.3g} ({_first_difference(got, want)})"
-            )
+        ours, error, least = norm(g - e), norm(w - e), slack + info.eps * max(_largest(e), info.tiny)
+        if not ours <= 2 * error + least and want.dtype not in _NARROW:
+            error, judge.lucky = max(error, judge.usual_error(at, norm)), True
+        if not ours <= 2 * error + least:
+            what = f"error {ours:.3g}, allowed {2 * error + least:.3g} ({_first_difference(got, want)})"
+            raise DifferenceError("value", f"result {at}: {what}")
 
 
 def _largest(x: torch.Tensor) -> float:

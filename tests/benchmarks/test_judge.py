@@ -50,3 +50,26 @@ def test_an_infinity_that_eager_lost() -> None:
     for wrong in (-torch.inf, 2.0):
         with pytest.raises(DifferenceError):
             _judged(lambda x: x * 2, torch.tensor([wrong, 2.0]), x, want=lost)
+
+
+def test_eager_is_not_lucky_twice() -> None:
+    """The exact sum of the terms as they are stored is no worse than a sum in an order that makes up for their rounding."""
+    x = torch.linspace(-1, 1, 26) + 1e-4
+
+    def op(x: torch.Tensor) -> torch.Tensor:
+        return (x * 700.3).sum()
+
+    usual = Judge(op, Call((x,), {}), 0).usual_error(0, lambda e: e.abs().max().item())
+    best = op(x.double()).float()
+    assert usual > 5 * best * 2**-23
+    _judged(op, best + 1.5 * usual, x, want=best)
+    with pytest.raises(DifferenceError):
+        _judged(op, best + 5 * usual, x, want=best)
+
+
+def test_nothing_is_usual_about_what_is_decided() -> None:
+    x = torch.linspace(-3, 3, 50)
+    with pytest.raises(DifferenceError):
+        _judged(lambda x: (x * 0.7).floor(), (x * 0.7).floor() + 1, x)
+    with pytest.raises(DifferenceError):
+        _judged(lambda x: x * 0.5, x * 0.5 * (1 + 4e-7), x)
