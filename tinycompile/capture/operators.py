@@ -6,6 +6,7 @@ import operator
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -213,7 +214,7 @@ def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | Non
     if made is not None:
         return made
     if symbol == "|" and isinstance(a, DictValue) and isinstance(b, DictValue):
-        return DictValue(tr, [*a.pairs(tr), *b.pairs(tr)], a.cls)
+        return DictValue(tr, [*a.pairs(tr), *b.pairs(tr)], dict if a.cls is MappingProxyType else a.cls)
     return None
 
 

@@ -154,7 +154,7 @@ class KeyItem(Source):
 
     @property
     def label(self) -> str:
-        return f"{self.of.label}[{self.key.value!r}]"
+        return f"{self.of.label}[{self.key.label}]"
 
     @property
     def base(self) -> Source | None:

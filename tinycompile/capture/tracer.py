@@ -223,6 +223,10 @@ class Tracer(Inputs, Lookups):
         """A module's variables as a dict."""
         return namespace.Globals(space, self.globals_of(space))
 
+    def class_attributes(self, cls: type) -> Value:
+        """A class's own attributes as a dict."""
+        return namespace.ClassAttributes(self, cls)
+
     def objects_seen(self) -> Iterator[Value]:
         """Objects from outside that may change, and that were looked at; modules, too."""
         return (value for _, value in (*self._by_id.values(), *self._owners.values()))

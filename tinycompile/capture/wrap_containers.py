@@ -10,8 +10,10 @@ from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.guards import shown_shortly
 from tinycompile.capture.pins import guard_type, is_replaced, pin
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, KeyItem, Source
 from tinycompile.capture.values.base import Lazy, Value
@@ -68,15 +70,37 @@ def dict_(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
 def _look_into_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> dict[Any, Any]:
     _check_length(tr, obj, source)
     for key in obj:
-        if not _is_plain_key(key):
+        if not _is_plain_key(key) and not _is_object_key(key):
             raise GraphBreak("unsupported-value", f"{source.label} has a key of type {type(key).__name__}")
-    keys = tr.guards.hold(tuple(obj), "keys").name
-    tr.guards.check(
-        f"_tuple({source.text}) == {keys}" + _same_kinds(tr, obj, source.text, keys),
-        f"{source.label} is a {type(obj).__name__}, keys {list(obj)!r}",
-    )
-    pairs = [(tr.from_python(k), Lazy(o, _item(tr, source, k))) for k, o in obj.items()]
+    if not all(map(_is_plain_key, obj)):
+        _guard_objects(tr, obj, source)
+    else:
+        keys = tr.guards.hold(tuple(obj), "keys").name
+        tr.guards.check(
+            f"_tuple({source.text}) == {keys}" + _same_kinds(tr, obj, source.text, keys),
+            f"{source.label} is a {type(obj).__name__}, keys {list(obj)!r}",
+        )
+    pairs = [(_key(tr, k), Lazy(o, _item(tr, source, k))) for k, o in obj.items()]
     return {key.key(tr): (key, value) for key, value in pairs}
+
+
+def _guard_objects(tr: Tracer, obj: dict[Any, Any], source: Source) -> None:
+    """Which objects are keys, in their order. Where they are others in each call, guards on them are of no use."""
+    _check_stable(tr, f"keys({source.text})", tuple(map(id, obj)), f"which objects are keys of {source.label}")
+    keys, same = tr.guards.hold(tuple(obj), "keys").name, tr.guards.hold(is_same_key, "is_same_key").name
+    tr.guards.check(
+        f"_len({source.text}) == {len(obj)} and _all(_map({same}, {source.text}, {keys}))",
+        f"{source.label} is a {type(obj).__name__}, keys {', '.join(map(shown_shortly, obj))}",
+    )
+
+
+def is_same_key(now: Any, known: Any) -> bool:
+    """Whether a key is the one that is known: that very object, or what means the same."""
+    return now is known or (_is_plain_key(known) and _is_plain_key(now) and now == known and are_alike(now, known))
+
+
+def _key(tr: Tracer, key: Any) -> Value:
+    return tr.from_python(key) if _is_plain_key(key) else tr.wrap(key, tr.guards.hold(key, "key", shown_shortly(key)))
 
 
 def _same_kinds(tr: Tracer, keys: Iterable[Any], text: str, known: str) -> str:
@@ -107,10 +131,19 @@ def _is_plain_key(key: Any) -> bool:
     return is_constant_object(key) or (type(key) is tuple and all(map(_is_plain_key, key)))
 
 
+def _is_object_key(key: Any) -> bool:
+    """One that is equal to itself alone: an object, a module, a parameter."""
+    if isinstance(key, torch.Tensor):
+        return type(key) is torch.nn.Parameter
+    looks = ("__hash__", object.__hash__), ("__eq__", object.__eq__), ("__getattribute__", object.__getattribute__)
+    return all(class_lookup(type(key), name) == (object, plain) for name, plain in looks)
+
+
 def _item(tr: Tracer, source: Source, key: Any) -> Source:
     """The entry under a key; one that has no literal is held."""
     literal = type(key) in (str, int, bool, bytes, type(None)) or (type(key) is float and key == key and abs(key) != math.inf)
-    return Item(source, key) if literal else KeyItem(source, tr.guards.hold(key, "key"))
+    shown = repr(key) if _is_plain_key(key) else shown_shortly(key)
+    return Item(source, key) if literal else KeyItem(source, tr.guards.hold(key, "key", shown))
 
 
 def defaultdict_(tr: Tracer, obj: defaultdict[Any, Any], source: Source) -> Value:

@@ -7,7 +7,7 @@ import copy
 import functools
 from collections import OrderedDict
 
-from tests.capture.constructs.registry import case
+from tests.capture.constructs.registry import breaks, case
 from tests.capture.corpus import r
 
 Pair = collections.namedtuple("Pair", "a b")
@@ -68,3 +68,83 @@ def attributes_of_a_new_ordered_dict(x):
 def copies_of_an_ordered_dict(d, x):
     copies = [copy.copy(d), copy.deepcopy(d), d.copy(), OrderedDict(d), d | {}]
     return copies, [hasattr(c, "tag") for c in copies], x + 1
+
+
+# --- the dict of a class ---
+
+
+class Described:
+    """Words."""
+
+    scale, table = 3, {"a": 1}
+
+    def method(self, x):
+        return x * self.scale
+
+    @property
+    def name(self):
+        return "described"
+
+    @staticmethod
+    def still(x):
+        return x
+
+
+class Deriving(Described):
+    own = 1
+
+
+@case
+def names_in_the_dict_of_a_class(x):
+    found = "scale" in Described.__dict__, "scale" in Deriving.__dict__, "own" in vars(Deriving), "__init__" in vars(Described)
+    return x * Described.__dict__["scale"], found, Described.__dict__.get("other", 4), vars(Deriving).get("own")
+
+
+@case
+def a_function_in_the_dict_of_a_class(x):
+    method = Described.__dict__["method"]
+    return method(Deriving(), x), Described.__dict__["table"]["a"], Described.__dict__["table"] is Described.table
+
+
+@case
+def all_of_the_dict_of_a_class(x):
+    public = [name for name in vars(Described) if not name.startswith("_")]
+    plain = {k: v for k, v in Described.__dict__.items() if isinstance(v, int)}
+    return x, public, plain, len(vars(Deriving)) > 1, [n for n in Deriving.__dict__.keys() if n == "own"]
+
+
+@case
+def missing_in_the_dict_of_a_class(x):
+    try:
+        return Deriving.__dict__["scale"]
+    except KeyError as error:
+        return x, error.args, isinstance(vars(Deriving), dict), type(vars(Deriving)).__name__
+
+
+@case
+def dicts_of_classes_along_the_order(x):
+    owners = [cls.__name__ for cls in Deriving.__mro__ if "scale" in cls.__dict__]
+    return (
+        x * len(owners),
+        owners,
+        dict(vars(Deriving))["own"],
+        (vars(Deriving) | {"own": 5})["own"],
+        vars(Deriving).copy()["own"],
+    )
+
+
+@breaks
+def descriptors_in_the_dict_of_a_class(x):
+    return Described.__dict__["name"].fget(None), Described.__dict__["still"].__func__(x), type(vars(Described)["name"])
+
+
+@breaks
+def the_dict_of_a_class_is_refused_and_set(x):
+    try:
+        vars(Described)["scale"] = 4
+    except TypeError as error:
+        words = str(error)
+    Deriving.own = 2
+    found = vars(Deriving)["own"], "own" in Deriving.__dict__
+    Deriving.own = 1
+    return x, words, found, vars(Deriving)["own"]

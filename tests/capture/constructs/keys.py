@@ -169,3 +169,62 @@ def keys_over_a_break(x):
     print("break")
     d[Mod(1)] = x * 2
     return d[Point(1)], d[Mod(7)], len(s), Mod(8) in s, torch.stack([*d.values()])
+
+
+# --- objects that are equal to themselves alone, in dicts from outside ---
+
+
+class Node:
+    def __init__(self, n):
+        self.n = n
+
+
+FIRST, SECOND, LAYER = Node(1), Node(2), nn.Linear(4, 4)
+WEIGHT = nn.Parameter(torch.ones(4))
+BY_OBJECT = {FIRST: 2.0, SECOND: [3.0], LAYER: "layer", "name": 5, WEIGHT: 6.0, print: 7}
+
+
+def _objects():
+    a, b = Node(3), Node(4)
+    return r(4), {a: 1.0, b: 2.0}, a, b
+
+
+@case
+def objects_as_keys(x):
+    return x * BY_OBJECT[FIRST] + BY_OBJECT[SECOND][0], BY_OBJECT[LAYER], BY_OBJECT["name"], BY_OBJECT[WEIGHT], BY_OBJECT[print]
+
+
+@case
+def objects_as_keys_in_a_loop(x):
+    for key, value in BY_OBJECT.items():
+        if isinstance(key, Node):
+            x = x * key.n + (value if isinstance(value, float) else value[0])
+    return x, len(BY_OBJECT), [key is FIRST for key in BY_OBJECT], list(BY_OBJECT)[1] is SECOND
+
+
+@case
+def objects_that_are_no_keys(x):
+    return x, Node(1) in BY_OBJECT, BY_OBJECT.get(Node(2), 3), FIRST in BY_OBJECT, "other" in BY_OBJECT
+
+
+@case
+def missing_objects(x):
+    try:
+        return BY_OBJECT[Node(1)]
+    except KeyError as error:
+        return x, type(error.args[0]).__name__
+
+
+@case(args=_objects, whole=False)
+def objects_of_the_call_as_keys(x, d, a, b):
+    d[a] = x
+    d[Node(5)] = d.pop(b)
+    return d[a] * 2, b in d, len(d), [key.n for key in d]
+
+
+@case(args=lambda: (r(4), {FIRST: 1, SECOND: 2}))
+def entries_of_objects_change(x, d):
+    d[FIRST] += 5
+    d[LAYER] = x
+    del d[SECOND]
+    return d[FIRST], d[LAYER], list(d) == [FIRST, LAYER], d

@@ -13,7 +13,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.classes import PyModuleValue
+from tinycompile.capture.values.classes import ClassValue, PyModuleValue
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.exception import Traceback
 from tinycompile.capture.values.function import BoundFunction, Cell
@@ -63,7 +63,7 @@ def may_show_again(tr: Tracer, frame: Frame) -> bool:
 def _vars(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not args:
         return _locals(tr, args, kwargs)
-    if isinstance(args[0], (ObjectValue, PyModuleValue)):
+    if isinstance(args[0], (ObjectValue, PyModuleValue, ClassValue)):
         return args[0].get_attr(tr, "__dict__")
     raise GraphBreak("unsupported-value", f"vars() of {args[0].describe()}")
 

@@ -168,6 +168,8 @@ class ClassValue(Value):
         if class_lookup(type(self.cls), "__getattribute__") not in _PYTHONS_LOOKS:
             raise GraphBreak("unsupported-value", f"{self.describe()} has its own way of reading attributes")
         tr.inherited(type(self.cls), object if above is None else above[0], name)
+        if name == "__dict__" and above is not None and above[0] is type:
+            return tr.class_attributes(self.cls)
         if found is None or (above is not None and _rules(*above)):
             return self._of_metaclass(tr, name)
         owner, raw = found

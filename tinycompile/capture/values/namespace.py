@@ -1,16 +1,19 @@
-"""Dicts that show variables: an object's ``__dict__``, a module's globals."""
+"""Dicts that show variables: an object's ``__dict__``, a class's, a module's globals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.sources import Source
+from tinycompile.capture.sources import HeldItem, Source
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_attribute
+from tinycompile.capture.values.classes import is_descriptor_class
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import DELETED, NewObject, ObjectValue
+from tinycompile.capture.values.opaque import Pinned
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -87,6 +90,98 @@ class OutsideAttributes(DictValue):
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return isinstance(other, OutsideAttributes) and self.owner is other.owner
+
+
+class ClassAttributes(DictValue):
+    """The ``__dict__`` of a class from outside, which is read only. A look for one name guards it; others guard all.
+    Where the class has been written, plain Python goes on."""
+
+    __slots__ = ("_found", "_tr", "of")
+
+    def __init__(self, tr: Tracer, of: type) -> None:
+        Value.__init__(self, tr.class_dict(of))
+        self.cls, self.holder, self.default_factory = MappingProxyType, None, None
+        self._tr, self.of = tr, of
+        self._found: Entries | None = None
+
+    def describe(self) -> str:
+        return f"the __dict__ of class {self.of.__qualname__}"
+
+    @property
+    def is_constant(self) -> bool:
+        return False
+
+    @property
+    def items(self) -> Entries:  # type: ignore[override]  # what a dict keeps, this computes
+        """By name: the name and the value, which is looked at when it is used."""
+        self._check_unwritten()
+        if self._found is None:
+            held = self._tr.class_dict(self.of)
+            self._tr.guards.keys(held)
+            named = {name: HeldItem(held, name, f"{self.of.__name__}.{name}") for name in self.of.__dict__}
+            self._found = {n: (Const(n), Lazy(self.of.__dict__[n], source)) for n, source in named.items()}
+        return self._found
+
+    def _check_unwritten(self) -> None:
+        if self._tr.effects.assigns(self.of):
+            raise GraphBreak("side-effect", f"{self.describe()} is read, and attributes were set")
+
+    def layout(self) -> Any:
+        return tuple(self.items)
+
+    def changed(self, tr: Tracer) -> None:
+        raise GraphBreak("user-exception", f"{self.describe()} is written")
+
+    def _value(self, tr: Tracer, at: Any) -> Value:
+        """What stands there itself: a function, no method."""
+        self._check_unwritten()
+        raw = self.of.__dict__[at]
+        if not is_descriptor_class(type(raw)) or isinstance(raw, FunctionType):
+            return tr.class_member(self.of, at, raw)
+        source = HeldItem(tr.class_dict(self.of), at, f"{self.of.__name__}.{at}")
+        tr.guards.item(source, raw, equal=False)
+        return Pinned(raw, source, GraphBreak("unsupported-value", f"{at!r} in {self.describe()} is a {type(raw).__name__}"))
+
+    def contains(self, tr: Tracer, item: Value) -> bool:
+        return self._find(tr, item) is not None
+
+    def get_item(self, tr: Tracer, key: Value) -> Value:
+        found = self._find(tr, key)
+        if found is None:
+            tr.lacks_key(key)
+        return self._value(tr, found)
+
+    def _get(self, tr: Tracer, args: Sequence[Value]) -> Value:
+        found = self._find(tr, args[0])
+        return self._value(tr, found) if found is not None else args[1] if len(args) > 1 else NONE
+
+    def _find(self, tr: Tracer, key: Value) -> str | None:
+        """The name, guarded to be there; None where it is guarded to be missing."""
+        self._check_unwritten()
+        name = key.constant(tr)
+        if type(name) is not str:
+            raise GraphBreak("unsupported-value", f"{key.describe()} in {self.describe()}")
+        held = tr.class_dict(self.of)
+        if name not in self.of.__dict__:
+            tr.guards.absent(held, name, f"{self.of.__name__} has no own {name!r}")
+            return None
+        tr.guards.item(HeldItem(held, name, f"{self.of.__name__}.{name}"), self.of.__dict__[name], equal=False)
+        return name
+
+    def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        if name == "copy":
+            return DictValue(tr, self.pairs(tr))
+        if name == "get" and not kwargs:
+            return self._get(tr, args)
+        if name not in _READS:
+            raise GraphBreak("unsupported-value", f"method {name!r} of {self.describe()}")
+        return super().call_method(tr, name, args, kwargs)
+
+    def same_object(self, tr: Tracer, other: Value) -> bool:
+        return self is other  # each look at a class makes one
+
+
+_READS = ("keys", "values", "items", "__len__", "__getitem__", "__iter__", "__contains__", "__reversed__")
 
 
 class Globals(Value):

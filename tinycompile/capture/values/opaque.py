@@ -67,3 +67,19 @@ class Opaque(Value):
             tr.guards.check(f"{self.source.text} is not None", f"{self.source.label} is not None")
             return False
         return self._refuse()
+
+
+class Pinned(Opaque):
+    """One that is known by identity, so its class is known, too."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, obj: Any, source: Source, why: GraphBreak) -> None:
+        super().__init__(source, why)
+        self.cls = type(obj)
+
+    def python_type(self, tr: Tracer) -> type:
+        return self.cls
+
+    def truth(self, tr: Tracer) -> bool:
+        return True if not any(hasattr(self.cls, name) for name in ("__bool__", "__len__")) else super().truth(tr)
