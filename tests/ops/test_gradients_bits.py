@@ -100,6 +100,31 @@ def test_softmax_keeps_the_signs_of_zeros(dim: int) -> None:
     assert torch.equal(torch.signbit(found[1]), torch.signbit(found[0]))
 
 
+FACTORS: dict[str, Callable[..., Any]] = {
+    "add": lambda x, y: torch.add(x, y, alpha=0.6),
+    "sub": lambda x, y: torch.sub(x, y, alpha=-0.6),
+    "addr": lambda x, y: torch.addr(y, x[:, 0], x[0], beta=0.6),
+    "addmm": lambda x, y: torch.addmm(y, x, x.T, beta=0.6),
+}
+
+
+@pytest.mark.parametrize("size", [(), (1,), (1, 1)], ids=str)
+@pytest.mark.parametrize("name", FACTORS)
+def test_a_factor_comes_after_the_sum(name: str, size: tuple[int, ...]) -> None:
+    """Rounded before it, 0.6 leaves up to half an ulp of each term. A sum of zeros is +0, whatever the factor's sign is."""
+    for scale in (1.0, 0.0):
+        seed = (torch.cos(torch.arange(50.0)).bfloat16().float() * scale).reshape(5, 10)
+        found = []
+        for wrap in (lambda v: v, from_torch):
+            y = wrap(torch.zeros(size)).requires_grad_()
+            out = FACTORS[name](wrap(torch.ones(5, 10)), y)
+            out.backward(wrap(seed[:, : out.shape[1]].contiguous()))
+            found.append(y.grad.torch() if wrap is from_torch else y.grad)
+        exact = seed[:, : out.shape[1]].double().sum() * 0.6
+        assert torch.equal(torch.signbit(found[1]), torch.signbit(found[0]))
+        assert abs(found[1].double().item() - exact) <= 2**-23 * abs(exact), (found, exact)
+
+
 def test_powers_and_products_overflow_in_half_types_where_torchs_do() -> None:
     """The slope is infinite as float16 stores it, also where a small gradient would bring it back."""
     x, y = torch.tensor([8.85, 300.0, 2.0], dtype=torch.float16), torch.tensor([6.0, 3.0, 4.0], dtype=torch.float16)

@@ -133,20 +133,27 @@ def stored(v: Any, dtype: Any) -> Any:
     return cast(cast(v, dtype), v.dtype)
 
 
-def sum_to(grad: Any, like: Any) -> Any:
-    """Undo broadcasting and promotion: ``grad`` summed to the shape, and cast to the dtype, of ``like``."""
+def sum_to(grad: Any, like: Any, factor: Any = 1) -> Any:
+    """Undo broadcasting and promotion: ``grad`` summed to the shape, and cast to the dtype, of ``like``. The number ``factor``
+    comes after the sum, whose terms it would only round (and whose zero it would give a sign)."""
     lead = len(grad.shape) - len(like.shape)
     grown = [lead + d for d, size in enumerate(like.shape) if rules.is_one(size) and not rules.is_one(grad.shape[lead + d])]
-    if lead or grown:
-        grad = ops.sum(grad, (*range(lead), *grown), True)
-    if lead:
-        grad = ops.reshape(grad, tuple(like.shape))
-    return cast(grad, like.dtype)
+    if not lead and not grown:
+        return cast(times(grad, factor), like.dtype)
+    grad = ops.sum(grad if is_one(factor) else widen(grad), (*range(lead), *grown), True)
+    if not is_one(factor):
+        grad = ops.add(ops.mul(grad, factor), 0.0)
+    return cast(ops.reshape(grad, tuple(like.shape)) if lead else grad, like.dtype)
+
+
+def is_one(factor: Any) -> bool:
+    """Whether a factor is the number 1."""
+    return isinstance(factor, (int, float)) and factor == 1
 
 
 def times(g: Any, factor: Any) -> Any:
     """``g`` times a number: itself for 1."""
-    return g if isinstance(factor, (int, float)) and factor == 1 else ops.mul(g, factor)
+    return g if is_one(factor) else ops.mul(g, factor)
 
 
 def zeros(like: Any) -> Any:

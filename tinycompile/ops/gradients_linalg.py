@@ -83,7 +83,7 @@ def _linear(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 def _product_of(product: Any, grads: Args, args: Args, needs: Args) -> Gradients:
     """addmm and baddbmm: beta x + alpha a b."""
     (g,), (x, a, b, beta, alpha) = grads, args
-    first = sum_to(times(g, beta), x) if needs[0] else None
+    first = sum_to(g, x, beta) if needs[0] else None
     left = times(product(g, _turned(b)), alpha) if needs[1] else None
     return first, left, times(product(_turned(a), g), alpha) if needs[2] else None, None, None
 

@@ -18,13 +18,13 @@ Args = Sequence[Any]
 @vjp("add")
 def _add(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, other, alpha) = grads, args
-    return sum_to(g, x) if needs[0] else None, sum_to(times(g, alpha), other) if needs[1] else None, None
+    return sum_to(g, x) if needs[0] else None, sum_to(g, other, alpha) if needs[1] else None, None
 
 
 @vjp("sub")
 def _sub(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, other, alpha) = grads, args
-    return sum_to(g, x) if needs[0] else None, sum_to(ops.neg(times(g, alpha)), other) if needs[1] else None, None
+    return sum_to(g, x) if needs[0] else None, sum_to(ops.neg(g), other, alpha) if needs[1] else None, None
 
 
 @vjp("mul", "self?other", "other?self")

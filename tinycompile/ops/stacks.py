@@ -169,10 +169,8 @@ def _addr(x: Any, vec1: Any, vec2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
     shape = (vec1.shape[0], vec2.shape[0])
     product = ops.mul(ops.unsqueeze(wide[1], 1), wide[2])
     product = product if alpha == 1 else ops.mul(product, alpha)
-    base = ops.expand(wide[0], shape)  # (which must fit, even where it does not count)
-    if beta == 0:
-        return cast(product, dtype)
-    return cast(ops.add(base if beta == 1 else ops.mul(base, beta), product), dtype)
+    base = ops.expand(wide[0] if beta == 1 else ops.mul(wide[0], beta), shape)  # (which must fit, even where it does not count)
+    return cast(product if beta == 0 else ops.add(base, product), dtype)
 
 
 def _kron(x: Any, other: Any) -> Any:
