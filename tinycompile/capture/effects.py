@@ -68,6 +68,7 @@ class Effects:
 
         self._written: dict[int, Write] = {}  # by id: tensors from outside that were written in place
         self.gradients = Gradients()
+        self.told: list[Callable[[], None]] = []  # what torch warns of
         self.calls: dict[str, str] = {}  # statements of the rebuilt code's own, by what they are about
         self._edits: dict[str, EditedValue] = {}  # by node
         self.reborn: set[tuple[int, str]] = set()  # attributes, by id of their object, that were deleted and set again

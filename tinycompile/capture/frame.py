@@ -61,7 +61,6 @@ def _stopped(broken: _Attempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     stop = broken.leave_at
     while stop is not None:
         attempt = _Attempt(broken.start, broken.options)
-        attempt.tr.told = broken.tr.told
         as_broken = stop == broken.leave_at
         attempt.breaks, attempt.callee_broke = broken.breaks, broken.callee_broke and as_broken
         attempt.follows = broken.follows and as_broken

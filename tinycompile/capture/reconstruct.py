@@ -20,6 +20,7 @@ from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import Asked, Held, Local, Source
+from tinycompile.capture.torch_warnings import Warned
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.array import ArrayValue
@@ -320,6 +321,8 @@ class Rebuilder:
         """The rebuilt function's source, and the name under which it expects the graph."""
         call = self.tr.guards.names.take("graph")
         lines = [f"def {name}({signature}):"]
+        if self.tr.effects.told:
+            lines.append(f"    {self.held(Warned(self.tr.effects.told), 'warn')}()")
         is_called = bool(self.outputs or self.tr.effects.writes)
         if is_called:
             self.symbols.update(*(i.names for i in self.tr.inputs))

@@ -1,33 +1,69 @@
-"""Warnings that torch gives for a call, told when the call is captured: kernels of ours give none. They come from the program's
-line, and filters decide about them as about torch's own."""
+"""Warnings that torch gives for a call: kernels of ours give none, so rebuilt code does, in each call. They come from the
+program's line, and filters decide about them as about torch's own."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tinycompile.base import shapes
+from tinycompile.base.errors import KernelError
 from tinycompile.capture import op_numbers
-from tinycompile.capture.breaks import GraphBreak
 from tinycompile.ops.record import BoundCall
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 
-def tell(tr: Tracer, text: str) -> None:
-    """Warn, once a capture. Where filters make an error of it, torch raises that itself."""
+@dataclass(frozen=True)
+class Told:
+    """A warning as torch gives it at a line of the program's, whose globals are ``space``. ``once``: torch gives it once in a
+    process, unless ``torch.set_warn_always`` says otherwise."""
+
+    text: str
+    file: str
+    line: int
+    space: dict[str, Any]
+    once: bool
+
+    def __call__(self) -> None:
+        if self.once and not torch.is_warn_always_enabled():
+            if self.text in _TOLD_ONCE:
+                return
+            _TOLD_ONCE.add(self.text)
+        registry = self.space.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(self.text, UserWarning, self.file, self.line, self.space.get("__name__"), registry)
+
+
+_TOLD_ONCE: set[str] = set()
+
+
+class Warned:
+    """What torch warns of in a piece of a program, told anew in each call: filters decide each time, as about torch's own.
+
+    It comes before anything else is done. Where a filter makes an error of a warning, the call is redone eagerly: torch raises
+    that at its own place."""
+
+    def __init__(self, told: Sequence[Callable[[], None]]) -> None:
+        self._told = tuple(told)
+
+    def __call__(self) -> None:
+        for one in self._told:
+            try:
+                one()
+            except UserWarning as error:
+                raise KernelError(f"a filter of the program's raises {type(error).__name__}: {error}") from error
+
+
+def tell(tr: Tracer, text: str, once: bool = False) -> None:
+    """Warn when the code runs that is being captured."""
     frame, where = next((f for f in reversed(tr.frames) if f.location == tr.location()), tr.frames[0]), tr.location()
-    if (where, text) in tr.told:
-        return
-    tr.told.add((where, text))
-    registry = frame.globals.setdefault("__warningregistry__", {})
-    try:
-        warnings.warn_explicit(text, UserWarning, where.file, where.line, frame.globals.get("__name__"), registry)
-    except UserWarning as error:
-        raise GraphBreak("user-exception", f"{type(error).__name__}: {error}") from error
+    tr.effects.told.append(Told(text, where.file, where.line, frame.globals, once))
 
 
 def tell_of_call(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], bound: BoundCall) -> None:
@@ -48,6 +84,7 @@ def tell_of_transposed(tr: Tracer, rank: int) -> None:
             "The use of `x.T` on tensors of dimension other than 2 to reverse their shape is deprecated and it will throw an "
             "error in a future release. Consider `x.mT` to transpose batches of matrices or `x.permute(*torch.arange(x.ndim - "
             "1, -1, -1))` to reverse the dimensions of a tensor.",
+            once=True,
         )
 
 
@@ -83,7 +120,12 @@ def _mean_of_divergence(name: str, args: Sequence[Any], kwargs: Mapping[str, Any
     )
 
 
+def _upsample(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], bound: BoundCall) -> str:
+    return f"`nn.functional.{name}` is deprecated. Use `nn.functional.interpolate` instead."
+
+
 _OF_FUNCTIONS: dict[str, _Rule] = {
+    **dict.fromkeys(("upsample_nearest", "upsample_bilinear"), _upsample),
     **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), _other_sizes),
     **dict.fromkeys(("softmax", "log_softmax"), _implicit_dim),
     "kl_div": _mean_of_divergence,

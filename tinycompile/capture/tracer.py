@@ -91,7 +91,6 @@ class Tracer(Inputs, Lookups):
         self.asleep: list[GeneratorValue] = []  # those that went to sleep in a try or with block
         self._exceptions: dict[int, ExceptionValue] = {}
         self.op_in_try = False  # whether a tensor op was recorded inside a try block of the user's
-        self.told: set[tuple[Location, str]] = set()  # what was warned of, in captures of this call
         self.resumed = False  # whether this capture begins behind a break
         self.births: dict[int, tuple[Value, int]] = {}  # by id: iterators, and which instruction of the outermost frame made it
         self.hashed: dict[int, Value] = {}  # by id: objects that are keys by a hash of the program's

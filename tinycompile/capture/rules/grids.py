@@ -51,7 +51,7 @@ def _meshgrid(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """The tensors lie along dims of their own, the first two exchanged for ``indexing="xy"``."""
     tensors, indexing = _tensors(tr, args, "meshgrid"), kwargs.get("indexing")
     if indexing is None:
-        tell(tr, "torch.meshgrid: in an upcoming release, it will be required to pass the indexing argument.")
+        tell(tr, "torch.meshgrid: in an upcoming release, it will be required to pass the indexing argument.", once=True)
         indexing = Const("ij")
     if indexing.constant(tr) not in ("ij", "xy") or any(t.meta.rank > 1 for t in tensors):
         raise GraphBreak("user-exception", "meshgrid of these arguments, which torch refuses")
