@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +241,17 @@ def test_a_second_process_does_not_tune(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         said.append(done.stdout.split())
     assert said == [["tuned", "1", "from", "disk", "0"], ["tuned", "0", "from", "disk", "1"]]
+
+
+def test_what_a_launch_takes_the_host_is_not_timed() -> None:
+    """A library's way may be several calls of some 20 us each, between which the device would wait."""
+
+    def several(stream: int, x: torch.Tensor) -> None:
+        x.add_(1)
+        until = time.perf_counter() + 4e-4
+        while time.perf_counter() < until:
+            pass
+        x.add_(1)
+
+    (seconds,) = autotune.time_on_device([several], torch.cuda.current_stream().cuda_stream, (x_of(1024),))
+    assert seconds < 1e-4

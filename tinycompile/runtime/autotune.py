@@ -8,8 +8,10 @@ same kernel, does not time again.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +29,7 @@ CHOICE = "choice.json"
 STEM = "kernel"  # of the winner's binary: the same for every kernel that computes this
 FLUSH_BYTES = 256 << 20
 ROUNDS, MOST_SECONDS = 15, 0.2
+LEAD = 2.0  # times what a launch takes the host: the device is busy for so long before it
 
 
 @dataclass(frozen=True)
@@ -129,19 +132,40 @@ def only(source: KernelSource, config: Config) -> KernelSource:
 
 
 def time_on_device(candidates: Sequence[Launcher], stream: int, args: Sequence[Any]) -> list[float]:
-    """The median seconds of each candidate, taking turns, with the L2 flushed by a read before each launch (which also hides
-    the launch's own latency)."""
+    """The median seconds of each candidate on the device, taking turns. Before each launch memory is read: the L2 is flushed,
+    and the device is busy until the host has enqueued all that the candidate does (a library's way may be several calls)."""
     flush = torch.zeros(FLUSH_BYTES // 4, device="cuda")
-    for launch in candidates:
-        launch(stream, *args)
+    read = _read_seconds(flush)
+    reads = [1 + math.ceil(LEAD * _host_seconds(launch, stream, args) / read) for launch in candidates]
     rounds: list[list[float]] = []
     while len(rounds) < ROUNDS and (len(rounds) < 3 or sum(map(sum, rounds)) < MOST_SECONDS):
         marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in candidates]
-        for launch, (before, after) in zip(candidates, marks, strict=True):
-            flush.sum()
+        for launch, (before, after), count in zip(candidates, marks, reads, strict=True):
+            for _ in range(count):
+                flush.sum()
             before.record()
             launch(stream, *args)
             after.record()
         torch.cuda.current_stream().synchronize()
         rounds.append([before.elapsed_time(after) / 1e3 for before, after in marks])
     return [statistics.median(times) for times in zip(*rounds, strict=True)]
+
+
+def _host_seconds(launch: Launcher, stream: int, args: Sequence[Any]) -> float:
+    """What a launch takes the host, after a first one."""
+    launch(stream, *args)
+    torch.cuda.current_stream().synchronize()
+    start = time.perf_counter()
+    launch(stream, *args)
+    return time.perf_counter() - start
+
+
+def _read_seconds(flush: torch.Tensor) -> float:
+    """What a read of ``flush`` takes the device, after a first one."""
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    flush.sum()
+    before.record()
+    flush.sum()
+    after.record()
+    after.synchronize()
+    return before.elapsed_time(after) / 1e3
