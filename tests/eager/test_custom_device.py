@@ -206,6 +206,62 @@ def test_what_torch_refuses(name: str, quiet) -> None:
     assert str(mine.value) == str(theirs.value)
 
 
+LAID_OUT = {
+    "plain": lambda a: a,
+    "a row for all": lambda a: a[:1].expand(4, 6),
+    "a column for all": lambda a: a[:, :1].expand(4, 6),
+    "a number for all": lambda a: a[0, 0].expand(4, 6),
+    "transposed": lambda a: a.t(),
+    "gaps": lambda a: a[:, ::2],
+    "offset": lambda a: a[1:],
+    "diagonal": lambda a: a.diagonal(),
+    "0-d": lambda a: a[1, 1],
+}
+WRITES = {
+    "fill_": lambda a: a.fill_(3),
+    "zero_": lambda a: a.zero_(),
+    "add_": lambda a: a.add_(1),
+    "exp_": lambda a: a.exp_(),
+    "copy_": lambda a: a.copy_(a.new_ones(a.shape)),
+    "masked_fill_": lambda a: a.masked_fill_(a > 0, 1.0),
+    "index_fill_": lambda a: a.index_fill_(0, a.new_zeros(1, dtype=torch.int64), 1.0),
+    "tril_": lambda a: a.tril_(),
+    "fill_diagonal_": lambda a: a.fill_diagonal_(1.0),
+    "a mask": lambda a: a.__setitem__(a > 0, 5.0),
+    "an index": lambda a: a.__setitem__(a.new_zeros(1, dtype=torch.int64), 5.0),
+    "unsqueeze_": lambda a: a.unsqueeze_(0),
+    "transpose_": lambda a: a.transpose_(0, 1),
+    "detach_": lambda a: a.detach_(),
+    "a list": lambda a: torch._foreach_zero_([a]),
+    "larger": lambda a: a.resize_(9, 9).zero_(),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.filterwarnings("ignore:Use of")
+def test_writes_to_tensors_that_lie_in_any_way(name: str, quiet) -> None:
+    """Elements that share memory too: what fills may write to them, what computes may not, and torch says which is which."""
+    for lay, view in LAID_OUT.items():
+        a = torch.arange(-12.0, 12.0).view(4, 6).clone()
+        x = there(a.clone())
+        said = []
+        for base in (x, a):
+            try:
+                WRITES[name](view(base))
+                said.append("")
+            except (RuntimeError, IndexError, NotImplementedError) as error:
+                said.append(f"{type(error).__name__}: {error}")
+        assert said[0] == said[1], lay
+        if name != "larger" or lay != "plain":  # (what was there stays, what is new is anything)
+            same(x, a)
+
+
+def test_arguments_that_share_memory_share_it_on_the_cpu(quiet) -> None:
+    for a in (there(torch.arange(6.0)), torch.arange(6.0)):
+        with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor"):
+            a[1:].sub_(a[:-1])
+
+
 @pytest.mark.parametrize("name", ["unbind", "split", "chunk"])
 def test_results_that_are_several_views_are_not_written_to_under_gradients(name: str, quiet) -> None:
     for x in (there(torch.ones(2, 2)).requires_grad_(), torch.ones(2, 2, requires_grad=True)):

@@ -8,7 +8,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -321,6 +321,33 @@ def test_torchs_tensors_go_in_and_out() -> None:
     torch.testing.assert_close(got, (x * 2).sum(1))
 
 
+def mine(value: Any) -> Any:
+    """Our tensors for torch's, in structures too."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(*map(mine, value)) if isinstance(value, Two) else type(value)(map(mine, value))
+    if isinstance(value, dict):
+        return {k: mine(v) for k, v in value.items()}
+    return from_torch(value) if isinstance(value, torch.Tensor) else value
+
+
+class Two(NamedTuple):
+    a: Any
+    b: Any
+
+
+def test_dims_of_a_dict_are_those_of_its_values_in_order() -> None:
+    """As torch reads them, whatever the keys are."""
+    x = torch.randn(3, 4)
+    for fn, given, options in (
+        (lambda d: d["a"] + d["b"], {"a": x, "b": x.T}, {"in_dims": ({"b": 0, "a": 1},)}),
+        (lambda x: {"a": x, "b": torch.cat([x, x])}, x, {"out_dims": {"b": 0, "a": 1}}),
+    ):
+        want = torch.vmap(fn, **options)(given)
+        for got in (tc.vmap(fn, **options)(mine(given)), tc.compile(lambda x: torch.vmap(fn, **options)(x))(given)):  # noqa: B023
+            pairs = zip(got.values(), want.values(), strict=True) if isinstance(want, dict) else [(got, want)]
+            assert all(torch.allclose(g.torch() if isinstance(g, Tensor) else g, w) for g, w in pairs)
+
+
 @pytest.mark.parametrize(
     ("make", "error"),
     [
@@ -354,9 +381,27 @@ def test_torchs_tensors_go_in_and_out() -> None:
         (lambda v: v(lambda x: x.sum().item())(torch.ones(2)), RuntimeError),
         (lambda v: v(lambda x: x if x.sum() > 0 else -x)(torch.ones(2)), RuntimeError),
         (lambda v: v(lambda x: x[3])(torch.ones(2, 2)), IndexError),
+        (lambda v: v(lambda x: x, in_dims=True)(torch.ones(2, 2)), TypeError),
+        (lambda v: v(lambda x: x, in_dims=(False,))(torch.ones(2)), TypeError),
+        (lambda v: v(lambda x: x, in_dims=())(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x.a, in_dims=((0, None),))(Two(torch.ones(2), torch.ones(2))), ValueError),
+        (lambda v: v(lambda x: x, out_dims=None)(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x, out_dims=(None,))(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x, out_dims=1.5)(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x, out_dims="x")(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x, out_dims=3)(torch.ones(2)), IndexError),
+        (lambda v: v(lambda x: (x, None))(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: x.shape)(torch.ones(2, 2)), ValueError),
+        (lambda v: v(lambda x: x * x.data_ptr())(torch.ones(2)), RuntimeError),
     ],
 )
 def test_wrong_calls(make: Callable[[Any], Any], error: type[Exception]) -> None:
+    said = []
+    for vmap in (torch.vmap, lambda fn, *a, **k: lambda *args, **kw: tc.vmap(fn, *a, **k)(*mine(args), **kw)):
+        with pytest.raises(error) as eager:
+            make(vmap)
+        said.append(str(eager.value))
+    assert said[0] == said[1]
     for vmap in (torch.vmap, tc.vmap):
         with pytest.raises(error) as eager:
             make(vmap)

@@ -313,14 +313,9 @@ class _Tape:
 
     @staticmethod
     def detach_(tensor: Tensor) -> Tensor:
-        if tensor._view is not None and tensor.keys & AUTOGRAD:
-            raise RuntimeError(
-                "Can't detach views in-place. Use detach() instead. If you are using DistributedDataParallel (DDP) for "
-                "training, and gradient_as_bucket_view is set as True, gradients are views of DDP buckets, and hence detach_() "
-                "cannot be called on these gradients. To fix this error, please refer to the Optimizer.zero_grad() function in "
-                "torch/optim/optimizer.py as the solution."
-            )
-        if tensor._autograd is None:
+        if tensor._view is not None and (tensor.lacks_handle or tensor.keys & AUTOGRAD):
+            raise_torchs(lambda x: x.view(2).detach_())
+        if tensor._autograd is None and not tensor.lacks_handle:
             tensor.raw().detach_()
         tensor._autograd, tensor.keys = None, tensor.keys & ~AUTOGRAD
         return tensor

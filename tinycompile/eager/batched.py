@@ -20,6 +20,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import BACKENDS, Key
 from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.eager.torch_words import said_of_examples
 from tinycompile.ops.calls import ops
 from tinycompile.ops.randomness import MAY_DRAW
 from tinycompile.ops.record import BoundCall
@@ -28,15 +29,7 @@ _BATCHED = Key.BATCHED.bit
 _AUTOGRAD = Key.AUTOGRAD.bit
 # Functions whose result's size depends on each example's values, and ATen's names of them.
 _OF_ANY_LENGTH = {"nonzero": "nonzero", "unique": "_unique2", "unique_consecutive": "unique_consecutive"}
-_NO_VALUE = (
-    "vmap: It looks like you're calling .item() on a Tensor. We don't support vmap over calling .item() on a Tensor, please "
-    "try to rewrite what you're doing with other operations. If error is occurring somewhere inside PyTorch internals, please "
-    "file a bug report."
-)
-_NO_TRUTH = (
-    "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. We don't support that yet, "
-    "please shout over at https://github.com/pytorch/functorch/issues/257 ."
-)
+_NO_POINTER = "Cannot access data pointer of Tensor that doesn't have storage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +88,7 @@ class BatchedTensor(Tensor):
 
     def item(self) -> Any:
         """Every example has its own: raises RuntimeError."""
-        raise RuntimeError(_NO_VALUE)
+        raise RuntimeError(said_of_examples(torch.Tensor.item))
 
     tolist = item
 
@@ -103,18 +96,22 @@ class BatchedTensor(Tensor):
         """What Python's numbers are made of: raises torch's error, as every example has its own."""
         if self.numel() != 1:
             raise ValueError("only one element tensors can be converted to Python scalars")
-        raise RuntimeError(_NO_VALUE)
+        raise RuntimeError(said_of_examples(torch.Tensor.item))
 
     def __index__(self) -> int:
         if self.numel() != 1 or self.dtype.is_floating_point or self.dtype.is_complex:
             raise TypeError("only integer tensors of a single element can be converted to an index")
-        raise RuntimeError(_NO_VALUE)
+        raise RuntimeError(said_of_examples(torch.Tensor.item))
 
     def __dlpack__(self, **options: Any) -> Any:
         """There is no memory of one example: raises RuntimeError."""
-        raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+        raise RuntimeError(_NO_POINTER)
 
     __dlpack_device__ = __dlpack__
+
+    def data_ptr(self) -> int:
+        """As ``__dlpack__``."""
+        raise RuntimeError(_NO_POINTER)
 
     @property
     def lacks_handle(self) -> bool:
@@ -122,7 +119,7 @@ class BatchedTensor(Tensor):
         return True
 
     def __bool__(self) -> bool:
-        raise RuntimeError(_NO_TRUTH)
+        raise RuntimeError(said_of_examples(bool))
 
     def _version_now(self) -> int:
         return self.value._version_now()
@@ -286,6 +283,8 @@ def mapped(value: Any, fn: Callable[[Any], Any]) -> Any:
     kind = type(value)
     if kind in (tuple, list):
         return kind(mapped(v, fn) for v in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return kind(*(mapped(v, fn) for v in value))
     return {k: mapped(v, fn) for k, v in value.items()} if kind is dict else value
 
 

@@ -144,11 +144,16 @@ def _copy(to: Memory, of: Memory, device: Device) -> None:
     _registered.copy(to, of)
 
 
-def to_host(tensor: Tensor) -> torch.Tensor:
-    """A torch tensor on the CPU with the same values, shape and strides."""
+def to_host(tensor: Tensor, copied: dict[int, torch.Tensor] | None = None) -> torch.Tensor:
+    """A torch tensor on the CPU with the same values, shape and strides. ``copied``: storages that are there already, by key;
+    tensors that share one do so on the CPU."""
     storage, meta = tensor.storage, tensor.meta
-    flat = torch.empty(storage.nbytes, dtype=torch.uint8)
-    _copy(flat, storage.memory, tensor.device)
+    flat = None if copied is None else copied.get(storage.key)
+    if flat is None:
+        flat = torch.empty(storage.nbytes, dtype=torch.uint8)
+        _copy(torch.from_dlpack(flat), storage.memory, tensor.device)  # (what numpy has seen of a storage can't be resized)
+        if copied is not None:
+            copied[storage.key] = flat
     typed = torch.empty(0, dtype=meta.dtype).set_(flat.untyped_storage(), 0, (storage.nbytes // meta.dtype.itemsize,), (1,))
     placed: Any = meta.shape, meta.strides, meta.offset
     return typed.as_strided(*placed)
@@ -189,8 +194,12 @@ def write(tensor: Tensor, value: torch.Tensor) -> None:
     """Set a tensor's elements, or those of a view. What else is in its storage stays."""
     host = to_host(tensor)
     host.copy_(value)
-    whole = torch.empty(0, dtype=torch.uint8).set_(host.untyped_storage())
-    _copy(tensor.storage.memory, whole, tensor.device)
+    _put_back(tensor, host)
+
+
+def _put_back(tensor: Tensor, host: torch.Tensor) -> None:
+    """All bytes of the host's storage into that of the tensor, which has as many."""
+    _copy(tensor.storage.memory, torch.empty(0, dtype=torch.uint8).set_(host.untyped_storage()), tensor.device)
     tensor.storage.writes += 1
 
 
@@ -200,10 +209,12 @@ def write(tensor: Tensor, value: torch.Tensor) -> None:
 def _written(tensor: Tensor, host: torch.Tensor, storage: torch.UntypedStorage) -> None:
     """What a function wrote to a copy on the host in ``storage``, and where it made that lie (``as_strided_``)."""
     now = host.untyped_storage()
-    if storage_id(now) != storage_id(storage) or now.nbytes() != tensor.storage.nbytes:
+    if storage_id(now) != storage_id(storage):
         raise NotImplementedError(f"{tensor.device} can't give a tensor other memory")
+    if now.nbytes() > tensor.storage.nbytes:
+        tensor.storage.grow(now.nbytes())
     tensor._meta = placed_as(host, tensor.device)
-    write(tensor, host)
+    _put_back(tensor, host)
 
 
 def device_of(args: Sequence[Any], op: Op | None = None) -> Device:
@@ -305,26 +316,28 @@ def _on_cpu(op: Op, args: tuple[Any, ...]) -> Any:
     """Copies there, torch's kernel, copies back; ``to_device`` stays where it leads to."""
     device, at = device_of(args, op), op.schema.device_arg
     target = Device.of(args[1]) if op.name == "to_device" else device
-    hosts = [_hosted(a) for a in args]
+    copied: dict[int, torch.Tensor] = {}
+    hosts = [_hosted(a, copied) for a in args]
     if at is not None and args[at] is not None:
         hosts[at] = torch.device("cpu") if is_registered(Device.of(args[at])) else unwrap(args[at])
     versions = [(a, h, h._version) for a, h in zip(args, hosts, strict=True) if isinstance(h, torch.Tensor)]
     result = op.eager(*hosts)
     for tensor, host, version in versions:
         if host._version != version:
-            write(tensor, host)
+            _put_back(tensor, host)
     return _returned(result, target, () if op.name == "to_device" else versions)
 
 
-def _hosted(value: Any) -> Any:
-    """CPU tensors for those of the device, the CPU for the device itself; also in lists."""
+def _hosted(value: Any, copied: dict[int, torch.Tensor] | None = None) -> Any:
+    """CPU tensors for those of the device, the CPU for the device itself; also in lists. ``copied``: as of :func:`to_host`."""
+    copied = {} if copied is None else copied
     if isinstance(value, Tensor):
-        return to_host(value) if value.keys & _PRIVATE else value.raw()
+        return to_host(value, copied) if value.keys & _PRIVATE else value.raw()
     if isinstance(value, (Device, torch.device)):
         return torch.device("cpu") if is_registered(Device.of(value)) else unwrap(value)
     if type(value) is dict:
-        return {k: _hosted(v) for k, v in value.items()}
-    return type(value)(_hosted(v) for v in value) if type(value) in (tuple, list) else value
+        return {k: _hosted(v, copied) for k, v in value.items()}
+    return type(value)(_hosted(v, copied) for v in value) if type(value) in (tuple, list) else value
 
 
 def _returned(value: Any, device: Device, given: Sequence[tuple[Any, Any, int]] = ()) -> Any:
@@ -367,6 +380,7 @@ class Elsewhere:
     """What ``Tensor`` asks of tensors without a torch handle."""
 
     host = staticmethod(to_host)
+    hosted = staticmethod(_hosted)
 
     def used_on(self, tensor: Tensor, queue: Queue | None) -> None:
         """``record_stream``. Nothing to do where the device has no streams."""
@@ -382,13 +396,13 @@ class Elsewhere:
         """A torch function that has no record: on the CPU, and what it wrote to is written back."""
         device = device_of((tuple(args), tuple(kwargs.values())))
         warn_once(f"{device} has no kernel for {getattr(fn, '__name__', fn)}: it runs on the CPU, between copies")
-        hosts, named = _hosted(tuple(args)), _hosted(dict(kwargs))
-        pairs = [*zip(args, hosts, strict=True), *((kwargs[k], named[k]) for k in kwargs)]
-        given = [(t, h, h._version) for t, h in pairs if isinstance(h, torch.Tensor)]
+        hosts, named = _hosted((tuple(args), dict(kwargs)))
+        pairs = zip(*map(dispatcher.tensors_in, ((*args, *kwargs.values()), (*hosts, *named.values()))), strict=True)
+        given = [(t, h, h._version) for t, h in pairs]
         before = [h.untyped_storage() if isinstance(t, Tensor) and t.keys & _PRIVATE else None for t, h, _ in given]
         result = fn(*hosts, **named)
         name = getattr(fn, "__name__", "")
-        written = pairs[0][1] if name.endswith("_") and not name.endswith("__") else None  # apply_ and map_ count no version
+        written = hosts[0] if name.endswith("_") and not name.endswith("__") else None  # apply_ and map_ count no version
         for (tensor, host, version), storage in zip(given, before, strict=True):
             if storage is not None and (host._version != version or host is written):
                 _written(tensor, host, storage)
@@ -413,8 +427,12 @@ class Elsewhere:
         """``target.copy_(result)``, off the tape."""
         write(target, to_host(result))
 
-    def write(self, bound: BoundCall) -> Any:
-        """``add_`` and ``out=``: the result, then a copy of it into the tensor. A view in place (``t_``) moves no element."""
+    def write(self, bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """``add_`` and ``out=``: the result, then a copy of it into the tensor. A view in place (``t_``) moves no element.
+        Where there is no kernel, or elements share memory (whether they may be written to depends on the function), torch's own
+        writes, on the CPU."""
+        if bound.inplace and not is_view(bound.op) and (not _has_kernel(bound.op) or expanded(bound.args[0])):
+            return self.call(fn, args, kwargs)
         result = dispatcher.call_bound(bound.op.name, bound.args)
         if bound.inplace and is_view(bound.op):
             bound.args[0]._meta = result.meta
@@ -429,6 +447,12 @@ class Elsewhere:
             fit(into, value.meta)
             write(into, to_host(value))
         return named_results(bound.op, target) if several else target
+
+
+def _has_kernel(op: Op) -> bool:
+    """Whether it, or what it decomposes into, may run on the device."""
+    assert _registered is not None
+    return op.name in _registered.kernels or isinstance(op.lowering, Decompose)
 
 
 def _moved_to(value: Any, device: Device) -> Any:

@@ -24,7 +24,8 @@ from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key, KeySet, backend_key
 from tinycompile.eager.backends import is_same, meta_of, named_results
 from tinycompile.eager.batched_random import RECORDS, draw_record, is_undecided
-from tinycompile.eager.probe import is_unreliable, leaving_no_trace, probe
+from tinycompile.eager.no_trace import leaving_no_trace
+from tinycompile.eager.probe import is_unreliable, probe
 from tinycompile.eager.tensor import Tensor
 from tinycompile.ops.record import OPS, BoundCall, Metas, Op
 

@@ -78,7 +78,7 @@ def _run(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: 
     """The write itself."""
     if bound.args[0].lacks_handle:
         with torch.no_grad():
-            Tensor.elsewhere.write(bound)
+            Tensor.elsewhere.write(bound, fn, args, kwargs)
     else:
         run_on_handles(fn, args, kwargs)
 

@@ -14,7 +14,7 @@ import torch
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.shortcut import WRITES, Choices, Ends, by_value, learn, short_call, written_out
 from tinycompile.ops import table
-from tinycompile.ops.record import BoundCall
+from tinycompile.ops.record import CUSTOM, BoundCall
 
 # Operators by Python name. Python's own names of the in-place ones exist on torch.Tensor too.
 OPERATORS = (
@@ -26,6 +26,7 @@ OPERATORS = (
 
 
 _ENDS: Ends = {}  # of torch's functions
+Key = tuple[Any, ...]
 
 
 class TensorMethods:
@@ -63,27 +64,56 @@ class TensorMethods:
             return cls._by_keywords(fn, args, kwargs or {})
         key = (fn, *map(type, args))
         made = short_call(_ENDS, key, fn, args)
-        if made is None:
-            bound = table.bind(fn, args, {})
-            learn(_ENDS, key, bound, fn, args)
-            return cls._run(bound, fn, args, {})
-        return made
+        return cls._whole_way(_ENDS, key, fn, args, {}) if made is None else made
 
     @classmethod
     def _by_keywords(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if not args or not isinstance(args[0], TensorMethods):
-            return cls._run(table.bind(fn, args, kwargs), fn, args, kwargs)
+            return cls._whole_way(None, (), fn, args, kwargs)
         key = (fn, *map(type, args), *kwargs, *map(type, kwargs.values()))
         choices = _ENDS.get(key)
         if choices is WRITES:
             made = written_out(fn, args, kwargs["out"])
         else:
             made = None if type(choices) is not Choices else by_value(choices, fn, args, kwargs)
-        if made is None:
+        return cls._whole_way(_ENDS, key, fn, args, kwargs) if made is None else made
+
+    @classmethod
+    def _whole_way(
+        cls, ends: Ends | None, key: Key, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Find which record is meant, remember it in ``ends``, run it. What fails is said in torch's words."""
+        bound: Any = _NOT_FOUND
+        try:
             bound = table.bind(fn, args, kwargs)
-            learn(_ENDS, key, bound, fn, args, kwargs)
+            if ends is not None:
+                learn(ends, key, bound, fn, args, kwargs)
             return cls._run(bound, fn, args, kwargs)
-        return made
+        except Exception as error:
+            if _is_a_records(bound) and not _writes(bound, fn, kwargs):
+                cls._reworded(error, fn, args, kwargs)
+            raise
+
+    @classmethod
+    def _reworded(cls, error: Exception, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise what torch raises for a call that failed with ``error``; return where nobody can be asked."""
+
+
+_NOT_FOUND = object()
+
+
+def _is_a_records(bound: Any) -> bool:
+    """Whether an error may be in a record's words: not in those of a function of torch's, or of the program's own op."""
+    return bound is _NOT_FOUND or (bound is not None and bound.op.name not in CUSTOM)
+
+
+def _writes(bound: Any, fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the call changes an argument, so that it can't be made again."""
+    if isinstance(bound, BoundCall):
+        return bound.inplace or bound.out is not None
+    name = getattr(fn, "__name__", "")
+    in_place = name.strip("_") in table.INPLACE_OPERATORS or (name.endswith("_") and not name.endswith("__"))
+    return in_place or name == "__setitem__" or "out" in kwargs or bool(kwargs.get("inplace"))
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -95,11 +125,7 @@ def _method(name: str) -> Callable[..., Any]:
             return args[0]._by_keywords(fn, args, kwargs)
         key = (*map(type, args),)
         made = short_call(ends, key, fn, args)
-        if made is None:
-            bound = table.bind_method(name, args, kwargs)
-            learn(ends, key, bound, fn, args)
-            return args[0]._run(bound, fn, args, kwargs)
-        return made
+        return args[0]._whole_way(ends, key, fn, args, {}) if made is None else made
 
     method.__name__ = name
     method.__qualname__ = f"Tensor.{name}"
@@ -114,6 +140,7 @@ _FOREIGN = frozenset({str, bytes, type(None), dict, set, list, tuple})
 def _operator(name: str) -> Callable[..., Any]:
     fn = getattr(torch.Tensor, name)
     ends: Ends = {}
+    alone = name in ("__neg__", "__pos__", "__abs__", "__invert__")
 
     def operator(*args: Any) -> Any:
         key = (*map(type, args),)
@@ -121,12 +148,12 @@ def _operator(name: str) -> Callable[..., Any]:
         if made is None:
             if key[-1] in _FOREIGN:
                 return NotImplemented
-            bound = table.bind_method(name, args, {})
-            learn(ends, key, bound, fn, args)
             try:
-                return args[0]._run(bound, fn, args, {})
-            except TypeError:  # as torch: Python asks the other side, and words the error
-                return NotImplemented
+                return args[0]._whole_way(ends, key, fn, args, {})
+            except TypeError:
+                if alone:
+                    raise
+                return NotImplemented  # as torch: Python asks the other side, and words the error
         return made
 
     operator.__name__ = name

@@ -7,9 +7,7 @@ beforehand: refused.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from tinycompile.base.errors import DataDependentError
 from tinycompile.base.expr import Expr
 from tinycompile.base.meta import TensorMeta
 from tinycompile.eager.backends import meta_of
+from tinycompile.eager.no_trace import leaving_no_trace
 from tinycompile.eager.tensor import Tensor
 
 _UNRELIABLE = ("torch.fft.", "torch.linalg.")  # whole namespaces
@@ -90,20 +89,6 @@ def refuse(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
 def _on_stand_ins(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with torch.no_grad(), leaving_no_trace(), _Watch():
         return fn(*(_stand_in(a) for a in args), **{k: _stand_in(v) for k, v in kwargs.items()})
-
-
-@contextmanager
-def leaving_no_trace() -> Iterator[None]:
-    """Torch's generator stays as it is. Nothing is warned of, and what torch warns of once it still will."""
-    state, always = torch.get_rng_state(), torch.is_warn_always_enabled()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.set_warn_always(True)
-            yield
-    finally:
-        torch.set_warn_always(always)
-        torch.set_rng_state(state)
 
 
 class _Watch(TorchDispatchMode):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tinycompile.dispatch import dispatcher
-from tinycompile.eager.probe import leaving_no_trace
+from tinycompile.eager.no_trace import leaving_no_trace
 from tinycompile.ops.record import Extern, Op, Sample, TensorSpec
 
 Kinds = tuple[tuple[torch.dtype, bool], ...]  # of each tensor of a call: its dtype, and whether it is 0-d

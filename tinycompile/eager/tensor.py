@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from tinycompile.base.device import Device
-from tinycompile.base.holdings import tell_holdings
+from tinycompile.base.holdings import is_allocation_failure, tell_holdings
 from tinycompile.base.meta import TensorMeta, meta_of_torch
 from tinycompile.base.shapes import reach
 from tinycompile.dispatch import dispatcher
@@ -23,6 +23,7 @@ from tinycompile.eager.differentiable import DifferentiableMethods
 from tinycompile.eager.indexing import basic_view, is_basic, plain_index, plain_number
 from tinycompile.eager.metadata import MetadataMethods
 from tinycompile.eager.methods import TensorMethods
+from tinycompile.eager.no_trace import leaving_no_trace
 from tinycompile.eager.shortcut import VIEWS, learn_index, short_index
 from tinycompile.eager.storage import Storage
 from tinycompile.eager.values import ValueMethods
@@ -187,8 +188,21 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
         if cls.tape is not None and cls.tape.follows(args, kwargs, bound.out):
             return cls.tape.write(bound, fn, args, kwargs)
         if cls.elsewhere is not None and cls.elsewhere.concerns(bound.args, {}, bound.out):
-            return cls.elsewhere.write(bound)
+            return cls.elsewhere.write(bound, fn, args, kwargs)
         return cls._extern(fn, args, kwargs)
+
+    @classmethod
+    def _reworded(cls, error: Exception, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """What torch says of the same call on plain tensors of the same values. Memory that ran out is not asked for again."""
+        tensors = dispatcher.tensors_in((args, tuple(kwargs.values())))
+        if is_allocation_failure(error) or any(isinstance(t, TensorMethods) and type(t) is not Tensor for t in tensors):
+            return
+        plain = unwrap if cls.elsewhere is None else cls.elsewhere.hosted
+        try:
+            with torch.no_grad(), leaving_no_trace():
+                fn(*plain(args), **plain(dict(kwargs)))
+        except Exception as torchs:  # noqa: BLE001  # whatever it is, the caller gets it
+            raise torchs.with_traceback(None) from None
 
     # --- indexing
 

@@ -48,6 +48,12 @@ def raise_torchs(wrong: Callable[[torch.Tensor], object]) -> NoReturn:
 
 
 @cache
+def said_of_examples(wrong: Callable[[torch.Tensor], object]) -> str:
+    """What ``torch.vmap`` says of a call on each example of a tensor."""
+    return _message(lambda x: torch.vmap(wrong)(x.detach()))
+
+
+@cache
 def _names_are_short() -> bool:
     return "SplitBackward0" not in _message(lambda x: x.split(1)[0].add_(1))
 

@@ -35,6 +35,13 @@ class ValueMethods:
         """DLPack's device pair. Raises BufferError where torch sees no memory."""
         return _shared(self).__dlpack_device__()
 
+    @property
+    def __cuda_array_interface__(self: Any) -> Any:
+        """The protocol of numba and cupy, for memory of a card. Raises AttributeError where there is none."""
+        if self.lacks_handle:
+            raise AttributeError(f"Can't get __cuda_array_interface__ on a tensor of {self.device}")
+        return self.torch().__cuda_array_interface__
+
     def readable(self: Any) -> Any:
         """A torch tensor with the same values: the handle, or a copy where there is none."""
         return self.elsewhere.host(self) if self.lacks_handle else self.raw()
@@ -71,6 +78,13 @@ class ValueMethods:
         if not self.ndim:
             raise TypeError("iteration over a 0-d tensor")
         return (self[i] for i in range(len(self)))
+
+    def __reversed__(self: Any) -> Any:
+        """The rows from the last to the first, as one tensor."""
+        return self.flip(0) if self.ndim else self
+
+    def __delitem__(self: Any, index: Any) -> None:
+        raise TypeError("Tensor does not support deleting items")
 
     def __contains__(self: Any, element: Any) -> bool:
         if not isinstance(element, (ValueMethods, torch.Tensor, numbers.Number)):

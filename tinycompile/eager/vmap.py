@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -19,6 +19,7 @@ from tinycompile.eager.batched_random import watched
 from tinycompile.eager.rng import cuda_devices, rng_state, set_rng_state
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.eager.transforms import made_by
+from tinycompile.eager.vmap_words import said_by_torch
 from tinycompile.ops.calls import ops
 
 RANDOMNESS = ("error", "different", "same")
@@ -75,19 +76,21 @@ def _call(
     strict: bool = True,
 ) -> Any:
     name = getattr(fn, "__name__", type(fn).__name__)
-    _check_in_dims(in_dims, args, name)
-    pairs = _leaves(args, in_dims)
-    if strict:
-        _check_leaves(pairs, in_dims, name)
-    size = _size(pairs)
+    with said_by_torch(name, in_dims, args):
+        _check_in_dims(in_dims, args)
+        pairs = _leaves(args, in_dims)
+        if strict:
+            _check_leaves(pairs)
+        size = _size(pairs)
     ours = any(isinstance(leaf, Tensor) for leaf, _ in (*pairs, *_leaves(kwargs, None)))
 
     def some(pairs: Sequence[tuple[Any, int | None]], size: Any) -> Any:
         with level(size, randomness) as here, watched():
             given = iter([enter(leaf, dim, here) for leaf, dim in pairs])
             results = fn(*_rebuilt(args, given), **kwargs)
-            _check_out_dims(out_dims, results, name)
-            return _left(results, out_dims, here, ours, name, strict)
+            with said_by_torch(name, in_dims, args, out_dims, results):
+                _check_out_dims(out_dims, results)
+                return _left(results, out_dims, here, ours, strict)
 
     if chunk_size is None or chunk_size >= size:
         return some(pairs, size)
@@ -116,7 +119,8 @@ def _joined(found: Sequence[Any], dims: Any) -> Any:
         dim = dims[0] if isinstance(dims, (tuple, list)) else dims
         return first if dim is None else torch.cat(list(found), dim)
     if isinstance(first, dict):
-        return {k: _joined([f[k] for f in found], dims[k] if isinstance(dims, dict) else dims) for k in first}
+        given = dims.values() if isinstance(dims, dict) else [dims] * len(first)
+        return {k: _joined([f[k] for f in found], d) for k, d in zip(first, given, strict=True)}
     each = dims if isinstance(dims, (tuple, list)) else [dims] * len(first)
     items = [_joined(column, d) for column, d in zip(zip(*found, strict=True), each, strict=True)]
     return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
@@ -147,23 +151,10 @@ def enter(value: Any, dim: int | None, here: Level) -> Any:
     return BatchedTensor(ops.movedim(tensor, (dim,), (0,)) if dim % len(tensor.shape) else tensor, here.number)
 
 
-def _check_in_dims(in_dims: Any, args: tuple[Any, ...], name: str) -> None:
-    """Raise torch's ValueError unless ``in_dims`` is nested as the arguments are, down to some depth."""
-    if not isinstance(in_dims, (int, tuple)):
-        raise ValueError(
-            f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): expected `in_dims` to be int or a (potentially nested) tuple "
-            f"matching the structure of inputs, got: {type(in_dims)}."
-        )
-    if not args:
-        raise ValueError(
-            f"vmap({name})(<inputs>): got no inputs. Maybe you forgot to add inputs, or you are trying to vmap over a function "
-            "with no inputs. The latter is unsupported."
-        )
-    if not _begins(in_dims, args):
-        raise ValueError(
-            f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): in_dims is not compatible with the structure of `inputs`. "
-            f"in_dims has structure {_structure(in_dims)} but inputs has structure {_structure(args)}."
-        )
+def _check_in_dims(in_dims: Any, args: tuple[Any, ...]) -> None:
+    """Raise ValueError unless ``in_dims`` is nested as the arguments are, down to some depth."""
+    if not isinstance(in_dims, (int, tuple)) or not args or not _begins(in_dims, args):
+        raise ValueError("vmap: in_dims is not nested as the arguments are")
 
 
 def _leaves(value: Any, dims: Any) -> list[tuple[Any, Any]]:
@@ -172,41 +163,29 @@ def _leaves(value: Any, dims: Any) -> list[tuple[Any, Any]]:
         each = dims if isinstance(dims, (tuple, list)) else [dims] * len(value)
         return [pair for v, d in zip(value, each, strict=True) for pair in _leaves(v, d)]
     if isinstance(value, dict):
-        given = dims if isinstance(dims, dict) else dict.fromkeys(value, dims)
-        return [pair for k, v in value.items() for pair in _leaves(v, given[k])]
+        given = dims.values() if isinstance(dims, dict) else [dims] * len(value)
+        return [pair for v, d in zip(value.values(), given, strict=True) for pair in _leaves(v, d)]  # in order, as torch does
     return [(value, dims)]
 
 
-def _check_leaves(pairs: Sequence[tuple[Any, Any]], in_dims: Any, name: str) -> None:
-    """Raise torch's ValueError for a dim that its leaf lacks."""
+def _check_leaves(pairs: Sequence[tuple[Any, Any]]) -> None:
+    """Raise ValueError for a dim that its leaf lacks."""
     for leaf, dim in pairs:
-        if dim is None:
-            continue
-        said = f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): Got in_dim={dim} for"
-        if not isinstance(dim, int):
-            raise ValueError(f"{said} an input but in_dim must be either an integer dimension or None.")
-        if not isinstance(leaf, (Tensor, torch.Tensor)):
-            raise ValueError(
-                f"{said} an input but the input is of type {type(leaf)}. We cannot vmap over non-Tensor arguments, please use "
-                "None as the respective in_dim"
-            )
-        rank = len(leaf.shape)
-        if not -rank <= dim < rank:
-            raise ValueError(
-                f"{said} some input, but that input is a Tensor of dimensionality {rank} so expected in_dim to satisfy "
-                f"-{rank} <= in_dim < {rank}."
-            )
+        if dim is not None and not (is_dim(dim) and isinstance(leaf, (Tensor, torch.Tensor))):
+            raise ValueError("vmap: what is mapped over is a tensor, along one of its dims")
+        if dim is not None and not -len(leaf.shape) <= dim < len(leaf.shape):
+            raise ValueError(f"vmap: a tensor of {len(leaf.shape)} dims has none numbered {dim}")
+
+
+def is_dim(dim: Any) -> TypeGuard[int]:
+    """Whether it can number a dim of an argument; a truth can't."""
+    return isinstance(dim, int) and not isinstance(dim, bool)
 
 
 def _size(pairs: Sequence[tuple[Any, Any]]) -> Any:
     sizes = [leaf.shape[dim] for leaf, dim in pairs if dim is not None]
-    if not sizes:
-        raise ValueError("vmap: Expected at least one Tensor to vmap over")
-    if any(size != sizes[0] for size in sizes):
-        raise ValueError(
-            "vmap: Expected all tensors to have the same size in the mapped dimension, "
-            f"got sizes {sizes} for the mapped dimension"
-        )
+    if not sizes or any(size != sizes[0] for size in sizes):
+        raise ValueError("vmap: the arguments have no number of examples in common")
     return sizes[0]
 
 
@@ -221,49 +200,35 @@ def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:
 # --- out of the level --------------------------------------------------------------------------------------------------------
 
 
-def _check_out_dims(out_dims: Any, results: Any, name: str) -> None:
-    """Raise unless ``out_dims`` is nested as the results are, down to some depth. One result alone may be given its dim in a
-    tuple of one."""
+def _check_out_dims(out_dims: Any, results: Any) -> None:
+    """Raise ValueError unless ``out_dims`` is nested as the results are, down to some depth. One result alone may be given its
+    dim in a tuple of one."""
     alone = isinstance(results, (Tensor, torch.Tensor)) and isinstance(out_dims, tuple) and len(out_dims) == 1
     if not alone and not _begins(out_dims, results):
-        raise ValueError(
-            f"vmap({name}, ..., out_dims={out_dims})(<inputs>): out_dims is not compatible with the structure of `outputs`. "
-            f"out_dims has structure {_structure(out_dims)} but outputs has structure {_structure(results)}."
-        )
+        raise ValueError("vmap: out_dims is not nested as the results are")
 
 
 def _begins(dims: Any, results: Any) -> bool:
     if isinstance(dims, dict):
-        return isinstance(results, dict) and list(dims) == list(results) and all(_begins(dims[k], results[k]) for k in dims)
+        return isinstance(results, dict) and dims.keys() == results.keys() and all(_begins(dims[k], results[k]) for k in dims)
     if isinstance(dims, (tuple, list)):
         return type(dims) is type(results) and len(dims) == len(results) and all(map(_begins, dims, results))
     return True
 
 
-def _structure(value: Any) -> str:
-    """Nesting alone, with a star for each leaf."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{k!r}: {_structure(v)}' for k, v in value.items())}}}"
-    if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__}({', '.join(map(_structure, value))})"
-    return "*"
-
-
-def _left(results: Any, out_dims: Any, here: Level, ours: bool, name: str, strict: bool) -> Any:
+def _left(results: Any, out_dims: Any, here: Level, ours: bool, strict: bool) -> Any:
     """Results with the examples at ``out_dims``; what does not depend on the example is repeated."""
     if isinstance(results, (tuple, list)) and not isinstance(results, torch.Size):
         each = out_dims if isinstance(out_dims, (tuple, list)) else [out_dims] * len(results)
-        items = [_left(r, d, here, ours, name, strict) for r, d in zip(results, each, strict=True)]
+        items = [_left(r, d, here, ours, strict) for r, d in zip(results, each, strict=True)]
         return type(results)(*items) if hasattr(results, "_fields") else type(results)(items)
     if isinstance(results, dict):
-        return {
-            k: _left(v, out_dims[k] if isinstance(out_dims, dict) else out_dims, here, ours, name, strict)
-            for k, v in results.items()
-        }
+        given = out_dims.values() if isinstance(out_dims, dict) else [out_dims] * len(results)
+        return {k: _left(v, d, here, ours, strict) for (k, v), d in zip(results.items(), given, strict=True)}
     if not isinstance(results, (Tensor, torch.Tensor)):
         if not strict:
             return results
-        raise ValueError(f"vmap({name}, ...): `{name}` must only return Tensors, got type {type(results)} as a return.")
+        raise ValueError(f"vmap: a function of examples returns tensors, not {type(results).__name__}")
     dim = out_dims[0] if isinstance(out_dims, (tuple, list)) else out_dims
     made = leave(results, dim, here)
     return made if ours else made.torch()
@@ -279,6 +244,8 @@ def leave(result: Any, dim: int | None, here: Level) -> Tensor:
         if batched:
             raise ValueError("vmap: a result with out_dims=None depends on the example")
         return value
+    if not isinstance(dim, int):
+        raise ValueError(f"vmap: out_dims are numbers, or None, not {dim!r}")
     if not batched:
         value = ops.expand(value, (here.size, *value.shape))
     rank = len(value.shape)

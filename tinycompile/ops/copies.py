@@ -45,6 +45,11 @@ def _squeeze_copy(x: Any, dim: Sequence[int] | None = None) -> Any:
     return _copy(ops.squeeze(x) if dim is None else ops.squeeze(x, dim))
 
 
+def _given(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` without the dims that nobody gave, for which it has another overload."""
+    return lambda x, *rest: fn(x) if rest == (None,) else fn(x, *rest)
+
+
 # name, the schema's arguments, what it is, samples
 _COPIES: tuple[tuple[str, str, Callable[..., Any], Callable[[], Any]], ...] = (
     ("alias_copy", "", _copied("alias"), lambda: [call(t(3, 4)), call(t(4, 6, layout="transposed"))]),
@@ -52,7 +57,7 @@ _COPIES: tuple[tuple[str, str, Callable[..., Any], Callable[[], Any]], ...] = (
     ("permute_copy", "int[] dims", _copied("permute"), lambda: [call(t(2, 3, 4), (2, 0, 1))]),
     ("transpose_copy", "int dim0, int dim1", _copied("transpose"), lambda: [call(t(2, 3), 0, 1)]),
     ("t_copy", "", _copied("t"), lambda: [call(t(2, 3)), call(t(3))]),
-    ("squeeze_copy", "int[]? dim=None", _squeeze_copy, lambda: [call(t(1, 3, 1), (0,))]),
+    ("squeeze_copy", "int[]? dim=None", _squeeze_copy, lambda: [call(t(1, 3, 1), (0,)), call(t(1, 3, 1))]),
     ("unsqueeze_copy", "int dim", _copied("unsqueeze"), lambda: [call(t(3, 4), 1)]),
     ("view_copy", "SymInt[] size", _view_copy, lambda: [call(t(4, 6), (8, 3)), call(t(4, 6, layout="transposed"), (24,))]),
     ("narrow_copy", "int dim, SymInt start, SymInt length", _copied("narrow"), lambda: [call(t(5, 6), 1, 2, 3)]),
@@ -63,7 +68,7 @@ for _name, _args, _fn, _calls in _COPIES:
     composite(
         f"{_name}(Tensor self{_args and ', '}{_args}) -> Tensor",
         _fn,
-        getattr(torch, _name),
+        _given(getattr(torch, _name)),
         spelled(_name, "tm" if _name == "narrow_copy" else "t"),
         _calls,
         doc="A fresh row-major tensor with what the view shows.",

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from tinycompile.ops import spellings_parts, spellings_scatters, spellings_tensors
+from tinycompile.ops import spellings_images, spellings_parts, spellings_scatters, spellings_tensors
 from tinycompile.ops.comparison import LONE_NAN_BOUNDS, bounds_as_torch_takes_them
 from tinycompile.ops.record import OPS, BoundCall
+from tinycompile.ops.spellings_images import one_a_dim
 from tinycompile.ops.spellings_tensors import identity
 from tinycompile.ops.table import KEYWORDS, Args, SchemaBinder, add, call_of, is_tensor
 
@@ -98,7 +99,11 @@ class FormBinder:
             given[name if name in self.names else self.renamed.get(name, KEYWORDS.get(name, name))] = value
         for name in self.dropped:
             value = given.pop(name, None)
-            if (name in self.none and value is not None) or (name in self.false and value):
+            if (
+                not isinstance(value, (int, float, type(None)))
+                or (name in self.none and value is not None)
+                or (name in self.false and value)
+            ):
                 return None
         return self.bind((), given)
 
@@ -256,7 +261,15 @@ def _implicit_softmax(name: str) -> Callable[[Args, Kwargs], Bound]:
     return binder
 
 
+def _prod(args: Args, kwargs: Kwargs) -> Bound:
+    """Over all dims where none is named: None is no name."""
+    named = args[1:2] if len(args) > 1 else [v for k, v in kwargs.items() if k in ("dim", "axis")]
+    return None if None in named else SchemaBinder(OPS["prod"])(args, kwargs)
+
+
 def _reductions() -> None:
+    add("torch.prod", _prod)
+    add("torch.Tensor.prod", _prod)
     for name in ("max", "min"):
         add(f"torch.{name}", _extreme(name))
         add(f"torch.Tensor.{name}", _extreme(name))
@@ -308,6 +321,11 @@ def _round(args: Args, kwargs: Kwargs) -> Bound:
     return call_of("round", *args, **kwargs)
 
 
+def _special_round(args: Args, kwargs: Kwargs) -> Bound:
+    """Of integers torch has none: they are left to it."""
+    return _round(args, kwargs) if args and is_tensor(args[0]) and args[0].dtype.is_floating_point else None
+
+
 def _max_pool(name: str) -> Callable[[Args, Kwargs], Bound]:
     """With or without the maxima's places."""
     names: tuple[str, ...] = ("self", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
@@ -327,15 +345,6 @@ def _clamp(inplace: bool) -> Callable[[Args, Kwargs], Bound]:
     def binder(args: Args, kwargs: Kwargs) -> Bound:
         bound = bind(args, kwargs)
         return bound and replace(bound, args=(bound.args[0], *bounds_as_torch_takes_them(*bound.args[1:])))
-
-    return binder
-
-
-def _upsample(mode: str, align_corners: bool | None) -> Callable[[Args, Kwargs], Bound]:
-    def binder(args: Args, kwargs: Kwargs) -> Bound:
-        given = dict(zip(("input", "size", "scale_factor"), args, strict=False)) | kwargs
-        x = given.pop("input", None)
-        return call_of("interpolate", x, given.get("size"), given.get("scale_factor"), mode, align_corners)
 
     return binder
 
@@ -369,12 +378,11 @@ def _layers() -> None:
     add("torch.nn.functional.batch_norm", _batch_norm)
     for dotted in ("torch.round", "torch.Tensor.round"):
         add(dotted, _round)
+    add("torch.special.round", _special_round)
     for rank in (1, 2, 3):
         for where in ("torch", "torch.nn.functional"):
             add(f"{where}.max_pool{rank}d", _max_pool(f"max_pool{rank}d"))
-        add(f"torch.nn.functional.adaptive_max_pool{rank}d", _max_pool(f"adaptive_max_pool{rank}d"))
-    add("torch.nn.functional.upsample_nearest", _upsample("nearest", None))
-    add("torch.nn.functional.upsample_bilinear", _upsample("bilinear", True))
+        add(f"torch.nn.functional.adaptive_max_pool{rank}d", one_a_dim(_max_pool(f"adaptive_max_pool{rank}d"), rank))
     if not LONE_NAN_BOUNDS:
         for dotted in ("torch.clamp", "torch.clip", "torch.Tensor.clamp", "torch.Tensor.clip"):
             add(dotted, _clamp(False))
@@ -392,6 +400,6 @@ def install() -> None:
     """Add every special spelling to the table; the records are registered by then."""
     for dotted, (op, form) in FORMS.items():
         add(dotted, FormBinder(op, form, _OTHER_NAMES.get(dotted, {})))
-    of_families = (*spellings_tensors.GROUPS, *spellings_parts.GROUPS, *spellings_scatters.GROUPS)
+    of_families = (*spellings_tensors.GROUPS, *spellings_parts.GROUPS, *spellings_scatters.GROUPS, *spellings_images.GROUPS)
     for group in (_operators, _reductions, _layers, *of_families):
         group()

@@ -174,24 +174,24 @@ def reshaped(x: Any, shape: Any) -> Bound:
     return call_of("view", x, full)
 
 
-def _sizes(args: Args, kwargs: Kwargs, name: str) -> Any:
-    if name in kwargs:
-        return kwargs[name]
-    rest = args[1:]
-    return rest[0] if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest
+def _sizes(rest: Args, kwargs: Kwargs, name: str) -> Any:
+    """What ``x.view(2, 3)``, ``x.view((2, 3))`` and ``x.view(size=(2, 3))`` ask for; None for what is none of these."""
+    if bool(rest) == bool(kwargs) or kwargs.keys() - {name}:
+        return None
+    sizes = kwargs[name] if kwargs else rest[0] if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest
+    good = isinstance(sizes, (tuple, list)) and all(type(s) is int or isinstance(s, Expr) for s in sizes)
+    return tuple(sizes) if good else None
 
 
 def _reshape(args: Args, kwargs: Kwargs) -> Bound:
-    x = args[0] if args else kwargs.get("input")
-    sizes = _sizes(args, kwargs, "shape")
-    return reshaped(x, sizes) if all(type(s) is int or isinstance(s, Expr) for s in sizes) else None
+    x, rest = (args[0], args[1:]) if args else (kwargs.pop("input", None), ())
+    sizes = _sizes(rest, kwargs, "shape")
+    return None if sizes is None or not is_tensor(x) else reshaped(x, sizes)
 
 
 def _view(args: Args, kwargs: Kwargs) -> Bound:
-    sizes = _sizes(args, kwargs, "size")
-    if "dtype" in kwargs or any(isinstance(s, torch.dtype) for s in sizes):
-        return None
-    return call_of("view", args[0], tuple(sizes))
+    sizes = _sizes(args[1:], kwargs, "size")
+    return None if sizes is None else call_of("view", args[0], sizes)
 
 
 def _flatten(args: Args, kwargs: Kwargs) -> Bound:
@@ -234,6 +234,10 @@ def _matrix_transposed(args: Args, kwargs: Kwargs) -> Bound:
     return call_of("transpose", args[0], -2, -1) if len(args[0].shape) >= 2 else None
 
 
+def _of_one_matrix(args: Args, kwargs: Kwargs) -> Bound:
+    return call_of("transpose", args[0], 0, 1) if len(args[0].shape) == 2 else None
+
+
 def _views() -> None:
     add("torch.reshape", _reshape)
     add("torch.Tensor.reshape", _reshape)
@@ -244,7 +248,7 @@ def _views() -> None:
         add(f"torch.Tensor.{name}", _as_shape_of(record))
     add("torch.split", _split)
     add("torch.Tensor.split", _split)
-    for name, binder in (("T", _transposed), ("H", _matrix_transposed), ("mT", _matrix_transposed), ("mH", _matrix_transposed)):
+    for name, binder in (("T", _transposed), ("H", _of_one_matrix), ("mT", _matrix_transposed), ("mH", _matrix_transposed)):
         add_attribute(name, binder)
 
 

@@ -215,6 +215,10 @@ def _expand_meta(x: TensorMeta, size: Sequence[Dim], implicit: bool = False) -> 
                     f"a leading, non-existing dimension {d}"
                 )
             want = have
+        if isinstance(want, int) and want < 0:
+            raise RuntimeError(
+                f"expand({_tensor_text(x)}, size={list(size)}): the expanded size of the tensor ({want}) is negative"
+            )
         if not rules.is_one(have) and not shapes.same(have, want):
             raise RuntimeError(
                 f"The expanded size of the tensor ({want}) must match the existing size ({have}) at non-singleton dimension "

@@ -20,7 +20,7 @@ from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleV
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.eager.batched import Level
 from tinycompile.eager.tensor import Tensor as OurTensor
-from tinycompile.eager.vmap import RANDOMNESS, batched, enter, leave, level, vmap
+from tinycompile.eager.vmap import RANDOMNESS, batched, enter, is_dim, leave, level, vmap
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -44,7 +44,7 @@ class MappedFunction(Value):
             raise GraphBreak("unsupported-argument", "in_dims of vmap that do not fit the arguments")
         each = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
         pairs = [p for a, d in zip(args, each, strict=True) for p in _leaves(tr, a, d)]
-        sizes = [t.meta.shape[d] for t, d in pairs if isinstance(d, int) and -t.meta.rank <= d < t.meta.rank]
+        sizes = [t.meta.shape[d] for t, d in pairs if is_dim(d) and -t.meta.rank <= d < t.meta.rank]
         if len(sizes) != sum(d is not None for _, d in pairs) or not sizes or any(s != sizes[0] for s in sizes):
             raise GraphBreak("unsupported-argument", "dims of vmap that do not fit the arguments")
         with level(sizes[0], randomness) as here:
