@@ -3,6 +3,7 @@ zeros included. (Another order rounds elsewhere, overflows earlier and loses oth
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -86,6 +87,26 @@ def test_zeros_of_a_margin_have_the_gradients_sign(p: int, reduction: str) -> No
         found.append(x.grad.torch() if wrap is from_torch else x.grad)
     torch.testing.assert_close(found[1], found[0], rtol=1e-14, atol=0)
     assert torch.equal(torch.signbit(found[1]), torch.signbit(found[0]))
+
+
+@pytest.mark.parametrize("weight", [None, (1.0, 0.0, 2.0)], ids=["plain", "weighted"])
+@pytest.mark.parametrize("ignored", [-100, 1, 7])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_rows_that_do_not_count_have_torchs_zeros(smoothing: float, ignored: int, weight: tuple[float, ...] | None) -> None:
+    """An ignored class may be one that there is; a class's weight may be 0."""
+    scores = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.tensor([1, 0, 2, -100 if ignored == -100 else 1])
+    for reduction, sign in itertools.product(("mean", "sum", "none"), (1.0, -1.0)):
+        found = []
+        for wrap in (lambda v: v, from_torch):
+            x = wrap(scores.clone()).requires_grad_()
+            w = None if weight is None else wrap(torch.tensor(weight, dtype=torch.float64))
+            loss = F.cross_entropy(x, wrap(labels), w, ignore_index=ignored, reduction=reduction, label_smoothing=smoothing)
+            loss.backward(wrap(torch.full(tuple(loss.shape), sign, dtype=torch.float64)))
+            found.append(x.grad.torch() if wrap is from_torch else x.grad)
+        torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-15)
+        zeros = found[0] == 0
+        assert torch.equal(torch.signbit(found[1][zeros]), torch.signbit(found[0][zeros]))
 
 
 @pytest.mark.parametrize("dim", [0, -1])

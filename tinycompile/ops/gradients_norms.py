@@ -195,11 +195,18 @@ def _cross_entropy(grads: Args, args: Args, results: Args, needs: Args) -> Gradi
             third = cast(ops.sum(added, tuple(d for d in range(rank) if d != at)) if rank > 1 else added, weight.dtype)
         return first, second, third, None, None, None
     g = _class_grad(grads[0], target, weight, ignore_index, reduction, at)
-    one = ops.to(_is_class(x, target, at), wide.dtype)
-    if weight is None and not smoothing:
-        return cast(ops.mul(g, ops.sub(p, one)), x.dtype), None, None, None, None, None
-    q = _smoothed(one, smoothing, x.shape[at], classes)
-    return cast(ops.mul(g, ops.sub(ops.mul(p, ops.sum(q, (at,), True)), q)), x.dtype), None, None, None, None, None
+    counts = ops.ne(target, ignore_index)  # no minus zero where a row does not
+    one = _is_class(x, target if ignore_index < 0 else ops.where(counts, target, -1), at)
+    if smoothing:
+        q = _smoothed(ops.to(one, wide.dtype), smoothing, x.shape[at], classes)
+        q = ops.where(ops.unsqueeze(counts, at), q, 0.0)
+        first = ops.mul(g, ops.sub(ops.mul(p, ops.sum(q, (at,), True)), q))
+    elif weight is None:
+        first = ops.mul(g, ops.sub(p, ops.to(one, wide.dtype)))
+    else:  # a weight of 0 makes a zero of the gradient's sign, in the row's class alone
+        g = ops.mul(g, ops.unsqueeze(_class_weight(weight, target, counts), at))
+        first = ops.add(ops.mul(g, ops.sub(p, ops.to(one, wide.dtype))), ops.where(one, -0.0, 0.0))
+    return cast(first, x.dtype), None, None, None, None, None
 
 
 def _smoothed(q: Any, smoothing: float, classes: Any, weight: Any) -> Any:
