@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tinycompile as tc
+from tests.lower.support import leaves
 
 pytestmark = pytest.mark.pure
 
@@ -105,6 +106,31 @@ def test_compiled(name: str) -> None:
         tc.compile(lambda *given: make(torch.func, torch.vmap)(*given), backend="eager"),
     ):
         torch.testing.assert_close(plain(compiled(*args)), want)
+
+
+LAID_OUT: dict[str, tuple[Made, tuple[Any, ...]]] = {
+    "hessian": (lambda f, v: f.hessian(lambda x: (x**3).sum() * x.sum()), (X,)),
+    "hessian of a matrix": (lambda f, v: f.hessian(lambda x: (x @ x.T).sum() ** 2), (XS,)),
+    "hessian for both": (lambda f, v: f.hessian(lambda x, y: (x * y[:, :1]).sum() ** 3, argnums=(0, 1)), (X, XS)),
+    "jacrev": (lambda f, v: f.jacrev(lambda x: x.softmax(-1)), (XS,)),
+    "a sum of each example": (lambda f, v: v(f.grad(lambda x: x.sum())), (XS,)),
+    "inverses": (lambda f, v: v(torch.linalg.inv), (torch.stack([XS @ XS.T + torch.eye(2)] * 3),)),
+    "decompositions": (lambda f, v: v(lambda x: tuple(torch.linalg.qr(x))), (torch.stack([XS] * 3),)),
+    "solutions": (lambda f, v: v(lambda a: torch.linalg.solve(a, a)), (torch.stack([XS @ XS.T + torch.eye(2)] * 3),)),
+}
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_strides_are_torchs(name: str) -> None:
+    make, args = LAID_OUT[name]
+    want = make(torch.func, torch.vmap)(*args)
+    for got in (
+        make(tc.func, tc.vmap)(*map(tc.from_torch, args)),
+        tc.compile(lambda *given: make(tc.func, tc.vmap)(*given), backend="eager")(*args),
+        tc.compile(lambda *given: make(torch.func, torch.vmap)(*given), backend="eager")(*args),
+    ):
+        torch.testing.assert_close(plain(got), plain(want))
+        assert [t.stride() for t in leaves(plain(got))] == [t.stride() for t in leaves(plain(want))]
 
 
 @pytest.mark.parametrize("name", REFUSED)

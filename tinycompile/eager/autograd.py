@@ -169,7 +169,7 @@ def _seed(output: Any, seed: Any, i: int) -> Any:
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
         if output.dtype.is_complex:
             raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {output.dtype}")
-        return ops.full(tuple(output.shape), 1.0, dtype=output.dtype, device=output.device)
+        return ops.full_like(output, 1.0)  # under vmap each example has its own
     if tuple(seed.shape) != tuple(output.shape):
         raise RuntimeError(
             f"Mismatch in shape: grad_output[{i}] has a shape of {torch.Size(seed.shape)} and output[{i}] has a shape of "

@@ -143,8 +143,8 @@ class BatchedTensor(Tensor):
     def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A torch function without a record: one call an example."""
         own = EXTERN_RULES.get(fn) or cls.tape.functions.get(fn)
-        if own is not None:
-            return own(*args, **kwargs)
+        if own is not None and (made := own(*args, **kwargs)) is not NotImplemented:
+            return made
         name = getattr(fn, "__name__", "a function")
         if name in MAY_DRAW and active.levels:
             return draw_by_level[0](fn, args, dict(kwargs))
@@ -203,7 +203,7 @@ def _example(tensor: Any, level: int, i: int) -> Any:
 
 
 EXTERN_RULES: dict[Any, Callable[..., Any]] = {}
-"""What functions of torch's without a record do under vmap."""
+"""What functions of torch's without a record do under vmap. NotImplemented: they are called once an example."""
 
 gradients_of_each: list[Callable[..., Any]] = []
 """``gradients_of_each[0](fn, args, kwargs)``: such a function on the tape; set by ``example_gradients.py``, which stands above

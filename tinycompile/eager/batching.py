@@ -46,7 +46,8 @@ class Batch:
 
     __slots__ = ("level", "op", "size")
 
-    def __init__(self, op: Op, args: Sequence[Any]) -> None:
+    def __init__(self, op: Any, args: Sequence[Any]) -> None:
+        """``op``: the record; None for a function that has none."""
         self.op, self.level = op, level_of(args)
         self.size: Any = next((t.value.shape[0] for t in dispatcher.tensors_in(args) if self.has(t)), None)
 

@@ -7,6 +7,7 @@ example's own gradient.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -157,8 +158,23 @@ def _rows(linear: _Linearized, at: int) -> list[Any]:
 
 def hessian(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """A function that gives the second derivatives of ``fn``'s scalar result for an argument (or for each two of several)."""
-    made: Callable[..., Any] = jacrev(jacrev(fn, argnums), argnums)
-    return made
+    rows = jacrev(jacrev(fn, argnums), argnums)
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any) -> Any:
+        ranks = [len(t.shape) for t in _tensors(_chosen(args, argnums))]
+        of_blocks = itertools.product(ranks, ranks)
+        return mapped(rows(*args), lambda block: _columns_first(block, next(of_blocks)[0]))
+
+    return wrapped
+
+
+def _columns_first(block: Tensor, rank: int) -> Tensor:
+    """Laid out as torch's: it goes forward over the second argument's elements, so that their dims, those after the first
+    ``rank``, are the outer ones in memory."""
+    rest = len(block.shape) - rank
+    outer_first = ops.permute(block, (*range(rank, rank + rest), *range(rank)))
+    return ops.permute(ops.clone(outer_first, memory_format=torch.contiguous_format), (*range(rest, rank + rest), *range(rest)))
 
 
 def _called(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
