@@ -115,8 +115,9 @@ def _allowed_error(t: torch.Tensor, exact: torch.Tensor, single: torch.Tensor, m
         count = max(most / t.numel(), 1) if t.dtype == torch.float64 else 1
         whole = (2 * _finite(error) + info.eps * max(_finite(exact.abs()), info.tiny)) * count
         size = torch.full_like(exact, whole)
-    if t.dtype in _HALVES:
-        size += torch.ldexp(torch.ones_like(exact), torch.frexp(exact)[1] - 2) * torch.finfo(t.dtype).eps
+    if t.dtype in _HALVES:  # half an ulp, which among subnormal numbers is that of the least normal one
+        half = torch.finfo(t.dtype)
+        size += torch.ldexp(torch.ones_like(exact), torch.frexp(exact.abs().clamp(half.tiny))[1] - 2) * half.eps
     return size
 
 

@@ -68,6 +68,16 @@ def test_a_small_result_of_a_function_is_judged_by_its_own_size() -> None:
     assert _excused(source, torch.nextafter(torch.tanh(x) / x, x + 9), x)
 
 
+def test_a_subnormal_half_has_the_ulp_of_the_least_normal_one() -> None:
+    """A product that is not rounded, and its sine that is stored: both right, the quotient is 1.5% off."""
+    x = torch.tensor([2e-3, 1.95e-3], dtype=torch.float16)
+    source = "def program(x):\n    y = x.prod()\n    return torch.atan2(y, y.sin())\n"
+    exact = x.double().prod()
+    got = torch.atan2(exact, exact.half().double()).half()
+    assert got != torch.atan2(exact, exact).half() and _excused(source, got, x)
+    assert not _excused(source, got + 0.05, x)
+
+
 def test_the_sign_of_a_zero_is_free_only_where_both_signs_meet() -> None:
     source = "def program(x, y):\n    return torch.maximum(x, y)\n"
     zero, other = torch.zeros(3), -torch.zeros(3)
