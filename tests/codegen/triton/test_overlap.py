@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from tests.codegen.triton.products import product_of
 from tinycompile.base.target import A100, H100
 from tinycompile.ir.source import KernelSource
-from tinycompile.runtime import overlap
 from tinycompile.runtime.triton_build import compile_offline
 
 pytestmark = pytest.mark.cpu
@@ -112,7 +111,3 @@ def test_by_default_nothing_overlaps(target: Any) -> None:
     fn, args = CASES["product"]
     made = product_of(fn, *args, target=target, contests=False)
     assert not any(k.overlaps or "wait_for_previous" in k.text for k in made.source.kernels)
-
-
-def test_where_it_is_possible() -> None:
-    assert not overlap.possible(A100)
