@@ -297,7 +297,7 @@ def test_a_dict_that_keeps_changing_is_looked_into_at_each_call():
     for i in range(10):
         mapping["n"] = i
         assert check()
-    assert check._state[0] == () and check()
+    assert check._state.dicts == () and check()
     mapping["a"] = object()
     assert not check()
 
@@ -364,3 +364,18 @@ def test_a_class_is_watched():
     assert check()
     Some.a = 2
     assert not check()
+
+
+def test_objects_that_lie_where_others_lay_are_told_apart():
+    """On 3.13 an attribute is seen by the address of its value."""
+
+    class Holder:
+        def __init__(self):
+            self.kind, self.value = "a", 1000.5
+
+    obj = Holder()
+    check = Watched([Entry("equal", Held("o", "o", vars(obj)), "value", 1000.5, "value")])
+    assert check()
+    for i in range(200):
+        obj.value = float(f"100{i % 3}.5")  # a new object each time
+        assert check() == (i % 3 == 0)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tinycompile.base import dict_versions
-from tinycompile.base.dict_versions import Snapshot, Watchable
+from tinycompile.base.dict_versions import Reader, Snapshot
 from tinycompile.capture.sources import Held
 from tinycompile.capture.trust import is_trusted
 
@@ -116,7 +116,7 @@ def watchable(container: Any) -> dict[Any, Any] | None:
     """The dict to watch for a container, where a change of that changes its version, and is rare: the dict of a class stands
     behind its proxy. Globals of the program change all the time. An empty dict may be filled without a change of version
     (CPython 3.12 tells watchers that it was cloned, and torch does not listen). So may the attributes of an object whose values
-    lie in the object itself (3.13): the collector finds none of them in its dict."""
+    lie behind the object itself (3.13): the collector finds none of them in its dict. They are read there, or not at all."""
     if not dict_versions.can_tell():
         return None
     if type(container) is MappingProxyType:
@@ -125,7 +125,7 @@ def watchable(container: Any) -> dict[Any, Any] | None:
     plain = type(container) in (dict, OrderedDict) and bool(container)
     if not plain or ("__builtins__" in container and not is_trusted(container.get("__name__"))):
         return None
-    return container if gc.get_referents(container) else None
+    return container if gc.get_referents(container) or dict_versions.lies_inline(container) else None
 
 
 def to_watch(entries: Sequence[Entry]) -> list[Any]:
@@ -155,27 +155,47 @@ class Watched:
         self._every = every(entries)
         self._changes: dict[int, int] = {}  # by id of a dict
         dicts = tuple({id(d): d for d, _ in self._entries if d is not None}.values())
-        self._state: tuple[Watchable, Callable[[], Snapshot], Snapshot | None, Callable[[], bool] | None]
-        self._state = dicts, dict_versions.reader(dicts), None, None  # no versions yet: the first call looks
+        self._state = _State(dicts, Reader(dicts), None)  # no versions yet: the first call looks
 
     def __call__(self) -> bool:
-        _, read, versions, restless = self._state
-        if read() != versions:
+        state = self._state
+        if state.read() != state.versions:
             return self._look_again()
-        return restless is None or restless()
+        return state.restless is None or state.restless()
 
     def _look_again(self) -> bool:
-        dicts, read, versions, _ = self._state
+        state = self._state
+        read = Reader(state.dicts)
         now = read()  # before the look: a change during it is seen next time
         if not self._every():
             return False
-        changed = range(len(dicts)) if versions is None else dict_versions.changed(versions, now)
-        for i in changed:
-            self._changes[id(dicts[i])] = self._changes.get(id(dicts[i]), 0) + 1
-        quiet = [i for i, held in enumerate(dicts) if self._changes.get(id(held), 0) < self._PATIENCE]
+        parts = read.parts(now)
+        before = [None] * len(parts) if state.versions is None else state.read.parts(state.versions)
+        for held, was, part in zip(state.dicts, before, parts, strict=True):
+            if was != part:
+                self._changes[id(held)] = self._changes.get(id(held), 0) + 1
+        quiet = [i for i, held in enumerate(state.dicts) if self._changes[id(held)] < self._PATIENCE]
+        dicts, versions = state.dicts, now
         if len(quiet) < len(dicts):
-            dicts, now = tuple(dicts[i] for i in quiet), dict_versions.of_some(now, quiet)
-            read = dict_versions.reader(dicts)
+            dicts = tuple(dicts[i] for i in quiet)
+            read = Reader(dicts)
+            versions = read()
+            if read.parts(versions) != [parts[i] for i in quiet]:
+                return True  # changed since then: the next call looks again
         restless = [e for d, e in self._entries if self._changes.get(id(d), 0) >= self._PATIENCE]
-        self._state = dicts, read, now, every(restless) if restless else None
+        # An object that lies where another lay is that one to those who see its address alone. So what is there lives on.
+        there = tuple(e.container.value[e.key] for _, e in self._entries if e.how == "equal")
+        self._state = _State(dicts, read, versions, every(restless) if restless else None, there)
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What was found at the last look. ``dicts``: those that are watched; ``restless``: a check of all others; ``there``: what
+    stays alive."""
+
+    dicts: tuple[Any, ...]
+    read: Reader
+    versions: Snapshot | None
+    restless: Callable[[], bool] | None = None
+    there: tuple[Any, ...] = ()

@@ -69,7 +69,7 @@ class Standing:
         self._group, self._names, self._found = group, tuple(names), replace(found, grads=[])
         self._everything = list(group["params"])
         self._dicts = optimizer.state, *found.held
-        self._read = dict_versions.reader(self._dicts)  # (a version is no longer asked for when a dict is gone: they are held)
+        self._read = dict_versions.Reader(self._dicts)  # (a version is no longer asked for when a dict is gone: they are held)
         self._versions = self._read()
 
     @classmethod
