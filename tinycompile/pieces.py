@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.aot.saved import refusals, refuse
+from tinycompile.aot.refusals import refusals, refuse
 from tinycompile.backends import Backend, generates_code, lookup_backend, takes_halves, touches_registered
 from tinycompile.base import torch_private
 from tinycompile.base.artifacts import Artifacts

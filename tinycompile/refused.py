@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tinycompile.aot.saved import spoiled_backward
+from tinycompile.aot.refusals import spoiled_backward
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.captured import Captured
 from tinycompile.ir.graph import Location

@@ -93,7 +93,8 @@ def compile_training(
     read = functools.cache(functools.partial(inputs_behind_saved, without_writes(graph), tuple(wanted)))
     drawing = [d.torch() for d in graph_devices(graph)] if draws else None
     led = inputs_with_gradients(graph, wanted) if compiled.source is None else None  # library calls may hang on inputs
-    call = attach_replay(compiled.call, replay, flags, aliases, kept, read, freed, drawing, led)
+    saving = functools.partial(kept_by_torch, graph, tuple(wanted), taken_over)
+    call = attach_replay(compiled.call, replay, flags, aliases, kept, read, freed, drawing, led, saving(ask=False), saving)
     return replace(compiled, call=named_by_line(graph, call))
 
 

@@ -17,7 +17,7 @@ import torch
 from tinycompile.aot.partition import Split
 from tinycompile.aot.pullback import Derived, Pullback
 from tinycompile.aot.replay import as_before, view_of
-from tinycompile.aot.saved import Kept, refuse_edited, require_unspent
+from tinycompile.aot.saved import Kept, check_watched, refuse_edited, require_unspent
 from tinycompile.base import expr as ex
 from tinycompile.base import torch_private
 from tinycompile.base.errors import InternalError, KernelError
@@ -70,14 +70,9 @@ def attach(
     watched = [w for w in watched if w.place[0] == "input" or w.place[1] in where]
     of_output = {where[i]: at for at, w in enumerate(watched) if (i := w.place[1]) in where and w.place[0] == "output"}
 
-    def check_watched(ctx: Any, given: Sequence[Any]) -> None:
-        if not watched:
-            return
-        asked = {o for o, at in where.items() if given[at] is not None}
-        found = list(ctx.watch.edited(at for at, w in enumerate(watched) if w.behind & asked))
-        if found:
-            behind = {k.place: k.behind for k in kept()}
-            refuse_edited((t, version) for at, t, version in found if behind.get(watched[at].place, frozenset()) & asked)
+    def check(ctx: Any, given: Sequence[Any]) -> None:
+        if watched:
+            check_watched(ctx, watched, kept, {o for o, at in where.items() if given[at] is not None})
 
     class CompiledFunction(torch.autograd.Function):
         """One node of torch's graph for the whole compiled function. ``made`` takes the outputs that it does not return;
@@ -130,7 +125,7 @@ def attach(
             if not torch_private.keeps_graph():
                 ctx.ran = ran | defined
             if again or ran:
-                check_watched(ctx, given)
+                check(ctx, given)
                 wrapped = any(map(_no_kernel_reads, grads))
                 tangents = [_taken(grads[i], layouts[i], wrapped) for i in sorted(defined)]
                 derived = second(sizes, defined, tuple([again and t.requires_grad for t in tangents]))
@@ -142,8 +137,8 @@ def attach(
             else:
                 pull = backward if defined is every else part(sizes, defined)
                 whole = len(pull.saved) == len(split.saved)
+                check(ctx, given)
                 saved = ctx.saved_tensors if whole else torch_private.some_saved(ctx, pull.saved, ctx.saved_versions)
-                check_watched(ctx, given)
                 wrapped = any(map(_no_kernel_reads, grads))
                 tangents = [_taken(grads[i], layouts[i], wrapped) for i in pull.tangents]
                 taken = [*[numbers[i] for i in pull.numbers], *saved, *tangents]

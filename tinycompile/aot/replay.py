@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from tinycompile.aot.followed import carry_gradients, reach
-from tinycompile.aot.saved import refuse_edited, require_unspent
+from tinycompile.aot.saved import Kept, check_watched, refuse_edited, require_unspent
 from tinycompile.base import torch_private
 from tinycompile.base.shapes import broadcasts_to
+from tinycompile.base.watch import Watch
 from tinycompile.eager.rng import drawn_again, rng_state
 
 Outputs = tuple[Any, ...]
@@ -33,6 +34,8 @@ def attach_replay(
     freed: Callable[[], Sequence[frozenset[str]]] = tuple,
     drawing: Sequence[torch.device] | None = None,
     led: Sequence[int] | None = None,
+    watched: Sequence[Kept] = (),
+    kept: Callable[[], Sequence[Kept]] = tuple,
 ) -> Fn:
     """A function like ``call`` whose outputs carry gradients: one node of torch's autograd, whose backward runs ``replay``.
 
@@ -43,11 +46,13 @@ def attach_replay(
     ``freed()``: for each output, what a backward of it frees in eager. ``drawing``: the devices of a graph that draws random
     numbers (``call`` draws as ``replay`` does): the backward draws them again from where torch's generators stood. ``led``: the
     inputs to which gradients lead. Where torch's own tape comes to all of them from what ``call`` returns, there is no node;
-    None: there always is.
+    None: there always is. ``watched`` and ``kept``: as in ``attach.py``.
     """
     views = dict(aliases)
     changed = [i for i, w in enumerate(written) if w]
     computed = [i for i, d in enumerate(differentiable) if d and i not in views]
+    watched = [w for w in watched if w.place[0] == "output" and w.place[1] in computed]
+    of_output = {w.place[1]: at for at, w in enumerate(watched)}
     cards = [d for d in drawing or () if d.type == "cuda"]
     followed: bool | None = False if led is None or changed or drawing is not None else None  # None: the first call shows it
 
@@ -69,6 +74,7 @@ def attach_replay(
             ctx.set_materialize_grads(False)
             fixed = [o for i, o in enumerate(outputs) if i not in computed and i not in views and isinstance(o, torch.Tensor)]
             ctx.mark_non_differentiable(*fixed)
+            ctx.watch = Watch([outputs[w.place[1]] for w in watched], of_output)
             return tuple(None if i in views else o for i, o in enumerate(outputs))
 
         @staticmethod
@@ -76,6 +82,7 @@ def attach_replay(
             asked = [i for i in computed if grads[i] is not None]
             if ctx.ran:
                 require_unspent(freed(), ctx.ran, asked)
+            check_watched(ctx, watched, kept, frozenset(asked))
             found = _saved(ctx, read, frozenset(asked))
             if not torch_private.keeps_graph():
                 ctx.ran = (*ctx.ran, *asked)

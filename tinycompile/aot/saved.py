@@ -1,13 +1,9 @@
-"""What torch saves for a backward, and programs that edit it before: their backward raises torch's error.
-
-Captured code is functional, so an edited tensor is another value there and its gradient would come out as if nothing had been
-edited. torch refuses that, and so do we: an op whose saved tensor the program itself writes to later makes each output that
-depends on it refuse its gradient."""
+"""What torch saves for a backward, and what edits outside of a compiled function do to it."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -21,31 +17,29 @@ from tinycompile.base.expr import Expr
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import env_with
 from tinycompile.eager.saved import FREED
+from tinycompile.eager.torch_names import name_of_call, name_of_record, node_name
 from tinycompile.eager.torch_words import edited, function_name
-from tinycompile.ir.builder import inputs_of, refs_in
-from tinycompile.ir.effects import EditedValue
+from tinycompile.ir.builder import inputs_of, map_refs, refs_in
 from tinycompile.ir.graph import Graph, Node, Ref
-from tinycompile.ir.requires_grad import GRAD, has_gradient, requires_grad, saves
+from tinycompile.ir.requires_grad import has_gradient, requires_grad, saves
 from tinycompile.ops.record import OPS, View
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Outputs, by position, whose gradients can't be had, and torch's words for why."""
-
-    outputs: frozenset[int]
-    message: str
-
 
 Place = tuple[str, int]  # ("input", i) or ("output", i) of a graph
 
 
 @dataclass(frozen=True)
 class Kept:
-    """An input or output that torch keeps for the gradients of outputs (``behind``): a later edit of it is torch's error."""
+    """An input or output that torch keeps for the gradients of outputs (``behind``): a later edit of it is torch's error.
+    ``savers``: for each op that keeps it, the last first, those that lead there, and a function for the name of its node where
+    it is that one's own result."""
 
     place: Place
     behind: frozenset[int]
+    savers: tuple[tuple[frozenset[int], Callable[[], str] | None], ...] = ()
+
+    def own(self, asked: AbstractSet[int]) -> Callable[[], str] | None:
+        """The name of the node whose result it is, if that is the first that a backward of these outputs comes to."""
+        return next((own for behind, own in self.savers if behind & asked), None)
 
 
 Saving = Callable[[Node, Mapping[str, Any], Mapping[str, list[str]], Mapping[str, bool]], AbstractSet[str]]
@@ -62,32 +56,48 @@ def kept_by_torch(
 
 
 def _kept(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]], saving: Saving) -> tuple[Kept, ...]:
-    live = _live(graph, wanted)
-    metas, items, roots = {n.name: n.meta for n in graph.nodes}, _items(graph), _roots(graph)
+    live = live_nodes(graph, wanted)
+    metas, items, roots = {n.name: n.meta for n in graph.nodes}, items_of(graph), _roots(graph)
     places: dict[str, list[Place]] = {p.name: [("input", i)] for i, p in enumerate(graph.placeholders)}
     for i, r in enumerate(graph.output.args[0]):
         if isinstance(r, Ref):
             for name in {r.name}.union(*(group for group in same if r.name in group)):
                 places.setdefault(roots[name], []).append(("output", i))
-    found: dict[Place, set[int]] = {}
+    found: dict[Place, list[tuple[frozenset[int], Callable[[], str] | None]]] = {}
     for node in graph.nodes:
         if node.kind not in ("call", "extern") or not live[node.name]:
             continue
-        near = {r.name for r in inputs_of(node)} | set(_results(node, items))
+        near = {r.name for r in inputs_of(node)} | set(results_of(node, items))
         if not any(roots[n] in places for n in near):
             continue
         behind: frozenset[int] | None = None
         for name in saving(node, metas, items, live):
             for place in places.get(roots[name], ()):
-                behind = _outputs_behind(graph, node, live) if behind is None else behind
-                found.setdefault(place, set()).update(behind)
-    return tuple(Kept(place, frozenset(behind)) for place, behind in found.items() if behind)
+                behind = outputs_behind(graph, node, live) if behind is None else behind
+                own = functools.partial(name_of_node, node, metas) if name in results_of(node, items) else None
+                found.setdefault(place, []).insert(0, (behind, own))
+    made = (Kept(place, frozenset[int]().union(*(b for b, _ in savers)), tuple(savers)) for place, savers in found.items())
+    return tuple(k for k in made if k.behind)
+
+
+def check_watched(ctx: Any, watched: Sequence[Kept], kept: Callable[[], Sequence[Kept]], asked: AbstractSet[int]) -> None:
+    """Raise torch's error if one of the tensors that ``ctx.watch`` knows was edited, and the gradients of the outputs that are
+    ``asked`` for need it. ``kept()``: what torch keeps."""
+    found = list(ctx.watch.edited(at for at, w in enumerate(watched) if w.behind & asked))
+    if not found:
+        return
+    torch_private.some_saved(ctx, (), ())  # freed?
+    known = {k.place: k for k in kept()}
+    for at, t, version in found:
+        keeps = known.get(watched[at].place)
+        if keeps is not None and keeps.behind & asked:
+            refuse_edited([(t, version)], keeps.own(asked))
 
 
 def freed_behind(graph: Graph, wanted: Sequence[bool]) -> tuple[frozenset[str], ...]:
     """For each output, the nodes that its backward passes and for which torch keeps values: such a backward frees them.
     ``wanted``: as above."""
-    live, metas = _live(graph, wanted), {n.name: n.meta for n in graph.nodes}
+    live, metas = live_nodes(graph, wanted), {n.name: n.meta for n in graph.nodes}
     behind: dict[str, frozenset[str]] = {}
     none = frozenset[str]()
     with env_with(graph.hints).active():
@@ -100,8 +110,8 @@ def freed_behind(graph: Graph, wanted: Sequence[bool]) -> tuple[frozenset[str], 
 def inputs_behind_saved(graph: Graph, wanted: Sequence[bool], outputs: AbstractSet[int]) -> frozenset[int]:
     """The inputs on whose values anything depends that torch would save for the gradients of some outputs: those whose edit can
     change such a gradient."""
-    live = _live(graph, wanted)
-    metas, items = {n.name: n.meta for n in graph.nodes}, _items(graph)
+    live = live_nodes(graph, wanted)
+    metas, items = {n.name: n.meta for n in graph.nodes}, items_of(graph)
     nodes = {n.name: n for n in graph.nodes}
     passed = _behind(nodes, (r.name for i, r in enumerate(graph.output.args[0]) if i in outputs and isinstance(r, Ref)))
     calls = [n for n in graph.nodes if n.kind in ("call", "extern") and n.name in passed and live[n.name]]
@@ -133,85 +143,18 @@ def _roots(graph: Graph) -> dict[str, str]:
     roots: dict[str, str] = {}
     for node in graph.nodes[:-1]:
         of = node.args[0].name if node.args and isinstance(node.args[0], Ref) else ""
-        viewed = of if node.kind == "call" and isinstance(OPS[node.target].lowering, View) else ""
+        viewed = of if is_view_call(node) else ""
         viewed = of if node.kind == "item" and roots[of] != of else viewed  # one of several views
         roots[node.name] = roots[viewed] if viewed else node.name
     return roots
 
 
-def refusals(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue]) -> tuple[Refusal, ...]:
-    """What the backward of a graph must refuse. ``wanted``: which placeholders require grad."""
-    if not edits or not any(wanted):
-        return ()
-    live = _live(graph, wanted)
-    return tuple(Refusal(_outputs_behind(graph, node, live), said) for node, said in _spoiled(graph, live, edits))
-
-
-def spoiled_backward(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue]) -> str:
-    """torch's words for why a backward within the graph can't be had; empty if all can. ``wanted``: as above."""
-    if not edits:
-        return ""
-    live = _live(graph, wanted)
-    backwards = (n for n in graph.nodes if n.target == GRAD)
-    for count, backward in enumerate(backwards):
-        before = [e for e in edits if e.backwards <= count]
-        passed = _between(graph, backward, live) if before else frozenset()
-        for node, said in _spoiled(graph, live, before) if passed else ():
-            if node.name in passed:
-                return said
-    return ""
-
-
-def _spoiled(graph: Graph, live: Mapping[str, bool], edits: Sequence[EditedValue]) -> list[tuple[Node, str]]:
-    """The nodes whose gradient needs what was edited, and torch's words."""
-    with env_with(graph.hints).active():
-        return list(_each_spoiled(graph, live, edits))
-
-
-def _each_spoiled(graph: Graph, live: Mapping[str, bool], edits: Sequence[EditedValue]) -> Iterator[tuple[Node, str]]:
-    metas = {n.name: n.meta for n in graph.nodes}
-    items = _items(graph)
-    edited = _everywhere(graph, edits)
-    for node in graph.nodes:
-        if node.kind not in ("call", "extern") or not live[node.name]:
-            continue
-        touched = [r.name for r in inputs_of(node) if r.name in edited]
-        touched += [n for n in _results(node, items) if n in edited]
-        if not touched:
-            continue
-        own = node.args[0].name if node.args and isinstance(node.args[0], Ref) else None
-        kept = _saved_in_order(node, metas, items, live)
-        for name in dict.fromkeys(n for n in kept if n in touched):
-            edit = edited[name]
-            copied = name == own and node.name in edit.by  # what writes in place saves a copy of what was there
-            if not copied or name in kept[1:]:  # and other arguments as they are: ``x.mul_(x)``
-                yield node, _message(metas[name], edit, edits)
-
-
-def refuse(call: Callable[..., tuple[Any, ...]], refused: Sequence[Refusal]) -> Callable[..., tuple[Any, ...]]:
-    """The graph's function, whose results' backward raises where it must."""
-
-    def run(*inputs: Any) -> tuple[Any, ...]:
-        results = call(*inputs)
-        for refusal in refused:
-            for at in refusal.outputs:
-                node = results[at].grad_fn
-                if node is not None:
-                    node.register_prehook(functools.partial(_raise, results[at].output_nr, refusal.message))
-        return results
-
-    return run
-
-
-def _raise(position: int, message: str, grads: Sequence[torch.Tensor | None]) -> None:
-    if grads[position] is not None:
-        raise RuntimeError(message)
-
-
-def refuse_edited(found: Iterable[tuple[torch.Tensor, int]]) -> None:
-    """Raise torch's error for a tensor that was edited since the forward; with each: its version from then."""
+def refuse_edited(found: Iterable[tuple[torch.Tensor, int]], own: Callable[[], str] | None = None) -> None:
+    """Raise torch's error for a tensor that was edited since the forward; with each: its version from then. ``own()``: the name
+    of the node that keeps it as its result."""
     for t, version in found:
-        made_by = None if t.grad_fn is None else (function_name(t.grad_fn.name()), t.output_nr)
+        maker = own() if own is not None else None if t.grad_fn is None else t.grad_fn.name()
+        made_by = None if maker is None else (function_name(maker), 0 if own is not None else t.output_nr)
         raise RuntimeError(edited((t.dtype, t.device.type), t.shape, t._version, version, made_by))
 
 
@@ -223,15 +166,11 @@ def require_unspent(behind: Sequence[frozenset[str]], ran: Iterable[int], asked:
         raise RuntimeError(FREED)
 
 
-def _message(meta: TensorMeta, edit: EditedValue, edits: Sequence[EditedValue]) -> str:
-    now = max(e.version for e in edits) + 1
-    return edited((meta.dtype, meta.device.type), [shapes.hint(s) for s in meta.shape], now, edit.version)
-
-
 # --- what depends on what ----------------------------------------------------------------------------------------------
 
 
-def _live(graph: Graph, wanted: Sequence[bool]) -> dict[str, bool]:
+def live_nodes(graph: Graph, wanted: Sequence[bool]) -> dict[str, bool]:
+    """Which nodes require grad. ``wanted``: as above."""
     live: dict[str, bool] = {}
     given = iter(wanted)
     for node in graph.nodes[:-1]:
@@ -239,17 +178,7 @@ def _live(graph: Graph, wanted: Sequence[bool]) -> dict[str, bool]:
     return live
 
 
-def _everywhere(graph: Graph, edits: Sequence[EditedValue]) -> dict[str, EditedValue]:
-    """The edited values and their views, by name."""
-    edited = {e.content: e for e in edits}
-    for node in graph.nodes:
-        view = node.kind == "call" and isinstance(OPS[node.target].lowering, View)
-        if node.name not in edited and (view or node.kind == "item") and node.args[0].name in edited:
-            edited[node.name] = edited[node.args[0].name]
-    return edited
-
-
-def _items(graph: Graph) -> dict[str, list[str]]:
+def items_of(graph: Graph) -> dict[str, list[str]]:
     """By name of a node with several results: the names of those that are taken out."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
@@ -258,12 +187,12 @@ def _items(graph: Graph) -> dict[str, list[str]]:
     return found
 
 
-def _results(node: Node, items: Mapping[str, list[str]]) -> list[str]:
+def results_of(node: Node, items: Mapping[str, list[str]]) -> list[str]:
     """The names of a node's results."""
     return [node.name] if isinstance(node.meta, TensorMeta) else items.get(node.name, [])
 
 
-def _outputs_behind(graph: Graph, node: Node, live: Mapping[str, bool]) -> frozenset[int]:
+def outputs_behind(graph: Graph, node: Node, live: Mapping[str, bool]) -> frozenset[int]:
     """Positions of the outputs whose gradients flow through a node."""
     behind = {node.name}
     for later in graph.nodes:
@@ -271,20 +200,6 @@ def _outputs_behind(graph: Graph, node: Node, live: Mapping[str, bool]) -> froze
             if any(r.name in behind for r in inputs_of(later)):
                 behind.add(later.name)
     return frozenset(i for i, r in enumerate(graph.output.args[0]) if isinstance(r, Ref) and r.name in behind)
-
-
-def _between(graph: Graph, backward: Node, live: Mapping[str, bool]) -> frozenset[str]:
-    """The nodes that a backward within the graph passes: from its outputs down to the values whose gradients it asks for.
-    What an earlier backward gave has no history."""
-    outputs, leaves = ({r.name for r in refs_in(part)} for part in backward.args[:2])
-    behind, above = set(leaves), set(outputs)
-    for node in graph.nodes:
-        if node.kind not in ("placeholder", "output") and live[node.name] and any(r.name in behind for r in inputs_of(node)):
-            behind.add(node.name)
-    for node in reversed(graph.nodes):
-        if node.name in above and node.name not in leaves and node.kind != "placeholder" and node.target != GRAD:
-            above.update(r.name for r in inputs_of(node))
-    return frozenset(behind & above)
 
 
 # --- what torch saves --------------------------------------------------------------------------------------------------
@@ -296,17 +211,17 @@ _SAVES_NOTHING = frozenset({"add", "sub", "neg", "to", "clone", "restride", "sum
 
 def _near(node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], live: Mapping[str, bool]) -> frozenset[str]:
     """Names of the inputs and results of a node that torch may keep."""
-    if node.kind == "call" and (node.target in _SAVES_NOTHING or isinstance(OPS[node.target].lowering, View)):
+    if node.kind == "call" and (node.target in _SAVES_NOTHING or is_view_call(node)):
         return frozenset()
-    return frozenset([*(r.name for r in inputs_of(node) if _is_tensor(metas[r.name])), *_results(node, items)])
+    return frozenset([*(r.name for r in inputs_of(node) if is_tensor(metas[r.name])), *results_of(node, items)])
 
 
 def _saved(node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], live: Mapping[str, bool]) -> frozenset[str]:
     """Names of the inputs and results of a node that torch keeps for its backward."""
-    return frozenset(n for n in _saved_in_order(node, metas, items, live) if n is not None)
+    return frozenset(n for n in saved_in_order(node, metas, items, live) if n is not None)
 
 
-def _saved_in_order(
+def saved_in_order(
     node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], live: Mapping[str, bool]
 ) -> list[str | None]:
     """The same, one for each of its tensors, arguments first; None for those that are not kept."""
@@ -316,8 +231,8 @@ def _saved_in_order(
         found = _probe(node.kind, node.target, args, kwargs)
     except TypeError:  # an argument that can't be hashed
         found = None
-    names = [r.name for r in (*refs_in(node.args), *refs_in(tuple(v for _, v in node.kwargs))) if _is_tensor(metas[r.name])]
-    everything = [*names, *_results(node, items)]
+    names = [r.name for r in (*refs_in(node.args), *refs_in(tuple(v for _, v in node.kwargs))) if is_tensor(metas[r.name])]
+    everything = [*names, *results_of(node, items)]
     return [n if found is None or i in found else None for i, n in enumerate(everything)]
 
 
@@ -347,8 +262,26 @@ def _refuses_again(kind: str, target: str, args: Any, kwargs: Any) -> bool:
     return False
 
 
-def _is_tensor(meta: Any) -> bool:
+def is_tensor(meta: Any) -> bool:
+    """Whether it is that of one tensor."""
     return isinstance(meta, TensorMeta)
+
+
+def name_of_node(node: Node, metas: Mapping[str, Any]) -> str:
+    """What torch calls the node of a call."""
+    args = map_refs(node.args, lambda r: metas[r.name])
+    if node.kind == "call":
+        return name_of_record(OPS[node.target], args)
+    named = {k: map_refs(v, lambda r: metas[r.name]) for k, v in node.kwargs}
+    found = name_of_call(target_function(node.kind, node.target), args, named)
+    return node_name(node.target.rpartition(".")[2]) if found is None else found
+
+
+def is_view_call(node: Node) -> bool:
+    """Whether a record gives a view, or several."""
+    return node.kind == "call" and (
+        isinstance(OPS[node.target].lowering, View) or any(r.alias for r in OPS[node.target].schema.returns)
+    )
 
 
 def _specs(value: Any, metas: Mapping[str, Any], live: Mapping[str, bool]) -> Any:

@@ -30,7 +30,7 @@ from tinycompile.capture.values.object import DELETED, ObjectValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue
 from tinycompile.capture.values.sets import SetValue
-from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.capture.values.tensor import Memory, TensorValue
 from tinycompile.capture.values.unread import Unread
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
@@ -70,7 +70,7 @@ class Effects:
         self.gradients = Gradients()
         self.told: list[Callable[[], None]] = []  # what torch warns of
         self.calls: dict[str, str] = {}  # statements of the rebuilt code's own, by what they are about
-        self._edits: dict[str, EditedValue] = {}  # by node
+        self._edits: dict[str, tuple[Memory, EditedValue]] = {}  # by node
         self.reborn: set[tuple[int, str]] = set()  # attributes, by id of their object, that were deleted and set again
 
     def __bool__(self) -> bool:
@@ -122,18 +122,23 @@ class Effects:
             ids, sources = {id(v) for v in new}, {v.source for v in new if v.source is not None}
             yield from (v for v in old if id(v) not in ids and v.source not in sources)
 
-    def note_edit(self, contents: Sequence[FakeTensor], by: frozenset[str], version: int) -> None:
-        """Called before a tensor's memory takes over new data."""
-        for fake in contents:
+    def note_edit(self, line: Sequence[TensorValue], by: frozenset[str], version: int, with_history: bool) -> None:
+        """Called before the memory of a tensor takes over new data. ``line``: from the tensor to the owner of the memory;
+        ``by``: the nodes that computed the data; ``version``: how often torch had counted writes."""
+        root, memory = line[-1], line[-1].memory
+        for fake in memory.contents or [root.fake]:
             if type(fake) is FakeTensor:
-                name = fake.ref.name
-                self._edits.setdefault(name, EditedValue(name, by, version, self.gradients.asked_for))
+                name, of_view = fake.ref.name, fake is not root.fake
+                owner = self._written[id(root)].before.ref.name if id(root) in self._written else ""
+                self._edits.setdefault(name, (memory, EditedValue(name, by, version, self.gradients.asked_for, of_view, owner)))
+        if with_history:
+            memory.last = by, len(line) > 1
 
     def edits(self, names: Mapping[str, str]) -> tuple[EditedValue, ...]:
         """Values that were in memory which was written to later; ``names``: the graph's own."""
         return tuple(
-            edit._replace(content=names[edit.content], by=frozenset(names[n] for n in edit.by if n in names))
-            for edit in self._edits.values()
+            _in_the_end(memory, edit, names)
+            for memory, edit in self._edits.values()
             if edit.content in names  # a program's own gradient takes nodes out again
         )
 
@@ -385,6 +390,25 @@ def _caller(rebuilder: Rebuilder, name: str, value: ListValue | DictValue | SetV
 def _held_in(contents: Any) -> list[Entry]:
     """The entries of a list, or the values of a dict."""
     return [v for _, v in contents.values()] if isinstance(contents, dict) else list(contents or ())
+
+
+def _in_the_end(memory: Memory, edit: EditedValue, names: Mapping[str, str]) -> EditedValue:
+    writers, through_view = memory.last or (None, False)
+    return EditedValue(
+        names[edit.content],
+        _known(edit.by, names),
+        edit.version,
+        edit.backwards,
+        edit.is_view,
+        names.get(edit.owner, ""),
+        memory.version,
+        None if writers is None else _known(writers, names),
+        through_view,
+    )
+
+
+def _known(nodes: frozenset[str], names: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(names[n] for n in nodes if n in names)
 
 
 def _is_unread(value: Value) -> TypeGuard[Unread]:

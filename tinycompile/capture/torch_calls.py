@@ -20,7 +20,7 @@ from tinycompile.base.errors import DataDependentError
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture import op_numbers
-from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.breaks import GraphBreak, NotRebuildable
 from tinycompile.capture.externs import check_extern, gives_sparse_gradients, is_of_tensors, viewed_by
 from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.torch_warnings import tell_of_call, tell_of_transposed
@@ -28,7 +28,7 @@ from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
-from tinycompile.capture.views import Step, ViewOf, requires_grad_alone, steps_between
+from tinycompile.capture.views import Step, ViewOf, is_refused_by_now, requires_grad_alone, steps_between
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.autocast import cast_call, outside
 from tinycompile.eager.batched import BatchedTensor, active
@@ -266,6 +266,10 @@ def check_followed(tr: Tracer, operands: Sequence[Value]) -> None:
     else. Where that matters torch makes it, before the graph that uses it."""
     if tr.grad_enabled and any(t.view is not None and requires_grad_alone(t) for t in tensors_in(tr, operands)):
         raise GraphBreak("grad-mode", "a view made under no_grad, of what requires grad, is used where gradients are followed")
+    for t in tensors_in(tr, operands) if tr.grad_enabled else ():
+        if t.requires_grad and is_refused_by_now(t):
+            what = f"{t.describe()}, one of several views, is used after what it views was written to"
+            raise NotRebuildable(t, what, "input-mutation")  # torch's error tells how it was made
 
 
 # --- results ------------------------------------------------------------------------------------------------
@@ -290,7 +294,8 @@ def _wrap(tr: Tracer, result: Any, cls: type, grad: bool, base: TensorValue | No
             result, grad = dispatcher.call("detach", result), False
         made = TensorValue(result, cls, grad and floating and tr.grad_enabled, None if base is None else base.memory)
         if base is not None and steps is not None:
-            made.view = ViewOf(base, steps, cut or silent, "no_grad" if silent and not cut else "several" if several else "")
+            origin = "no_grad" if silent and not cut else "several" if several else ""
+            made.view = ViewOf(base, steps, cut or silent, origin, base.memory.version)
         return made
     if isinstance(result, (tuple, list)):
         kind = type(result) if type(result) is not list else tuple

@@ -65,12 +65,13 @@ class ViewOf:
     """What a tensor views, and how. ``cut``: it has no part in the history of what it views, as after ``detach``.
 
     ``origin``: how torch made it, where that matters to writes: ``"no_grad"``, ``"several"`` (an op that returns several
-    views), ``"data"`` (``x.data``, whose writes are not counted); else empty."""
+    views), ``"data"`` (``x.data``, whose writes are not counted); else empty. ``born``: how often torch had counted writes."""
 
     base: TensorValue
     steps: tuple[Step, ...]
     cut: bool
     origin: str
+    born: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ def line_of(target: TensorValue) -> Iterator[TensorValue]:
     while target.view is not None:
         target = target.view.base
         yield target
+
+
+def is_refused_by_now(t: TensorValue) -> bool:
+    """Whether torch refuses to differentiate through a view, for it is one of several and what they view was written to."""
+    return any(v.view is not None and v.view.origin == "several" and v.view.born != t.memory.version for v in line_of(t))
 
 
 def placed(t: TensorValue) -> TensorMeta:

@@ -43,10 +43,11 @@ def write(
     own = frozenset(itertools.islice(tr.builder.nodes, nodes, None))
     _check_history(tr, line, value)
     root = line[-1]
+    tracked, version = _is_tracked(tr, line, value), root.memory.version
     if root.memory.outside:
-        tr.effects.write(tr, root, tracked=_is_tracked(tr, line, value))
+        tr.effects.write(tr, root, tracked=tracked)
     root.memory.version += counted and not any(map(_is_data, line))
-    tr.effects.note_edit(root.memory.contents or [root.fake], own, root.memory.writes)
+    tr.effects.note_edit(line, own, version, tracked)
     _take_over(tr, line, value)
     root.memory.contents = [value.fake, *(t.fake for t in line)]
     return target

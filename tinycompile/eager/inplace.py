@@ -20,7 +20,7 @@ from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor, level_of, overwrite, write_view
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.recording import call_torch, edge_of
-from tinycompile.eager.saved import OpNode, node_name, reads_of
+from tinycompile.eager.saved import OpNode, reads_of, torchs_name
 from tinycompile.eager.tape import (
     AUTOGRAD,
     AutogradMeta,
@@ -32,7 +32,8 @@ from tinycompile.eager.tape import (
     tape_of,
 )
 from tinycompile.eager.tensor import Tensor, run_on_handles, same_memory
-from tinycompile.eager.torch_words import function_name
+from tinycompile.eager.torch_names import THROUGH_A_VIEW, node_name
+from tinycompile.eager.torch_words import one_of_several
 from tinycompile.ops.calls import ops
 from tinycompile.ops.gradients import differentiable_form
 from tinycompile.ops.record import OPS, BoundCall, Decompose, Extern, Op
@@ -173,12 +174,9 @@ def check_writable(target: Tensor) -> None:
             raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
         return
     if info.origin == "several":
-        made_by = node_name(info.chain[-1][0]) if target.grad_fn is None else target.grad_fn.name()
-        raise RuntimeError(
-            f"Output {target.output_nr} of {function_name(made_by)} is a view and is being modified inplace. This "
-            "view is the output of a function that returns multiple views. Such functions do not allow the output views to be "
-            "modified inplace. You should replace the inplace operation by an out-of-place one."
-        )
+        made_by = target.grad_fn
+        name = node_name(info.chain[-1][0]) if made_by is None else torchs_name(made_by)
+        raise RuntimeError(one_of_several(name, target.output_nr, now=True))
     if info.origin == "no_grad":
         raise RuntimeError(
             "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this use "
@@ -227,7 +225,7 @@ class CopySlices(Node):
     """A base after a write to a view of it: outside the view what it was before, inside what was written."""
 
     __slots__ = ("base", "chain")
-    label = "CopySlices"
+    label = THROUGH_A_VIEW
 
     def __init__(self, info: ViewInfo, before: Edge | None, written: Edge | None) -> None:
         super().__init__((before, written), (info.base.meta,))

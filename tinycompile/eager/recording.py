@@ -20,7 +20,7 @@ from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import named_results
 from tinycompile.eager.batched import call_each, gradients_of_each, level_of, lifted
 from tinycompile.eager.engine import TorchTape
-from tinycompile.eager.saved import FREED, OpNode, Reads, metadata, node_name, reads_of
+from tinycompile.eager.saved import FREED, Given, OpNode, Reads, RegeneratedView, metadata, reads_of, torchs_name
 from tinycompile.eager.shortcut import Known, ShortView, on_tape, sibling
 from tinycompile.eager.tape import (
     AUTOGRAD,
@@ -33,6 +33,8 @@ from tinycompile.eager.tape import (
     set_history,
 )
 from tinycompile.eager.tensor import Tensor, from_torch, unwrap, view_of, wrap
+from tinycompile.eager.torch_names import node_name
+from tinycompile.eager.torch_words import one_of_several
 from tinycompile.ops.gradients import CUT, differentiable_form, refused
 from tinycompile.ops.record import OPS, Decompose, Extern, Op
 
@@ -81,15 +83,21 @@ def refresh(view: Tensor) -> None:
     """Give a view the history that its base has now, if the base was written to since."""
     info = view._view
     now = generation_of(info.base)
-    if now == info.generation or info.origin:
+    if now == info.generation:
+        return
+    if info.origin == "several" and torch.is_grad_enabled() and view.keys & AUTOGRAD:
+        meta = view._autograd
+        raise RuntimeError(one_of_several(torchs_name(meta.grad_fn), meta.index, now=False))
+    if info.origin:
         return
     view._view = info._replace(generation=now)
     edge, meta = edge_of(info.base), info.base.meta
     if edge is None:
         return
-    for op_name, rest in info.chain:  # formulas of views read metadata alone
+    for i, (op_name, rest) in enumerate(info.chain):  # formulas of views read metadata alone
         op = OPS[op_name]
-        node = OpNode(reads_of(op, (True, *(None for _ in rest))), (meta, *rest), (edge,))
+        kind = RegeneratedView if i == len(info.chain) - 1 else OpNode
+        node = kind(reads_of(op, (True, *(None for _ in rest))), (meta, *rest), (edge,))
         found = op.meta(meta, *rest)
         assert isinstance(found, TensorMeta)
         meta = found
@@ -174,9 +182,9 @@ def _record_one(op: Op, args: Sequence[Any], result: Any) -> Any:
 class TorchCall(Node):
     """One call of a torch function, recorded by torch's own autograd on stand-ins for its tensors. ``outputs``: its results;
     None for those that had their backward. ``again``: the call is another's backward, whose part of torch's graph is in this
-    one's too, and is freed by the other."""
+    one's too, and is freed by the other. ``given``: what the stand-ins stand for, as it was."""
 
-    __slots__ = ("again", "label", "outputs", "stand_ins")
+    __slots__ = ("again", "given", "label", "outputs", "stand_ins")
 
     def __init__(
         self,
@@ -184,10 +192,11 @@ class TorchCall(Node):
         edges: Sequence[Edge | None],
         stand_ins: Sequence[torch.Tensor | None],
         outputs: Sequence[Any],
+        given: Sequence[Given] = (),
         again: bool = False,
     ) -> None:
         super().__init__(edges, [metadata(o) for o in outputs])
-        self.label, self.stand_ins, self.outputs, self.again = label, tuple(stand_ins), tuple(outputs), again
+        self.label, self.stand_ins, self.outputs, self.given, self.again = label, tuple(stand_ins), tuple(outputs), given, again
 
     def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
         """torch.autograd.grad; where the result is to be differentiated, that is a torch function of the stand-ins and of the
@@ -202,7 +211,11 @@ class TorchCall(Node):
         seeds = [_stand_in(g, e) if g is not None else None for g, e in zip(grads, edges, strict=True)]
         targets = [s for s in self.stand_ins if s is not None]
         outputs, given = list(compress(self.outputs, came)), list(compress(seeds, came))
-        made = iter(torch.autograd.grad(outputs, targets, given, keep or self.again, create_graph, allow_unused=True))
+        try:
+            made = iter(torch.autograd.grad(outputs, targets, given, keep or self.again, create_graph, allow_unused=True))
+        except RuntimeError as error:
+            self._tell_of_edits(str(error))
+            raise
         found = [None if s is None else next(made) for s in self.stand_ins]
         if not keep:
             self._let_go(came)
@@ -210,8 +223,15 @@ class TorchCall(Node):
             return [_ours(g) for g in found]
         more = [s if e is not None else None for s, e in zip(seeds, edges, strict=True)]
         followed = [g for g in found if g is not None and g.requires_grad]
-        node = TorchCall(self.label, (*self.edges, *edges), (*self.stand_ins, *more), followed, again=True)
+        node = TorchCall(self.label, (*self.edges, *edges), (*self.stand_ins, *more), followed, self.given, True)
         return [_wrapped(g, (), node) for g in found]
+
+    def _tell_of_edits(self, said: str) -> None:
+        """torch's error of a stand-in that was edited knows no node that made it."""
+        for stood in self.given:
+            unnamed, named = stood.told()
+            if said == unnamed:
+                raise RuntimeError(named)
 
     def _let_go(self, came: Sequence[bool]) -> None:
         """These results have had their backward. Others may yet have theirs, where torch finds nothing in common."""
@@ -221,7 +241,7 @@ class TorchCall(Node):
             for o, c in zip(self.outputs, came, strict=True)
         )
         if not any(self.outputs):
-            self.stand_ins = ()
+            self.stand_ins, self.given = (), ()
 
 
 def _stand_in(tensor: Any, edge: Edge | None) -> torch.Tensor:
@@ -262,6 +282,7 @@ def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     edges: list[Edge | None] = []
     stand_ins: list[torch.Tensor | None] = []
     originals: list[tuple[Any, Any]] = []
+    known: list[Given] = []
 
     def stand_in(tensor: Any) -> torch.Tensor:
         edge = edge_of(tensor)
@@ -269,13 +290,15 @@ def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         edges.append(edge)
         stand_ins.append(raw if edge is not None else None)
         originals.append((raw, tensor))
+        if edge is not None and isinstance(tensor, Tensor):
+            known.append(Given(tensor))
         return raw
 
     given = _replaced((tuple(args), dict(kwargs)), stand_in)
     with torch.enable_grad():
         result = fn(*given[0], **given[1])
     outputs = [o for o in _torch_tensors(result) if o.requires_grad and not any(o is raw for raw, _ in originals)]
-    node = TorchCall(node_name(name or getattr(fn, "__name__", "torch").strip("_")), edges, stand_ins, outputs)
+    node = TorchCall(node_name(name or getattr(fn, "__name__", "torch").strip("_")), edges, stand_ins, outputs, known)
     return _wrapped(result, originals, node)
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from tinycompile.base.meta import TensorMeta, meta_of_sparse, meta_of_torch
-from tinycompile.eager.tape import Edge, Node, serial, set_history
+from tinycompile.eager.tape import AutogradMeta, Edge, Node, serial, set_history
 from tinycompile.eager.tensor import Tensor, same_memory, version_of
+from tinycompile.eager.torch_names import REGENERATED, name_of_record, node_name
 from tinycompile.eager.torch_words import edited, function_name
 from tinycompile.ops.record import Op
 
@@ -38,7 +38,7 @@ class SavedTensor:
     """One tensor that a formula reads, as it was: a later change in place is an error."""
 
     __slots__ = ("_index", "_packed", "_source", "_tensor", "_unpack", "_version")
-    _source: weakref.ref[Any] | None
+    _source: Any  # the very object, in torch's tape too; None for the node's own result
     _tensor: Any
 
     def __init__(self, tensor: Any, index: int | None = None) -> None:
@@ -48,14 +48,14 @@ class SavedTensor:
         self._packed: Any = None
         self._version = version_of(tensor)
         if isinstance(tensor, torch.Tensor):
-            self._source, self._tensor = None, tensor
+            self._source = self._tensor = tensor
         else:
-            self._source, self._tensor = weakref.ref(tensor), same_memory(tensor, index is None)
+            self._source, self._tensor = (tensor, same_memory(tensor, True)) if index is None else (None, same_memory(tensor))
         if saved_hooks.stack:
             pack, self._unpack = saved_hooks.stack[-1]
             with torch.no_grad():
                 self._packed = pack(self._tensor)
-            self._tensor = None
+            self._tensor = self._source = None
 
     def unpack(self, node: Node, create_graph: bool) -> Any:
         """The tensor. Raises RuntimeError when it was changed."""
@@ -75,16 +75,55 @@ class SavedTensor:
         return set_history(same_memory(tensor), node, self._index)
 
     def _complain(self, node: Node, tensor: Any) -> None:
-        source = None if self._source is None else self._source()
-        made_by, index = (node, self._index) if self._index is not None else _maker(tensor if source is None else source)
-        named = None if made_by is None else (function_name(made_by.name()), index)
         of = tensor.dtype, tensor.device.type
+        named: tuple[str, int] | None
+        if self._index is not None:
+            named = function_name(torchs_name(node)), self._index
+        else:
+            named = _made_by(self._source, self._tensor._autograd if isinstance(tensor, Tensor) else None)
         raise RuntimeError(edited(of, tensor.shape, version_of(tensor), self._version, named))
 
 
-def _maker(tensor: Any) -> tuple[Node | None, int]:
-    meta = getattr(tensor, "_autograd", None)
-    return (None, 0) if meta is None else (meta.grad_fn, meta.index)
+class Given:
+    """A tensor as it was given to a call that torch differentiates. (It has to be the very object, as in torch's tape.)"""
+
+    __slots__ = ("_source", "_version", "_was")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._source, self._was, self._version = tensor, tensor._autograd, version_of(tensor)
+
+    def told(self) -> tuple[str, str]:
+        """What torch says when it was edited: without and with the node that made it."""
+        source = self._source
+        of, now = (source.dtype, source.device.type), version_of(source)
+        sizes = list(map(int, source.shape))
+        unnamed = edited(of, sizes, now, self._version)
+        return unnamed, edited(of, sizes, now, self._version, _made_by(source, self._was))
+
+
+def _made_by(source: Any, was: AutogradMeta | None) -> tuple[str, int] | None:
+    """What made a tensor as it is now, and which result it was when it was saved. ``was``: what the tape knew of it then."""
+    with torch.enable_grad():
+        maker = source.grad_fn
+    if maker is None:
+        return None
+    if isinstance(source, torch.Tensor):
+        return function_name(maker.name()), source.output_nr
+    name = torchs_name(maker, written=was is None or was.grad_fn is not maker)
+    return function_name(name), 0 if was is None else was.index
+
+
+def torchs_name(node: Node, written: bool = False) -> str:
+    """What torch calls such a node. ``written``: of the method that writes in place."""
+    if not isinstance(node, OpNode) or node.freed or node.name() != node_name(node.op.name):
+        return node.name()
+    return name_of_record(node.op, _metas(node.args), written)
+
+
+def _metas(value: Any) -> Any:
+    if isinstance(value, SavedTensor):
+        return metadata(value._tensor) if value._tensor is not None else None
+    return type(value)(map(_metas, value)) if type(value) in (tuple, list) else value
 
 
 # --- nodes of ops ------------------------------------------------------------------------------------------------------------
@@ -189,12 +228,17 @@ class OpNode(Node):
             self.freed = True
 
 
+class RegeneratedView(OpNode):
+    """The last step to a view of what was written to. torch has one node for all of them."""
+
+    __slots__ = ()
+
+    def name(self) -> str:
+        """torch's."""
+        return REGENERATED
+
+
 _new: Any = object.__new__
-
-
-def node_name(op_name: str) -> str:
-    """``layer_norm`` is LayerNormBackward0."""
-    return "".join(w[:1].upper() + w[1:] for w in op_name.split("_")) + "Backward0"
 
 
 def _saved(value: Any, wanted: bool) -> Any:

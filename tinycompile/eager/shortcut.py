@@ -210,7 +210,7 @@ def by_value(choices: Choices, fn: Callable[..., Any], args: Sequence[Any], kwar
 
 
 def _raw(value: Any) -> Any:
-    if type(value) in _BY_VALUE or type(value) in (float, tuple, list):
+    if not hasattr(value, "_handle"):  # a number, or what a record's own arguments are: layouts, dtypes, devices
         return value
     handle = value._handle
     return value.raw() if handle is None else handle

@@ -12,8 +12,21 @@ from tinycompile.eager.storage import ALLOCATORS
 
 
 def function_name(name: str) -> str:
-    """How torch's messages call a node of the graph: ``ExpBackward0``, or from torch 2.13 ``Exp``."""
-    return name.removesuffix("Backward0") if _names_are_short() else name
+    """How torch's messages call a node of the graph: ``ExpBackward0``, or from torch 2.13 ``Exp`` (and ``Clamp1``)."""
+    short, found, number = name.rpartition("Backward")
+    numbered = found and (not number or number.isdigit())
+    return short + number.removeprefix("0") if numbered and _names_are_short() else name
+
+
+def one_of_several(name: str, index: int, now: bool) -> str:
+    """What torch says of a write to one of several views that a node (of this name) made: a write ``now``, or one before to
+    what it views."""
+    what = "and is being" if now else "and its base or another view of its base has been"
+    return (
+        f"Output {index} of {function_name(name)} is a view {what} modified inplace. This view is the output of a function "
+        "that returns multiple views. Such functions do not allow the output views to be modified inplace. You should replace "
+        "the inplace operation by an out-of-place one."
+    )
 
 
 def unused(index: int) -> str:

@@ -14,12 +14,20 @@ COPY = "torch.Tensor.copy_"  # how a graph writes to its inputs: nodes of this t
 
 class EditedValue(NamedTuple):
     """A value that a write replaced in its memory: ``content`` names its node, ``by`` the nodes that computed what came after.
-    ``version``: how often the memory had been written to before; ``backwards``: how many backwards the graph had asked for."""
+    ``version``, ``now``: how often torch counted writes to the memory before that, and in the end; ``backwards``: how many
+    backwards the graph had asked for. ``is_view``: it is the value of a view. ``owner``: the graph's input that the memory is
+    of, if it is of one. ``writers``: the nodes that computed what the last write with a history put there, None if there was
+    none; ``through_view``: it was a write to a view of the owner."""
 
     content: str
     by: frozenset[str]
     version: int
-    backwards: int = 0
+    backwards: int
+    is_view: bool
+    owner: str = ""
+    now: int = 0
+    writers: frozenset[str] | None = None
+    through_view: bool = False
 
 
 def written(node: Node) -> tuple[Ref, ...]:

@@ -31,15 +31,17 @@ if TYPE_CHECKING:
 class Memory:
     """The tensors of the program that share one storage. ``outside``: some of them exist outside the graph. ``writes``: how
     often it was written to; ``version``: how many of these writes torch counts; ``contents``: the graph's values that the last
-    write put there. ``lent``: it is that of an argument of a function under ``tinycompile.func``, another tensor's outside."""
+    write put there. ``last``: the nodes that computed what the last write with a history put there, and whether that was a
+    write to a view. ``lent``: it is that of an argument of a function under ``tinycompile.func``, another tensor's outside."""
 
-    __slots__ = ("contents", "lent", "members", "outside", "version", "writes")
+    __slots__ = ("contents", "last", "lent", "members", "outside", "version", "writes")
 
     def __init__(self, outside: bool = False) -> None:
         self.members: weakref.WeakSet[TensorValue] = weakref.WeakSet()
         self.outside, self.lent = outside, False
         self.writes = self.version = 0
         self.contents: list[FakeTensor] = []
+        self.last: tuple[frozenset[str], bool] | None = None
 
 
 class TensorValue(Value):
