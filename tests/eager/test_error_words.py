@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+import tinycompile as tc
 from tests.eager.test_spellings import outcome
 from tests.lower.support import leaves
 from tests.ops.materialize import arguments, specs_in
 from tests.ops.test_wrong_calls import _edited
+from tinycompile.dispatch import dispatcher
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.ops import table
+from tinycompile.ops.gradients import differentiable_form
 from tinycompile.ops.record import OPS, Op, TensorSpec
 
 pytestmark = [pytest.mark.pure, pytest.mark.filterwarnings("ignore")]
@@ -26,11 +29,16 @@ NUMBERS = (-9, -1, 0, 7, 1.5, None)
 LEFT_OUT = {"scaled_dot_product_attention", "empty_like"}
 
 
-def ours(value: Any) -> Any:
-    """Our tensors for torch's, also in lists."""
+def made(value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
+    """Other tensors in place of torch's, also in lists."""
     if isinstance(value, torch.Tensor):
-        return from_torch(value)
-    return type(value)(map(ours, value)) if isinstance(value, (tuple, list)) else value
+        return fn(value)
+    return type(value)(made(v, fn) for v in value) if isinstance(value, (tuple, list)) else value
+
+
+def followed(t: Any) -> Any:
+    """On the tape, if it may be."""
+    return t.requires_grad_() if t.dtype.is_floating_point else t
 
 
 def said(call: Callable[[], Any]) -> Any:
@@ -41,11 +49,16 @@ def said(call: Callable[[], Any]) -> Any:
     return [(t.dtype, tuple(t.shape)) if isinstance(t, (torch.Tensor, Tensor)) else t for t in leaves(result)]
 
 
-def same_words(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    theirs, named = table.resolve(name), {k: ours(v) for k, v in kwargs.items()}
-    first, *rest = ours(args) or (None,)
-    mine = getattr(first, name.rpartition(".")[2]) if ".Tensor." in name else functools.partial(theirs, *ours(args[:1]))
-    assert said(lambda: mine(*rest, **named)) == said(lambda: theirs(*args, **kwargs)), (name, args, kwargs)
+def same_words(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], on_tape: bool = False) -> None:
+    def bound(make: Callable[[torch.Tensor], Any]) -> Callable[[], Any]:
+        given, named = made(args, make), {k: made(v, make) for k, v in kwargs.items()}
+        if ".Tensor." in name and isinstance(given[0], Tensor):
+            return functools.partial(getattr(given[0], name.rpartition(".")[2]), *given[1:], **named)
+        return functools.partial(table.resolve(name), *given, **named)
+
+    ours: Any = (lambda t: followed(from_torch(t))) if on_tape else from_torch
+    theirs: Any = (lambda t: followed(t.detach())) if on_tape else lambda t: t
+    assert said(bound(ours)) == said(bound(theirs)), (name, args, kwargs)
 
 
 def wrong_calls(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Call]:
@@ -81,3 +94,28 @@ def test_every_record(op: Op) -> None:
                 plain = "__" not in name or not kwargs
                 if plain and (any(isinstance(a, TensorSpec) for a in args[:1]) or ".Tensor." not in name):
                     same_words(name, arguments(args), arguments(kwargs))
+
+
+IN_PARTS = [op for op in OPS.values() if names(op) and op.name not in LEFT_OUT and differentiable_form(op) is not None]
+
+
+@pytest.mark.parametrize("op", IN_PARTS, ids=lambda op: op.name)
+def test_on_the_tape(op: Op) -> None:
+    """Records that are run in parts there: the parts may take more than torch's function does."""
+    sample = next(iter(op.samples()))
+    for args, kwargs in wrong_calls(tuple(sample.args), dict(sample.kwargs)):
+        given = arguments(args), arguments(kwargs)
+        if any(t.dtype.is_complex for t in dispatcher.tensors_in((*given[0], *given[1].values()))):
+            continue  # our tape does not follow them
+        name = names(op)[0]
+        if isinstance(args[:1] and args[0], TensorSpec) or ".Tensor." not in name:
+            same_words(name, *given, on_tape=True)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (3, 2, 7)])
+def test_under_vmap(shape: tuple[int, ...]) -> None:
+    for fn in (torch.nn.functional.glu, lambda x: torch.pixel_shuffle(x, 2), lambda x: torch.channel_shuffle(x, 3)):
+        with pytest.raises((RuntimeError, IndexError)):
+            fn(torch.ones(shape[1:]))
+        with pytest.raises((RuntimeError, IndexError)):
+            tc.vmap(fn)(tc.ones(shape))

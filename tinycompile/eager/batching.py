@@ -17,6 +17,7 @@ from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import is_same, is_view, meta_of, named_results
 from tinycompile.eager.batched import BatchedTensor, call_each, level_of, mapped
 from tinycompile.eager.batched_random import RECORDS, draw_record, is_undecided
+from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.tape import note_view
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.ops import meta_rules
@@ -161,7 +162,7 @@ def _derived(op: Op) -> Rule:
     if isinstance(lowering, Scan):
         return along_dim
     if isinstance(lowering, Decompose):
-        return lambda batch, *args: batch.results(lowering.fn(*args))
+        return decomposed
     return lambda batch, *args: NotImplemented
 
 
@@ -171,12 +172,16 @@ def rule_in_words(op: Op) -> str:
     if own is not None and own not in _DERIVED:
         return "a rule of its own" if own is not as_it_is else "on all examples as it is"
     found = own or _derived(op)
-    if isinstance(op.lowering, Decompose) and found not in _DERIVED:
-        return "as the ops that it decomposes into"
     return _DERIVED.get(found, "once an example")
 
 
 # --- derived rules -----------------------------------------------------------------------------------------------------------
+
+
+def decomposed(batch: Batch, *args: Any) -> Any:
+    """The ops that the record's are, on one example each."""
+    result = in_parts(batch.op, batch.op.lowering.fn, args)
+    return result if result is NotImplemented else batch.results(result)
 
 
 def pointwise(batch: Batch, *args: Any) -> Any:
@@ -272,6 +277,7 @@ def as_it_is(batch: Batch, *args: Any) -> Any:
 
 
 _DERIVED = {
+    decomposed: "as the ops that it decomposes into",
     pointwise: "on all examples at once, inputs aligned",
     reduction: "on all examples at once, over dims moved by one",
     along_dim: "on all examples at once, along dims moved by one",

@@ -22,6 +22,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import MAY_COPY, SEVERAL_VIEWS, is_same, is_view, make_view, meta_of, named_results, run_torch
 from tinycompile.eager.device_queues import QUEUES, DeviceQueues, Queue, let_go, used_on
+from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.storage import ALLOCATORS, Storage
 from tinycompile.eager.streams import current_stream
 from tinycompile.eager.tape import note_view
@@ -277,8 +278,8 @@ def _run(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return _view_or_copy(op, args)
     if op_name in ("clone", "restride", "to_device", "copy_"):
         return _on_cpu(op, args)
-    if isinstance(op.lowering, Decompose) and not _lacks_tensor(op, args) and _is_covered(op, args):
-        result = op.lowering.fn(*args)
+    if isinstance(op.lowering, Decompose) and not _lacks_tensor(op, args):
+        result = in_parts(op, op.lowering.fn, args)
         if result is not NotImplemented:
             if op_name in SEVERAL_VIEWS:
                 for piece in result:
@@ -287,16 +288,6 @@ def _run(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     if not op_name.endswith("_like") and any(dispatcher.keys_of(t) & _PRIVATE for t in dispatcher.tensors_in(args)):
         warn_once(f"{device_of(args)} has no kernel for {op_name}: it runs on the CPU, between copies")
     return _on_cpu(op, args)
-
-
-def _is_covered(op: Op, args: tuple[Any, ...]) -> bool:
-    """Whether the record knows what the results are like. Raises torch's error for arguments that torch refuses, which a
-    decomposition might take."""
-    try:
-        op.meta(*(meta_of(a) for a in args))
-    except NotImplementedError:
-        return False
-    return True
 
 
 def _view_or_copy(op: Op, args: tuple[Any, ...]) -> Any:

@@ -18,6 +18,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor, level_of, overwrite, write_view
+from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.recording import call_torch, edge_of
 from tinycompile.eager.saved import OpNode, reads_of, torchs_name
@@ -65,7 +66,7 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         rebase(target, Edge(node, 0) if any(e is not None for e in edges) else None)
         return target
     form = differentiable_form(op)
-    result = NotImplemented if form is None else form(*bound.args)
+    result = NotImplemented if form is None else in_parts(op, form, bound.args)
     if result is NotImplemented and (isinstance(op.lowering, (Extern, Decompose)) or target.dtype.is_floating_point):
         return call(fn, args, kwargs)
     if result is NotImplemented:  # integers: nothing to follow

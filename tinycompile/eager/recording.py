@@ -20,6 +20,7 @@ from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import named_results
 from tinycompile.eager.batched import call_each, gradients_of_each, level_of, lifted
 from tinycompile.eager.engine import TorchTape
+from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.saved import FREED, Given, OpNode, Reads, RegeneratedView, metadata, reads_of, torchs_name
 from tinycompile.eager.shortcut import Known, ShortView, on_tape, sibling
 from tinycompile.eager.tape import (
@@ -122,7 +123,7 @@ def run_autograd(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return call_torch(op.eager, args, {}, op_name)
     if op.vjp is None:
         form = differentiable_form(op)
-        result = NotImplemented if form is None else form(*args)
+        result = NotImplemented if form is None else in_parts(op, form, args)
         if result is not NotImplemented:
             return named_results(op, result) if type(result) is tuple else result
         if not isinstance(op.lowering, (Extern, Decompose)):
