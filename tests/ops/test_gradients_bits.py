@@ -110,15 +110,20 @@ def test_rows_that_do_not_count_have_torchs_zeros(smoothing: float, ignored: int
 
 
 @pytest.mark.parametrize("dim", [0, -1])
-def test_softmax_keeps_the_signs_of_zeros(dim: int) -> None:
-    """Probabilities that underflow."""
-    scores, seed, found = torch.randn(7, 9, generator=torch.Generator().manual_seed(0)) * 90, torch.randn(7, 9), []
-    for wrap in (lambda v: v, from_torch):
-        x = wrap(scores.clone()).requires_grad_()
-        x.softmax(dim).backward(wrap(seed))
-        found.append(x.grad.torch() if wrap is from_torch else x.grad)
-    torch.testing.assert_close(found[1], found[0])
-    assert torch.equal(torch.signbit(found[1]), torch.signbit(found[0]))
+@pytest.mark.parametrize("call", [torch.softmax, torch.log_softmax])
+def test_softmax_keeps_the_signs_of_zeros(call: Callable[..., torch.Tensor], dim: int) -> None:
+    """Probabilities that underflow, and gradients that are zeros of one sign or of both: rows that a mask takes out."""
+    scores = torch.randn(7, 9, generator=torch.Generator().manual_seed(0)) * 90
+    either = torch.where(torch.arange(63).reshape(7, 9) % 2 == 0, -0.0, 0.0)
+    seeds = (torch.randn(7, 9), torch.zeros(7, 9), -torch.zeros(7, 9), either, torch.randn(7, 9).clamp(max=-0.0))
+    for seed, columns in itertools.product(seeds, (9, 1)):
+        found = []
+        for wrap in (lambda v: v, from_torch):
+            x = wrap(scores[:, :columns].clone()).requires_grad_()
+            call(x, dim).backward(wrap(seed[:, :columns].clone()))
+            found.append(x.grad.torch() if wrap is from_torch else x.grad)
+        torch.testing.assert_close(found[1], found[0])
+        assert torch.equal(torch.signbit(found[1]), torch.signbit(found[0]))
 
 
 FACTORS: dict[str, Callable[..., Any]] = {

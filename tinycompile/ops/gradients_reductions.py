@@ -261,13 +261,24 @@ def _logsumexp(grads: Args, args: Args, results: Args, needs: Args) -> Gradients
     return cast(ops.mul(g, ops.exp(ops.sub(widen(x), y))), x.dtype), None, None
 
 
+def _row_total(v: Any, dim: int) -> Any:
+    """The sum along a dim. ATen's CPU kernels do not start from 0 along the last one: -0 alone adds up to -0, which -0 less is 0."""
+    if not len(v.shape):
+        return v
+    total = ops.sum(v, (dim,), True)
+    if v.device.type != "cpu" or dim % len(v.shape) != len(v.shape) - 1:
+        return total
+    negative = ops.all(ops.signbit(v), dim, True)
+    return ops.where(ops.logical_and(negative, ops.eq(total, 0)), -0.0, total)
+
+
 @vjp("softmax", "result")
 def _softmax(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     """In the order of the device's kernel: the other one has another rounding error, and another sign where y is zero."""
     x, dim, _dtype = args
     g, y = widen(grads[0]), widen(results[0])
     both = ops.mul(g, y)
-    total = ops.sum(both, (dim,), True) if len(x.shape) else both
+    total = _row_total(both, dim)
     slope = ops.sub(both, ops.mul(y, total)) if x.device.type == "cuda" else ops.mul(ops.sub(g, total), y)
     return cast(slope, x.dtype), None, None
 
@@ -276,8 +287,7 @@ def _softmax(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 def _log_softmax(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, dim, _dtype = args
     g, y = widen(grads[0]), widen(results[0])
-    total = ops.sum(g, (dim,), True) if len(x.shape) else g
-    return cast(ops.sub(g, ops.mul(ops.exp(y), total)), x.dtype), None, None
+    return cast(ops.sub(g, ops.mul(ops.exp(y), _row_total(g, dim))), x.dtype), None, None
 
 
 @vjp("softmax_stats", "self", "result0", "result1")
