@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tinycompile.base import tensor_words, words
-from tinycompile.base.tensor_words import WatchedTensors, can_watch, layout
+from tinycompile.base.tensor_words import LAYOUT, WatchedTensors, can_watch
 from tinycompile.base.torch_private import BulkCheck
 
 pytestmark = pytest.mark.pure
@@ -65,8 +65,10 @@ def _parameters() -> list[nn.Parameter]:
 
 
 def test_this_torch_has_them_in_memory() -> None:
-    assert layout() is not None
-    assert all(can_watch(p, layout()) for p in _parameters())
+    assert LAYOUT is not None
+    with torch.inference_mode(), torch.device("meta"):
+        assert tensor_words._layout() == LAYOUT
+    assert all(can_watch(p, LAYOUT) for p in _parameters())
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -117,7 +119,7 @@ def test_a_buffer_comes_to_require_grad(change: str) -> None:
 
 def test_others_are_looked_at() -> None:
     odd = [torch.ones(1, 1, 1, 1, 1, 2), torch.eye(3).to_sparse(), Sub(torch.ones(2)), torch.ones(2)]
-    assert [can_watch(t, layout()) for t in odd] == [False, False, False, True]
+    assert [can_watch(t, LAYOUT) for t in odd] == [False, False, False, True]
     watched = WatchedTensors(odd)
     assert watched.check() and watched.check()
     odd[0].data = torch.ones(1, 1, 1, 1, 2, 1)
@@ -135,7 +137,7 @@ def test_keys_of_the_thread_are_seen() -> None:
 
 
 def test_where_the_words_are_not_found_all_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_words, "layout", lambda: None)
+    monkeypatch.setattr(tensor_words, "LAYOUT", None)
     params = _parameters()
     watched = WatchedTensors(params)
     assert watched.check() and watched.check()

@@ -11,7 +11,6 @@ tensor that is watched has what its attributes say where it is looked for; other
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -47,8 +46,8 @@ def _changed(before: Sequence[int], after: Sequence[int]) -> list[int]:
     return [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
 
 
-@functools.cache
-def layout() -> Layout | None:
+@torch.inference_mode(False)
+def _layout() -> Layout | None:
     """Where the words lie in this build of torch; None where they are not found."""
     probe = torch.empty(31, 37, 41, device="cpu").permute(2, 0, 1).detach()
     inside, outside, keys = _words(probe._cdata, _IMPL), _words(id(probe), _OBJECT), torch_private.raw_keys(probe)
@@ -77,8 +76,11 @@ def _what_changes(where: Layout, t: torch.Tensor, change: Callable[[], object]) 
 
 
 def _write(t: torch.Tensor) -> None:
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.enable_grad():
         t.add_(torch.ones(2, device="cpu", requires_grad=True))
+
+
+LAYOUT = _layout()  # (now: a transform that is going on when it is first needed would get in the way)
 
 
 def can_watch(t: torch.Tensor, where: Layout) -> bool:
@@ -124,7 +126,7 @@ class WatchedTensors:
     _PATIENCE = 4  # the first look counts
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._where = where = layout()
+        self._where = where = LAYOUT
         self._tensors = tuple(tensors)
         self._watched = [t for t in tensors if where is not None and can_watch(t, where)]
         known = set(map(id, self._watched))
