@@ -262,7 +262,7 @@ def _logsumexp(grads: Args, args: Args, results: Args, needs: Args) -> Gradients
 
 
 def _row_total(v: Any, dim: int) -> Any:
-    """The sum along a dim. ATen's CPU kernels do not start from 0 along the last one: -0 alone adds up to -0, which -0 less is 0."""
+    """The sum along a dim. Along the last one ATen's CPU kernels do not start from 0: -0 alone adds up to -0."""
     if not len(v.shape):
         return v
     total = ops.sum(v, (dim,), True)
