@@ -92,3 +92,34 @@ def test_parameters_of_torchs_are_not_computed_where_nobody_asks() -> None:
     x = from_torch(torch.randn(3)).requires_grad_()
     autograd.grad((x * weight).sum(), x)
     assert not ran
+
+
+# A function of a tensor that torch's tape follows. Views are torch's own there: what they follow is settled when they are made.
+OF_TORCHS: dict[str, Callable[[Any], Any]] = {
+    "detach": lambda x: x.detach(),
+    "a view, detached": lambda x: x.view(2, 3).detach(),
+    "a product, detached": lambda x: (x * 2).detach(),
+    "beside what is detached": lambda x: x * x.detach(),
+    "transposed": lambda x: x.view(2, 3).t(),
+    "an index": lambda x: x[None, 1:3],
+    "parts": lambda x: x.unbind()[1] * x.split(2)[1],
+    "a diagonal": lambda x: x.view(2, 3).diagonal(),
+    "expanded": lambda x: x.expand(2, 6) * 2,
+    "windows": lambda x: x.unfold(0, 2, 2),
+    "rows": lambda x: list(x)[2],
+}
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("name", OF_TORCHS)
+def test_what_torchs_tape_follows(name: str, grad: bool) -> None:
+    seen: list[Any] = []
+    for wrap in (lambda t: t, from_torch):
+        leaf = torch.arange(6.0).requires_grad_()
+        for _ in range(2):  # the second time by the short way
+            with torch.set_grad_enabled(grad):
+                made = OF_TORCHS[name](wrap(leaf))
+            if made.requires_grad:
+                (made * made).sum().backward()
+        seen.append((made.requires_grad, made.is_leaf, None if leaf.grad is None else leaf.grad.tolist()))
+    assert seen[0] == seen[1]

@@ -72,7 +72,10 @@ def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     """CPU and CUDA. Called with torch tensors alone it returns torch tensors."""
     op = OPS[op_name]
     if op_name in _ALIASES and isinstance(args[0], Tensor) and not isinstance(args[0], SparseTensor):
-        return args[0] if is_same(op) else make_view(op, args[0], op.meta(args[0].meta, *args[1:]), args[1:])
+        if is_same(op):
+            return args[0]
+        if not args[0].on_torchs_tape:  # (what torch follows, it follows through views that it makes, now)
+            return make_view(op, args[0], op.meta(args[0].meta, *args[1:]), args[1:])
     try:
         result = op.eager(*[a.raw() if type(a) is Tensor else unwrap(a) for a in args])
     except RuntimeError as error:
@@ -101,7 +104,7 @@ def run_meta(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return args[0]
     metas = op.meta(*(meta_of(a) for a in args))
     if op_name in _ALIASES and isinstance(args[0], Tensor):
-        return make_view(op, args[0], metas, args[1:])
+        return run_torch(op_name, keyset, args) if args[0].on_torchs_tape else make_view(op, args[0], metas, args[1:])
     if isinstance(metas, TensorMeta):
         if metas.device.type == "meta":
             return from_meta(metas)

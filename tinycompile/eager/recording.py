@@ -387,6 +387,8 @@ def view_on_tape(view: ShortView, base: Tensor, followed: int) -> Any:
         if not torch.is_grad_enabled() or view.meta.dtype != base.dtype or base.dtype.is_complex or _anomaly():
             return None
         edge = edge_of(base)
+    elif base.on_torchs_tape:
+        return None
     made = view_of(base, view.meta)
     if view.chain[0][0] == "detach":
         return made
