@@ -21,7 +21,7 @@ from tinycompile.eager.fake import FakeTensor
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.graph import Location, Ref
 from tinycompile.ir.requires_grad import CUT, dense, has_gradient
-from tinycompile.ops.gradients import differentiable_form
+from tinycompile.ops.gradients import compared, differentiable_form
 from tinycompile.ops.record import Metas, Op, Vjp
 
 
@@ -145,7 +145,8 @@ class Tape(GraphBuilder):
         several = metas if isinstance(metas, tuple) else (metas,)
         if flags is not None and not any(flags):
             return self._append_results(target.rpartition(".")[2], kind, target, args, kwargs, metas)
-        wanted = tuple(self.needs(t) for t in tensors)
+        apart = compared(target, args)
+        wanted = tuple(t is not apart and self.needs(t) for t in tensors)
         token = TensorMeta.contiguous((0,), torch.uint8, several[0].device)
         given = (kind, target, wanted, args, tuple(kwargs.items()))
         hint = f"{target.rpartition('.')[2]}_forward"

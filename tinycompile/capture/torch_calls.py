@@ -40,7 +40,7 @@ from tinycompile.eager.refused_dtypes import seems_refused
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.graph import Node
 from tinycompile.ops import table
-from tinycompile.ops.gradients import CUT, refused
+from tinycompile.ops.gradients import CUT, compared, refused
 from tinycompile.ops.randomness import DRAWS, PROBABILITY
 from tinycompile.ops.record import OPS, BoundCall, Op
 
@@ -235,10 +235,18 @@ def run_op(tr: Tracer, name: str, args: tuple[Any, ...], operands: Sequence[Valu
     tr.about_to_record()
     result = dispatcher.call_bound(name, op_numbers.taken(name, args))
     views = [bool(r.alias) for r in OPS[name].schema.returns]
-    cut = name in CUT or not dispatcher.tensors_in(args)  # ``x.new_zeros(3)`` is made of no tensor
+    cut = _cuts(tr, name, args, operands) or not dispatcher.tensors_in(args)  # ``x.new_zeros(3)`` is made of no tensor
     if not cut and not any(views):  # torch makes views again where they leave
         check_followed(tr, operands)
     return wrap_result(tr, result, operands, next(iter(tensors_in(tr, operands)), None) if any(views) else None, cut)
+
+
+def _cuts(tr: Tracer, name: str, args: Sequence[Any], operands: Sequence[Value]) -> bool:
+    """Whether no gradient goes through a call, by op or path: to none of its arguments, or not to those that require grad."""
+    apart = compared(name, args)
+    return name in CUT or (
+        apart is not None and not any(t.requires_grad and t.fake is not apart for t in tensors_in(tr, operands))
+    )
 
 
 def check_differentiable(tr: Tracer, op: Op, args: tuple[Any, ...], operands: Sequence[Value]) -> None:
@@ -364,7 +372,7 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     if base is not None and found.same:
         return base
     structure = metas if isinstance(metas, TensorMeta) else tuple(metas)
-    value = wrap_result(tr, tr.builder.extern(path, args, kwargs, structure), operands, base, path in CUT)
+    value = wrap_result(tr, tr.builder.extern(path, args, kwargs, structure), operands, base, _cuts(tr, path, args, inputs))
     if isinstance(value, TupleValue):
         value.cls = type(metas)
     return value

@@ -11,7 +11,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.eager.backends import is_view
 from tinycompile.ir.builder import inputs_of
 from tinycompile.ir.graph import Graph, Node, Ref
-from tinycompile.ops.gradients import CUT
+from tinycompile.ops.gradients import CUT, compared
 from tinycompile.ops.record import OPS
 
 # ``(outputs, inputs, tangents)`` -> one gradient an input: how a captured program asks for a backward within it. A tangent that
@@ -62,7 +62,8 @@ def requires_grad(node: Node, live: Mapping[str, bool]) -> bool:
     """Whether a node's value does, by which of the values before it do."""
     if node.target in CUT or node.target == GRAD:
         return False
-    reached = any(live[r.name] for r in inputs_of(node))
+    apart = compared(node.target, node.args)
+    reached = any(live[r.name] for r in inputs_of(node) if r is not apart)
     return reached and (not isinstance(node.meta, TensorMeta) or has_gradient(node.meta))
 
 

@@ -40,6 +40,21 @@ CUT = frozenset(
 """Ops, and torch's functions by path, whose results never require grad, whatever their inputs: they read shapes only, cut the
 tape, or are taken by torch for functions without a derivative."""
 
+_COMPARED = {
+    "hinge_embedding_loss": 1,
+    "torch.hinge_embedding_loss": 1,
+    "cosine_embedding_loss": 2,
+    "torch.cosine_embedding_loss": 2,
+}
+
+
+def compared(name: str, args: Sequence[Any]) -> Any:
+    """The tensor among the arguments of an op, or of torch's function of this path, whose values are compared and no more: no
+    gradient leads to it."""
+    at = _COMPARED.get(name)
+    return None if at is None or at >= len(args) else args[at]
+
+
 _REFUSED: dict[str, tuple[str, ...]] = {
     "batch_norm": ("running_mean", "running_var"),
     "binary_cross_entropy": ("weight",),
