@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from copy import copy
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from tinycompile.ir.interpreter import run_graph
 from tinycompile.selfcheck.judge import Difference, Judge, difference, in_float64, units, wide
 
 Fn = Callable[..., tuple[Any, ...]]
+NEAR = 8  # calls with inputs an ulp off, where eager may have been lucky
 
 
 class Trial:
@@ -28,6 +31,13 @@ class Trial:
         self.gradients = gradients and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
         self._devices = cuda_devices(inputs)
         self._state = rng_state(self._devices)
+
+    def near(self, seed: int) -> Trial:
+        """The same with inputs whose floats are about an ulp off, up or down by chance."""
+        other = copy(self)
+        draw = torch.Generator().manual_seed(seed)
+        other.inputs = [_Input(_nudged(x.tensor, draw), x.needs) for x in self.inputs]
+        return other
 
     def run(self, fn: Fn, exact: bool = False) -> list[Any]:
         """What ``fn`` makes of the inputs; in float64 if ``exact``."""
@@ -51,15 +61,24 @@ class Trial:
 def compare(trial: Trial, graph: Graph, call: Fn) -> tuple[Difference | None, Judge]:
     """What is wrong with ``call`` beside the graph run by torch, with float64 to judge; and the judge, for other results."""
     got = trial.run(call)
-    eager = trial.run(lambda *given: run_graph(graph, given))
-    exact_graph = in_float64(graph)
-    exact = None if exact_graph is None else trial.run(lambda *given: run_graph(exact_graph, given), exact=True)
-    ulp = units(graph)
+    exact_graph, ulp = in_float64(graph), units(graph)
+    eager, exact = _both(trial, graph, exact_graph)
+
+    @functools.cache
+    def near() -> list[tuple[list[Any], list[Any]]]:
+        found = [_both(trial.near(seed), graph, exact_graph) for seed in range(NEAR)]
+        return [(results, doubles) for results, doubles in found if doubles is not None]
 
     def judge(results: Sequence[Any]) -> Difference | None:
-        return difference(results, eager, exact, ulp)
+        return difference(results, eager, exact, ulp, near if exact is not None else None)
 
     return judge(got), judge
+
+
+def _both(trial: Trial, graph: Graph, exact: Graph | None) -> tuple[list[Any], list[Any] | None]:
+    """What torch makes of the graph, and of the one in float64 if there is one."""
+    results = trial.run(lambda *given: run_graph(graph, given))
+    return results, None if exact is None else trial.run(lambda *given: run_graph(exact, given), exact=True)
 
 
 class _Input:
@@ -91,6 +110,14 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
             return x.detach().clone()
         flat = x.detach().as_strided((reach(x.shape, x.stride()),), (1,)).clone()
         return flat.as_strided(x.shape, x.stride())
+
+
+def _nudged(x: Any, draw: torch.Generator) -> Any:
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.layout != torch.strided:
+        return x
+    near, steps = _copy(x), torch.randint(0, 2, x.shape, generator=draw).to(x.device) * 2 - 1
+    overlaps = any(s == 0 for s in x.stride())
+    return near if overlaps else near.copy_(x.double() * (1 + steps * torch.finfo(x.dtype).eps))
 
 
 def _gradients(outputs: Sequence[Any], leaves: Sequence[torch.Tensor]) -> list[Any]:
