@@ -21,6 +21,7 @@ from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const, is_constant_object
 from tinycompile.capture.values.container import ContainerObject, base_of
 from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.object_key import ObjectKey
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.unread import UnreadDeque, UnreadDict, UnreadList, UnreadSet
@@ -80,8 +81,14 @@ def _look_into_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> dict[Any
             f"_tuple({source.text}) == {keys}" + _same_kinds(tr, obj, source.text, keys),
             f"{source.label} is a {type(obj).__name__}, keys {list(obj)!r}",
         )
-    pairs = [(_key(tr, k), Lazy(o, _item(tr, source, k))) for k, o in obj.items()]
-    return {key.key(tr): (key, value) for key, value in pairs}
+    found: dict[Any, Any] = {}
+    for key, item in obj.items():
+        value = _key(tr, key)
+        at = value.key(tr)
+        if isinstance(at, ObjectKey) and (hash(at) != hash(key) or key not in obj):  # (which does nothing but answer)
+            raise GraphBreak("unsupported-value", f"{source.label} has a key that has changed since it was put there")
+        found[at] = value, Lazy(item, _item(tr, source, key))
+    return found
 
 
 def _guard_objects(tr: Tracer, obj: dict[Any, Any], source: Source) -> None:
@@ -132,11 +139,16 @@ def _is_plain_key(key: Any) -> bool:
 
 
 def _is_object_key(key: Any) -> bool:
-    """One that is equal to itself alone: an object, a module, a parameter."""
+    """One that is equal to itself alone (an object, a module, a parameter), or whose class says so in Python."""
     if isinstance(key, torch.Tensor):
         return type(key) is torch.nn.Parameter
-    looks = ("__hash__", object.__hash__), ("__eq__", object.__eq__), ("__getattribute__", object.__getattribute__)
-    return all(class_lookup(type(key), name) == (object, plain) for name, plain in looks)
+    if class_lookup(type(key), "__getattribute__") != (object, object.__getattribute__):
+        return False
+    found = [(class_lookup(type(key), name), plain) for name, plain in _IDENTITY]
+    return all(looked == (object, plain) or (looked and isinstance(looked[1], FunctionType)) for looked, plain in found)
+
+
+_IDENTITY = (("__hash__", object.__hash__), ("__eq__", object.__eq__))
 
 
 def _item(tr: Tracer, source: Source, key: Any) -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -110,4 +111,21 @@ def a_method_in_the_dict_of_a_class() -> Story:
 
     yield lambda x: Own.__dict__["scaled"](None, x), X
     Own.scaled = lambda self, x: x * 3  # type: ignore[method-assign]
+    yield
+
+
+@story
+def a_key_with_a_hash_of_its_own_changes() -> Story:
+    @dataclasses.dataclass(unsafe_hash=True)
+    class Point:
+        a: int
+
+    key, other = Point(1), Point(2)
+    table = {key: 2.0, other: 3.0}
+    yield lambda x: x * table.get(Point(1), 5.0) + table.get(Point(2), 7.0) + (Point(3) in table), X
+    key.a = 3
+    yield
+    key.a = 1
+    yield AS_BEFORE
+    table[Point(3)] = 1.0
     yield

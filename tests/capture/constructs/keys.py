@@ -157,10 +157,35 @@ def key_that_changes(x):
     return found, key in d, Changing(2) in d, Changing(1) in d, list(d) == [key]
 
 
-@breaks(args=lambda: (r(4), {Point(1): 2, Point(3): 4}))
+@case(args=lambda: (r(4), {Point(1): 2, Point(3): 4}), whole=False)  # others in each call
 def keys_in_dicts_from_outside(x, d):
     d[Point(1)] = x
     return d[Point(3)], d[Point(1)], list(d)
+
+
+POINTS = {Point(1): 2.0, Point(3): 4.0, Mod(2): 5.0}
+MOVED = Changing(1)
+BY_CHANGING = {MOVED: 3.0, Changing(2): 4.0}
+
+
+@case
+def keys_in_dicts_that_stay(x):
+    found = POINTS[Point(3)], POINTS.get(Point(2)), Point(1, "other") in POINTS, POINTS[Mod(5)], POINTS.get(Mod(0), 7)
+    return x * POINTS[Point(1)], found, len(POINTS), [key.b for key in POINTS if isinstance(key, Point)]
+
+
+@breaks
+def key_that_has_changed(x):
+    MOVED.a = 2
+    try:
+        return BY_CHANGING.get(MOVED), Changing(1) in BY_CHANGING, BY_CHANGING[Changing(2)], x
+    finally:
+        MOVED.a = 1
+
+
+@breaks(args=lambda: (r(4), {Loud(1): 2.0}))
+def keys_whose_hash_is_seen(x, d):
+    return x * d[Loud(1)]
 
 
 @breaks
