@@ -18,7 +18,7 @@ from tinycompile.base.logs import log, warn_once
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.target import H100, Target
 from tinycompile.compiler import CompiledGraph, compile_graph, compile_registered
-from tinycompile.eager.custom_device import is_registered, registered
+from tinycompile.eager.device_memory import is_registered, registered
 from tinycompile.ir.graph import Graph
 from tinycompile.ir.graph_module import GraphModule
 from tinycompile.ir.graph_text import print_graph

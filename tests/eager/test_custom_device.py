@@ -206,6 +206,23 @@ def test_what_torch_refuses(name: str, quiet) -> None:
     assert str(mine.value) == str(theirs.value)
 
 
+NAMED = {
+    "complex": lambda m, at: m.tensor([1 + 2j, 3j]).to(at),
+    "complex, by name": lambda m, at: m.tensor([1 + 2j, 3j]).to(device=at),
+    "complex, to another dtype": lambda m, at: m.tensor([1 + 2j, 3j]).to(at, torch.complex128),
+    "complex, filled": lambda m, at: m.full((2,), 1j, device=at),
+    "complex, like another": lambda m, at: torch.ones_like(m.tensor([1j]), device=at),
+    "small unsigned integers": lambda m, at: m.tensor([1, 2], dtype=torch.uint16).to(at),
+    "eight bits": lambda m, at: m.ones(2).to(torch.float8_e4m3fn).to(at).to(torch.float32),
+    "no record": lambda m, at: m.randint(1, 2, (3,), device=at),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_functions_without_a_record_that_name_it(name: str, quiet) -> None:
+    same(NAMED[name](tinycompile, NAME), NAMED[name](torch, "cpu"))
+
+
 LAID_OUT = {
     "plain": lambda a: a,
     "a row for all": lambda a: a[:1].expand(4, 6),

@@ -11,7 +11,8 @@ import torch
 from tinycompile.base.device import Device
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
-from tinycompile.eager.custom_device import allocate, as_strided
+from tinycompile.eager.custom_device import as_strided
+from tinycompile.eager.device_memory import allocate
 from tinycompile.eager.tensor import Tensor
 from tinycompile.ir.graph import Graph, Node
 from tinycompile.ir.interpreter import Interpreter, torch_function

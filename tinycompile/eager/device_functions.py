@@ -1,0 +1,134 @@
+"""What ``Tensor`` asks of tensors of a registered device: functions without a kernel there, and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.base.device import Device
+from tinycompile.base.logs import warn_once
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import Key
+from tinycompile.eager.backends import is_view, named_results
+from tinycompile.eager.device_memory import (
+    device_of,
+    fit,
+    hosted,
+    is_named,
+    is_registered,
+    returned,
+    slot,
+    take_over,
+    to_host,
+    write,
+)
+from tinycompile.eager.device_queues import Queue, used_on
+from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.eager.write_checks import check_write, expanded
+from tinycompile.ops.record import BoundCall, Decompose, Op
+
+_PRIVATE = Key.PRIVATEUSE1.bit
+
+
+class Elsewhere:
+    """What ``Tensor`` asks of tensors without a torch handle."""
+
+    host = staticmethod(to_host)
+    hosted = staticmethod(hosted)
+
+    def used_on(self, tensor: Tensor, queue: Queue | None) -> None:
+        """``record_stream``. Nothing to do where the device has no streams."""
+        if queue is not None:
+            used_on(tensor.storage, queue)
+
+    def concerns(self, args: Any, kwargs: Mapping[str, Any], out: Any = None) -> bool:
+        """Whether a tensor of the device is among them, or its name."""
+        found = dispatcher.tensors_in((args, tuple(kwargs.values()), out))
+        return any(isinstance(t, Tensor) and t.lacks_handle for t in found) or any(map(is_named, (*args, *kwargs.values())))
+
+    def call(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A torch function that has no record: on the CPU, and what it wrote to is written back."""
+        device = device_of((*args, *kwargs.values()))
+        hosts, named = hosted((tuple(args), dict(kwargs)))
+        pairs = zip(*map(dispatcher.tensors_in, ((*args, *kwargs.values()), (*hosts, *named.values()))), strict=True)
+        given = [(t, h, h._version) for t, h in pairs]
+        before = [h.untyped_storage() if isinstance(t, Tensor) and t.keys & _PRIVATE else None for t, h, _ in given]
+        name = getattr(fn, "__name__", str(fn))
+        if any(before):
+            warn_once(f"{device} has no kernel for {name}: it runs on the CPU, between copies")
+        result = fn(*hosts, **named)
+        written = hosts[0] if name.endswith("_") and not name.endswith("__") else None  # apply_ and map_ count no version
+        for (tensor, host, version), storage in zip(given, before, strict=True):
+            if storage is not None and (host._version != version or host is written):
+                take_over(tensor, host, storage)
+        if _leads_away(fn, (*args[1:], *kwargs.values())):
+            return from_torch(result) if isinstance(result, torch.Tensor) else result
+        return returned(result, device, given if any(before) else ())
+
+    def moved(self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """``run(fn, args, kwargs)`` on the CPU, to which gradients follow: a torch function that torch differentiates."""
+        device = device_of((tuple(args), tuple(kwargs.values())))
+        warn_once(f"{device} has no kernel for {getattr(fn, '__name__', fn)}: it runs on the CPU, between copies")
+        given = _moved_to((tuple(args), dict(kwargs)), Device("cpu"))
+        result = run(fn, *given)
+        found = [t for t in dispatcher.tensors_in((result,)) if isinstance(t, Tensor)]
+        there = {t.storage.key for t in found if not expanded(t)}  # nobody may write to those that are
+        if any(t.storage.key in there for t in dispatcher.tensors_in((given[0], *given[1].values())) if isinstance(t, Tensor)):
+            name = getattr(fn, "__name__", fn)
+            raise NotImplementedError(f"{name} on {device} would be a view that gradients go through: call it on detach()")
+        return _moved_to(result, device)
+
+    def put(self, target: Tensor, result: Tensor) -> None:
+        """``target.copy_(result)``, off the tape."""
+        write(target, to_host(result))
+
+    def write(self, bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """``add_`` and ``out=``: the result, then a copy of it into the tensor. A view in place (``t_``) moves no element.
+        Where there is no kernel, or elements share memory (whether they may be written to depends on the function), torch's own
+        writes, on the CPU."""
+        if bound.inplace and not is_view(bound.op) and (not _has_kernel(bound.op) or expanded(bound.args[0])):
+            return self.call(fn, args, kwargs)
+        result = dispatcher.call_bound(bound.op.name, bound.args)
+        if bound.inplace and is_view(bound.op):
+            bound.args[0]._meta = result.meta
+            return bound.args[0]
+        target = bound.args[0] if bound.inplace else bound.out
+        several = isinstance(target, (tuple, list))
+        read = [t for t in dispatcher.tensors_in(bound.args) if isinstance(t, Tensor)]
+        for into, value in zip(target, result, strict=True) if several else [(target, result)]:
+            if not is_registered(into.device):
+                raise RuntimeError(f"Expected out tensor to have device {value.device}, but got {into.device} instead")
+            check_write(into, value.meta, read, bound.inplace)
+            fit(into, value.meta)
+            write(into, to_host(value))
+        return named_results(bound.op, target) if several else target
+
+
+def _has_kernel(op: Op) -> bool:
+    """Whether it, or what it decomposes into, may run on the device."""
+    assert slot.taken is not None
+    return op.name in slot.taken.kernels or isinstance(op.lowering, Decompose)
+
+
+def _moved_to(value: Any, device: Device) -> Any:
+    """Tensors of ours on the other side, on the tape as they are; a device that is named, too. Also in lists."""
+    if isinstance(value, Tensor):
+        return value if is_registered(device) is value.lacks_handle else dispatcher.call("to_device", value, device)
+    if isinstance(value, (Device, torch.device)):
+        return device if is_registered(Device.of(value)) else value
+    if type(value) is dict:
+        return {k: _moved_to(v, device) for k, v in value.items()}
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        items = [_moved_to(v, device) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def _leads_away(fn: Callable[..., Any], rest: Sequence[Any]) -> bool:
+    """``cpu()``, and ``to()`` another device, of tensors whose dtype no record knows."""
+    if getattr(fn, "__name__", "") != "to":
+        return getattr(fn, "__name__", "") == "cpu"
+    places = [a for a in rest if isinstance(a, (str, torch.device, Device))]
+    return any(not is_registered(Device.of(a)) for a in places)

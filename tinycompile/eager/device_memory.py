@@ -1,0 +1,196 @@
+"""Memory of a registered device: what is in its slot, and copies between it and the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tinycompile.base.device import Device
+from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import contiguous_strides
+from tinycompile.base.torch_private import storage_id
+from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch.keys import Key
+from tinycompile.eager.device_queues import Queue
+from tinycompile.eager.storage import Storage
+from tinycompile.eager.streams import current_stream
+from tinycompile.eager.tensor import Tensor, extent, from_torch, unwrap, view_of
+from tinycompile.eager.write_checks import warn_of_resize
+from tinycompile.ops.record import Op
+
+Memory = Any
+_PRIVATE = Key.PRIVATEUSE1.bit
+
+
+@dataclass(frozen=True)
+class RegisteredDevice:
+    """What :func:`register_device` was given."""
+
+    name: str
+    allocator: Callable[[int, int], Memory]
+    copy: Callable[[Memory, Memory], None]
+    kernels: Mapping[str, Callable[..., None]]
+    codegen: Callable[..., Any] | None = None
+    streams: Callable[[int], Queue] | None = None
+
+
+class _Slot:
+    taken: RegisteredDevice | None = None
+
+
+slot = _Slot()
+
+
+def registered() -> RegisteredDevice | None:
+    """The device in the slot."""
+    return slot.taken
+
+
+def is_registered(device: Device | None) -> bool:
+    """Whether it is the device in the slot."""
+    return slot.taken is not None and device is not None and device.type == slot.taken.name
+
+
+# --- copies ------------------------------------------------------------------------------------------------------------------
+
+
+def _copy(to: Memory, of: Memory, device: Device) -> None:
+    """All bytes, once the current stream has done what it was given."""
+    assert slot.taken is not None
+    current_stream(device).synchronize()
+    slot.taken.copy(to, of)
+
+
+def to_host(tensor: Tensor, copied: dict[int, torch.Tensor] | None = None) -> torch.Tensor:
+    """A torch tensor on the CPU with the same values, shape and strides. ``copied``: storages that are there already, by key;
+    tensors that share one do so on the CPU."""
+    storage, meta = tensor.storage, tensor.meta
+    flat = None if copied is None else copied.get(storage.key)
+    if flat is None:
+        flat = torch.empty(storage.nbytes, dtype=torch.uint8, device="cpu")
+        _copy(torch.from_dlpack(flat), storage.memory, tensor.device)  # (what numpy has seen of a storage can't be resized)
+        if copied is not None:
+            copied[storage.key] = flat
+    typed = torch.empty(0, dtype=meta.dtype, device="cpu").set_(
+        flat.untyped_storage(), 0, (storage.nbytes // meta.dtype.itemsize,), (1,)
+    )
+    placed: Any = meta.shape, meta.strides, meta.offset
+    return typed.as_strided(*placed)
+
+
+def from_host(value: torch.Tensor, device: Device) -> Tensor:
+    """A tensor on the device with the values and strides of one on the CPU."""
+    value = value.resolve_conj().resolve_neg()
+    made = allocate(TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, 0))
+    if count := extent(made.meta):
+        whole = value.as_strided((count,), (1,)).view(torch.uint8)  # dims of stride 0, too
+        _copy(made.storage.memory, whole, made.device)
+    return made
+
+
+def allocate(meta: TensorMeta) -> Tensor:
+    """An uninitialised tensor there."""
+    device = Device(meta.device.type, max(meta.device.index, 0))
+    placed = TensorMeta(meta.shape, meta.strides, meta.dtype, device, 0)
+    return Tensor(Storage(extent(placed) * meta.dtype.itemsize, device), placed)
+
+
+def fit(out: Tensor, meta: TensorMeta) -> None:
+    """Resize an ``out=`` of another size, as torch with its warning: the storage grows where it is too small."""
+    if out.shape == meta.shape:
+        return
+    warn_of_resize(out.shape, meta.shape)
+    out._meta = TensorMeta(meta.shape, contiguous_strides(meta.shape), out.dtype, out.device, out.offset)
+    old, nbytes = out.storage, extent(out.meta) * out.dtype.itemsize
+    if nbytes > old.nbytes:
+        host = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
+        _copy(host[: old.nbytes], old.memory, out.device)
+        old.grow(nbytes)
+        _copy(old.memory, host, out.device)
+
+
+def write(tensor: Tensor, value: torch.Tensor) -> None:
+    """Set a tensor's elements, or those of a view. What else is in its storage stays."""
+    host = to_host(tensor)
+    host.copy_(value)
+    put_back(tensor, host)
+
+
+def put_back(tensor: Tensor, host: torch.Tensor) -> None:
+    """All bytes of the host's storage into that of the tensor, which has as many."""
+    _copy(tensor.storage.memory, torch.empty(0, dtype=torch.uint8, device="cpu").set_(host.untyped_storage()), tensor.device)
+    tensor.storage.writes += 1
+
+
+def take_over(tensor: Tensor, host: torch.Tensor, storage: torch.UntypedStorage) -> None:
+    """What a function wrote to a copy on the host in ``storage``, and where it made that lie (``as_strided_``)."""
+    now = host.untyped_storage()
+    if storage_id(now) != storage_id(storage):
+        raise NotImplementedError(f"{tensor.device} can't give a tensor other memory")
+    if now.nbytes() > tensor.storage.nbytes:
+        tensor.storage.grow(now.nbytes())
+    tensor._meta = placed_as(host, tensor.device)
+    put_back(tensor, host)
+
+
+def placed_as(host: torch.Tensor, device: Device) -> TensorMeta:
+    """Where a tensor on the host lies in its storage, for one on the device."""
+    if host.is_conj() or host.is_neg():
+        raise NotImplementedError(f"{device} has no views whose elements are conjugated or negated")
+    return TensorMeta(tuple(host.shape), host.stride(), host.dtype, device, int(host.storage_offset()))
+
+
+# --- arguments and results of functions on the host --------------------------------------------------------------------------
+
+
+def device_of(args: Sequence[Any], op: Op | None = None) -> Device:
+    """Of the tensors among the arguments on the registered device, else what is given for the op's device argument."""
+    for tensor in dispatcher.tensors_in(args):
+        if dispatcher.keys_of(tensor) & _PRIVATE:
+            return Device.of(tensor.device)
+    at = None if op is None else op.schema.device_arg
+    return Device.of(next(filter(is_named, args)) if at is None else args[at])
+
+
+def is_named(value: Any) -> bool:
+    """Whether it names the device in the slot."""
+    if isinstance(value, str):
+        return slot.taken is not None and value.partition(":")[0] == slot.taken.name
+    return isinstance(value, (Device, torch.device)) and is_registered(Device.of(value))
+
+
+def hosted(value: Any, copied: dict[int, torch.Tensor] | None = None) -> Any:
+    """CPU tensors for those of the device, the CPU for the device itself; also in lists. ``copied``: as of :func:`to_host`."""
+    copied = {} if copied is None else copied
+    if isinstance(value, Tensor):
+        return to_host(value, copied) if value.keys & _PRIVATE else value.raw()
+    if is_named(value):
+        return torch.device("cpu")
+    if isinstance(value, (Device, torch.device)):
+        return unwrap(value)
+    if type(value) is dict:
+        return {k: hosted(v, copied) for k, v in value.items()}
+    return type(value)(hosted(v, copied) for v in value) if type(value) in (tuple, list) else value
+
+
+def returned(value: Any, device: Device, given: Sequence[tuple[Any, Any, int]] = ()) -> Any:
+    """What the CPU computed, on the device again. A tensor that was given is itself, a view of it a view there."""
+    if isinstance(value, torch.Tensor):
+        for tensor, host, _ in given:
+            if value is host:
+                return tensor
+            if isinstance(tensor, Tensor) and tensor.keys & _PRIVATE and _share(value, host):
+                return view_of(tensor, placed_as(value, tensor.device))
+        return from_host(value.detach(), device) if is_registered(device) else from_torch(value)
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        items = [returned(v, device, given) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
+    strided = a.layout is b.layout is torch.strided
+    return strided and storage_id(a.untyped_storage()) == storage_id(b.untyped_storage())
