@@ -262,6 +262,7 @@ class Piece:
             return
         if generates_code(self.options.backend) and not config.fallback_random:
             graph = draw_in_kernels(graph if any(captured.inputs_require_grad) else recognise_attention(graph))
+            graph = replace(graph, recomputed=whole.recomputed)
         given = captured.example_inputs, captured.inputs_require_grad
         later = captured.overwritten, captured.taken_over
         compiled = self._compile_graph(graph, *given, entry.artifacts, self.options.backend, *later)

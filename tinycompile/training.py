@@ -27,6 +27,7 @@ from tinycompile.aot.pullback import Derived, Pullback, part_of, places_of, whol
 from tinycompile.aot.recompute import recompute
 from tinycompile.aot.replay import attach_replay, pull_back
 from tinycompile.aot.saved import freed_behind, inputs_behind, inputs_behind_saved, kept_by_torch
+from tinycompile.aot.saving import to_compute_again
 from tinycompile.aot.second import draws_differentiably, gradient_graph
 from tinycompile.aot.whole import written_out
 from tinycompile.backends import graph_devices
@@ -119,9 +120,11 @@ def compile_whole(
     start = time.perf_counter()
     whole = written_out(_recognise(graph, budget))
     joint = whole.graph
-    if budget < 1:
+    if budget < 1 or graph.recomputed:
         known = frozenset(n.name for n in joint.nodes)
-        joint = recompute(optimize(joint, joint=True), known, whole.backwards, budget)
+        joint = optimize(joint, joint=True)
+        again = to_compute_again({n.name: n for n in joint.nodes[:-1]}, {n.name for n in graph.nodes}, graph.recomputed)
+        joint = recompute(joint, known, whole.backwards, budget, again)
     if config.verify_ir:
         verify_graph(joint)
     spent = time.perf_counter() - start
@@ -155,7 +158,8 @@ def _compile_halves(
     watched = [k for k in ask_torch(ask=False) if k.place[0] == "output" or k.place[1] not in rewritten]
     joint = with_copies(replace(recorded, graph=optimize(recorded.graph, joint=True)), overwritten)
     every = frozenset(range(joint.primals))
-    split = partition(joint, budget, drawn, every if joint.opaque or known is not graph else reread)
+    reading = every if joint.opaque or known is not graph else reread
+    split = partition(joint, budget, drawn, reading, {n.name for n in known.nodes}, graph.recomputed)
     spent = time.perf_counter() - start
     artifacts["1_graph.py"] = print_graph(graph)
     artifacts.lazy("2_joint.py", lambda: print_graph(joint.graph))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tinycompile.aot.joint import Joint
-from tinycompile.aot.saving import Scene, choose
+from tinycompile.aot.saving import Scene, choose, to_compute_again
 from tinycompile.base.errors import InternalError, VerifyError
 from tinycompile.base.expr import symbols
 from tinycompile.base.meta import TensorMeta
@@ -44,12 +45,16 @@ def partition(
     budget: float = 1.0,
     random: Sequence[Ref] = (),
     reread: frozenset[int] = frozenset(),
+    known: AbstractSet[str] = frozenset(),
+    marked: AbstractSet[str] = frozenset(),
 ) -> Split:
     """Split a joint graph. ``budget`` (0 to 1): how much of the memory that is saved by default may be saved; the less, the
     more is computed again, up to everything but random numbers. ``random`` and ``reread`` as
-    :func:`~tinycompile.aot.second.gradient_graph` gives them."""
+    :func:`~tinycompile.aot.second.gradient_graph` gives them. ``known`` and ``marked`` as
+    :func:`~tinycompile.aot.saving.to_compute_again` takes them."""
     scene = _Scene(joint)
-    return _split(scene, choose(scene.choice(), budget), random, reread)
+    again = to_compute_again(scene.nodes, known, marked)
+    return _split(scene, choose(replace(scene.choice(), again=again), budget), random, reread)
 
 
 class _Scene:

@@ -28,13 +28,20 @@ def fence(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tensors
 
 
-def recompute(graph: Graph, known: AbstractSet[str], backwards: Sequence[AbstractSet[str]], budget: float) -> Graph:
+def recompute(
+    graph: Graph,
+    known: AbstractSet[str],
+    backwards: Sequence[AbstractSet[str]],
+    budget: float,
+    again: AbstractSet[str] = frozenset(),
+) -> Graph:
     """The graph whose backwards need at most ``budget`` (0 to 1) of the memory that they would by default, or as little as can
-    be had. ``known``: the names of the nodes before passes changed some, and of these which belong to each backward."""
+    be had. ``known``: the names of the nodes before passes changed some, and of these which belong to each backward. ``again``:
+    values that are not kept for a backward in any case."""
     for number in range(len(backwards)):
         phases = _phases(graph, known, backwards)
         if number in phases.values():
-            graph = _Backward(graph, phases, number).within(budget)
+            graph = _Backward(graph, phases, number, again).within(budget)
     return graph
 
 
@@ -52,8 +59,8 @@ def _phases(graph: Graph, known: AbstractSet[str], backwards: Sequence[AbstractS
 class _Backward:
     """One backward of the graph, and what stands before it."""
 
-    def __init__(self, graph: Graph, phases: Mapping[str, int | None], number: int) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, phases: Mapping[str, int | None], number: int, again: AbstractSet[str]) -> None:
+        self.graph, self.again = graph, again
         self.names = {n.name for n in graph.nodes if phases.get(n.name, -1) == number}
         body = graph.nodes[:-1]
         self.start = next(i for i, n in enumerate(body) if n.name in self.names)
@@ -79,6 +86,7 @@ class _Backward:
             held=later | {n.name for n in self.before if n.kind == "placeholder"},
             results=results,
             fixed={n.name for n in self.before if phases[n.name] is not None},
+            again=self.again & shared,
         )
 
     def _above(self, roots: set[str]) -> set[str]:
@@ -96,6 +104,8 @@ class _Backward:
         """The graph with the fewest values computed again that fits; where none fits, with the lowest peak."""
         if not {r.name for n in self.own for r in inputs_of(n)}.isdisjoint(n.name for n in self.others):
             return self.graph
+        if budget >= 1:
+            return self.rewritten(cheapest(self.scene))
         order = by_size(self.scene)
         allowed = self.peak(cheapest(self.scene)) * budget
         best, lowest = frozenset[str](), float("inf")

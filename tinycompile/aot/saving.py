@@ -27,7 +27,7 @@ class Scene:
     ``shared``: what is computed before the backward begins, and needed by it; ``readers``: the backward's own nodes, and
     ``ends`` what it returns; ``early``: what is computed before in any case. ``held``: values that are kept alive in any case,
     and ``results`` those that are in memory in any case. ``passing``: what can't be saved, ``fixed``: what is never computed
-    again."""
+    again, ``again``: what is not to be saved."""
 
     nodes: Mapping[str, Node]
     hints: Mapping[str, int]
@@ -39,6 +39,7 @@ class Scene:
     results: AbstractSet[str]
     passing: AbstractSet[str] = frozenset()
     fixed: AbstractSet[str] = frozenset()
+    again: AbstractSet[str] = frozenset()
 
     def bytes_of(self, name: str) -> int:
         """The size of a node's result at the sizes seen at capture."""
@@ -88,6 +89,8 @@ def saved_bytes(scene: Scene, saved: Iterable[str]) -> int:
 
 def cheapest(scene: Scene, allowed: Collection[str] = frozenset()) -> list[str]:
     """The cheapest set of values from which the backward can be computed; ``allowed`` may be computed again though dear."""
+    allowed = {*scene.again, *allowed}
+    never = scene.again - scene.results | scene.passing
     net = FlowNetwork()
     source, sink = net.node(), net.node()
     gates: dict[str, tuple[int, int]] = {}
@@ -98,7 +101,7 @@ def cheapest(scene: Scene, allowed: Collection[str] = frozenset()) -> list[str]:
         if name not in scene.shared:
             continue
         enter, leave = gates[name] = net.node(), net.node()
-        net.edge(enter, leave, INFINITE if name in scene.passing else _cost(scene, node, name in early))
+        net.edge(enter, leave, INFINITE if name in never else _cost(scene, node, name in early))
         if node.kind == "placeholder" or name in scene.fixed or (_banned(node, whole) and name not in allowed):
             net.edge(source, enter, INFINITE)
         for ref in inputs_of(node):
@@ -119,6 +122,26 @@ def _banned(node: Node, whole: AbstractSet[str]) -> bool:
     if not is_cheap(node):
         return True
     return node.name in whole and not is_view(node) and node.kind != "item" and bool(inputs_of(node))
+
+
+def to_compute_again(nodes: Mapping[str, Node], known: AbstractSet[str], marked: AbstractSet[str]) -> frozenset[str]:
+    """The values that are not to be saved: the ``marked`` ones of those that are ``known``, what a pass or a formula made of
+    them, and what is computed from these for the backward. Not those that are never computed again, nor what is read from one
+    with several results."""
+    if not marked:
+        return frozenset()
+    of_next, phase = dict[str, bool](), False
+    for node in reversed(list(nodes.values())):
+        phase = node.name in marked if node.name in known else phase
+        of_next[node.name] = phase
+    found = set[str]()
+    for name, node in nodes.items():
+        read = {r.name for r in inputs_of(node)}
+        wanted = of_next[name] or (name not in known and not read.isdisjoint(found))
+        made = nodes[node.args[0].name] if node.kind == "item" else node
+        if wanted and not is_random(made) and made.kind not in ("extern", "placeholder"):
+            found.add(name)
+    return frozenset(found)
 
 
 def _never_again(scene: Scene, name: str) -> bool:

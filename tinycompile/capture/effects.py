@@ -71,6 +71,7 @@ class Effects:
         self.told: list[Callable[[], None]] = []  # what torch warns of
         self.calls: dict[str, str] = {}  # statements of the rebuilt code's own, by what they are about
         self._edits: dict[str, tuple[Memory, EditedValue]] = {}  # by node
+        self.recomputed: set[str] = set()  # nodes whose values a backward is to compute again
         self.reborn: set[tuple[int, str]] = set()  # attributes, by id of their object, that were deleted and set again
 
     def __bool__(self) -> bool:
@@ -264,6 +265,10 @@ class Effects:
         made = [t for t in rebuilder.outputs if t.cls is torch.Tensor and t.memory.version and not t.memory.outside]
         each = {id(t.memory): (t, t.memory.version) for t in made}  # views share their counter
         return count_up(rebuilder, list(each.values()))
+
+    def again(self, names: Mapping[str, str]) -> frozenset[str]:
+        """What a backward is to compute again; ``names`` as above."""
+        return frozenset(names[n] for n in self.recomputed if n in names)
 
     def taken_over(self, names: Mapping[str, str]) -> tuple[frozenset[str], ...]:
         """What lies at the end in the memory of each tensor that torch copies into; ``names`` as above."""

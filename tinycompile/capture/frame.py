@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -213,9 +214,10 @@ class _Attempt:
         tr = self.tr
         self.result = result
         tr.effects.record_writes(tr)
-        self.graph = tr.builder.finish(self.start.name, [t.fake for t in self.rebuilder.outputs], tr.env.hints)
+        graph = tr.builder.finish(self.start.name, [t.fake for t in self.rebuilder.outputs], tr.env.hints)
         names = tr.builder.final_names
         self.edits, self.taken_over = tr.effects.edits(names), tr.effects.taken_over(names)
+        self.graph = dataclasses.replace(graph, recomputed=tr.effects.again(names))
 
     def release(self) -> None:
         """Let go of the objects of the call: they die when the program drops them, not when the collector comes by."""

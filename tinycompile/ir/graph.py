@@ -56,12 +56,14 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Graph:
     """Placeholders first, one output last. ``hints`` gives each size symbol the value seen at capture. ``donated``: inputs that
-    the caller gives up: nobody reads them after the call, and their memory may be written."""
+    the caller gives up: nobody reads them after the call, and their memory may be written. ``recomputed``: values that are not
+    to be kept for a backward (``checkpoint``)."""
 
     name: str
     nodes: tuple[Node, ...]
     hints: tuple[tuple[str, int], ...] = ()
     donated: tuple[str, ...] = ()
+    recomputed: frozenset[str] = frozenset()
 
     @property
     def placeholders(self) -> tuple[Node, ...]:
