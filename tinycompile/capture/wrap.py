@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections import OrderedDict, defaultdict, deque
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -158,6 +159,9 @@ _RULES: dict[type, Any] = {
 # --- without a source ---------------------------------------------------------------------------------------
 
 
+_FOUND = type(re.finditer("", ""))
+
+
 def from_python(tr: Tracer, obj: Any) -> Value:
     """The Value of an object that capture itself made, or that is trusted not to change."""
     if is_constant_object(obj):
@@ -174,6 +178,10 @@ def from_python(tr: Tracer, obj: Any) -> Value:
         made = SetValue(tr, map(Const, obj), kind, made_by=("held" if kind is frozenset else "set", [known]))
         made.real = made.real if list(made.real) == list(obj) else None
         return made
+    if kind is re.Match:
+        return Const(obj)
+    if kind is _FOUND:  # by a regular expression, one after the other
+        return tr.iterator(iter([from_python(tr, found) for found in obj]))
     if kind is slice:
         return SliceValue(from_python(tr, p) for p in (obj.start, obj.stop, obj.step))
     if isinstance(obj, HINTS):

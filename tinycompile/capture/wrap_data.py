@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def constant(tr: Tracer, obj: Any, source: Source) -> Value:
     if isinstance(source, HeldItem) and source.pinned:  # a parameter that is None
         tr.guards.item(source, obj, equal=False)
         return Const(obj, source)
-    if isinstance(obj, (enum.Enum, torch.dtype)):
+    if isinstance(obj, (enum.Enum, torch.dtype, re.Pattern)):
         pin(tr, obj, source, "constant")
     elif isinstance(source, HeldItem) and type(obj) in LITERALS:
         # -0.0 == 0.0, and NaN differs from itself: go by identity

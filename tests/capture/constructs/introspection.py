@@ -133,9 +133,10 @@ def dicts_of_classes_along_the_order(x):
     )
 
 
-@breaks
+@case
 def descriptors_in_the_dict_of_a_class(x):
-    return Described.__dict__["name"].fget(None), Described.__dict__["still"].__func__(x), type(vars(Described)["name"])
+    name, still = Described.__dict__["name"], vars(Described)["still"]
+    return name.fget(None), still.__func__(x), type(name), isinstance(still, staticmethod), name.fset
 
 
 @breaks

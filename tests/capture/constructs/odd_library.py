@@ -302,10 +302,46 @@ def typing_helpers(x):
     )
 
 
-@breaks
+NAME = re.compile(r"layer\.(?P<at>\d+)\.(\w+)")
+
+
+@case
 def regexes(x):
     m = re.match(r"(\w)(\d+)", "a12")
-    return x, m.group(2), re.sub("a", "b", "banana"), re.findall(r"\d", "a1b2")
+    return x, m.group(2), re.sub("a", "b", "banana"), re.findall(r"\d", "a1b2"), re.match("b", "a"), bool(m), re.escape("a.b")
+
+
+@case
+def compiled_patterns(x):
+    m = NAME.fullmatch("layer.12.weight")
+    found = [int(m.group("at")), m.groups(), m.groupdict(), m.span(2), m[2], m.re is NAME, m.string[m.start() :]]
+    for part in NAME.finditer("layer.1.a layer.2.b"):
+        x = x * int(part["at"]) if part else x
+    pattern = re.compile("[ab]+", re.IGNORECASE)
+    return x, found, NAME.search("none"), pattern.sub("-", "xABc"), pattern.split("1a2B3"), NAME.pattern, pattern.flags
+
+
+@case
+def patterns_as_keys_and_errors(x):
+    kinds = {NAME: 2.0, re.compile("bias"): 3.0}
+    scales = [scale for pattern, scale in kinds.items() if pattern.search("layer.1.bias")]
+    try:
+        re.compile("(")
+    except re.error as error:
+        words = str(error)
+    return x * sum(scales), words
+
+
+@breaks
+def replaced_by_a_function(x):
+    return x, re.sub("[a-z]", lambda m: m.group(0).upper(), "abc")
+
+
+@breaks
+def a_match_over_a_break(x):
+    m = NAME.match("layer.3.bias")
+    print(m.group(1))
+    return x * int(m.group(1)), m.group(2)
 
 
 @breaks

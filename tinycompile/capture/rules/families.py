@@ -23,6 +23,7 @@ from tinycompile.capture.rules import (
     objects,
     operators,
     optimizers,
+    regexes,
     torch_functions,
     types,
 )
@@ -46,6 +47,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     objects,
     operators,
     optimizers,
+    regexes,
     torch_functions,
     types,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ def is_constant_object(obj: Any) -> bool:
     return type(obj) in _KINDS or isinstance(obj, (enum.Enum, *NUMPY_CONSTANTS))
 
 
-_KINDS = frozenset({*LITERALS, *TORCH_CONSTANTS, range})
+_KINDS = frozenset({*LITERALS, *TORCH_CONSTANTS, range, re.Pattern})
 
 
 class Const(Value):

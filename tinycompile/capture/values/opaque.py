@@ -70,16 +70,25 @@ class Opaque(Value):
 
 
 class Pinned(Opaque):
-    """One that is known by identity, so its class is known, too."""
+    """A property, static or class method as it stands in a class, known by identity: its class and its functions are known."""
 
-    __slots__ = ("cls",)
+    __slots__ = ("obj",)
 
     def __init__(self, obj: Any, source: Source, why: GraphBreak) -> None:
         super().__init__(source, why)
-        self.cls = type(obj)
+        self.obj = obj
 
     def python_type(self, tr: Tracer) -> type:
-        return self.cls
+        return type(self.obj)
 
-    def truth(self, tr: Tracer) -> bool:
-        return True if not any(hasattr(self.cls, name) for name in ("__bool__", "__len__")) else super().truth(tr)
+    def get_attr(self, tr: Tracer, name: str) -> Value:
+        if type(self.obj) in _FUNCTIONS and name in _FUNCTIONS[type(self.obj)]:
+            return tr.from_python(getattr(self.obj, name))
+        return super().get_attr(tr, name)
+
+
+_FUNCTIONS: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+}
