@@ -112,6 +112,25 @@ def test_on_the_tape(op: Op) -> None:
             same_words(name, *given, on_tape=True)
 
 
+REFUSED_WITH_GRADIENTS = {
+    "integers of floats": lambda x: x.sum(dtype=torch.int32),
+    "integers of some": lambda x: x.sum(1, dtype=torch.int64),
+    "a gradient into integers": lambda x: torch.masked_fill(torch.ones(3, 4).long(), torch.ones(4).bool(), x.sum()),
+    "a product": lambda x: x[None] @ torch.ones(3, 3),
+    "a layer": lambda x: torch.nn.functional.linear(x[None], torch.ones(5, 1)),
+    "a layer of doubles": lambda x: torch.nn.functional.linear(x[None], torch.ones(5, 4).double()),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_WITH_GRADIENTS)
+def test_refused_where_gradients_are_followed(name: str) -> None:
+    """Torch takes other ways where they are, and says other things."""
+    x = torch.ones(3, 4)
+    theirs = said(lambda: REFUSED_WITH_GRADIENTS[name](followed(x.clone())))
+    assert said(lambda: REFUSED_WITH_GRADIENTS[name](followed(from_torch(x)))) == theirs
+    assert isinstance(theirs[0], str)
+
+
 @pytest.mark.parametrize("shape", [(3, 4, 5), (3, 2, 7)])
 def test_under_vmap(shape: tuple[int, ...]) -> None:
     for fn in (torch.nn.functional.glu, lambda x: torch.pixel_shuffle(x, 2), lambda x: torch.channel_shuffle(x, 3)):

@@ -168,7 +168,11 @@ def _has_complex(values: Any) -> bool:
 def _record_one(op: Op, args: Sequence[Any], result: Any) -> Any:
     """The same for one result: the usual case, and what a small op costs."""
     if not (result.dtype.is_floating_point or result.dtype.is_complex):
-        return result
+        if op.moves or not is_tracked(args):
+            return result
+        return call_torch(
+            op.eager, args, {}, op.name
+        )  # it refuses integers of what has a derivative (``sum(dtype=torch.int32)``)
     needs, edges = edges_of(args, edge_of)
     if not any(edges) or any(result is a for a in args):
         return result

@@ -198,9 +198,11 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
         if is_allocation_failure(error) or any(isinstance(t, TensorMethods) and type(t) is not Tensor for t in tensors):
             return
         plain = unwrap if cls.elsewhere is None else cls.elsewhere.hosted
+        given, named = plain((args, dict(kwargs)))
+        followed = {id(t.raw()) for t in tensors if isinstance(t, Tensor) and t.keys & _AUTOGRAD and not t.lacks_handle}
         try:
-            with torch.no_grad(), leaving_no_trace():
-                fn(*plain(args), **plain(dict(kwargs)))
+            with leaving_no_trace():
+                fn(*_leaves(given, followed), **_leaves(named, followed))
         except Exception as torchs:  # noqa: BLE001  # whatever it is, the caller gets it
             raise torchs.with_traceback(None) from None
 
@@ -337,6 +339,15 @@ def unwrap(value: Any) -> Any:
     if kind is slice:
         return slice(unwrap(value.start), unwrap(value.stop), unwrap(value.step))
     return value
+
+
+def _leaves(value: Any, followed: set[int]) -> Any:
+    """Nested arguments off every tape, with leaves of torch's own in place of handles that our tape follows."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().requires_grad_(id(value) in followed)
+    if type(value) is dict:
+        return {k: _leaves(v, followed) for k, v in value.items()}
+    return type(value)(_leaves(v, followed) for v in value) if type(value) in (tuple, list) else value
 
 
 def wrap(value: Any, inputs: Sequence[Any] = ()) -> Any:
