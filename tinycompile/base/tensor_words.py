@@ -11,6 +11,7 @@ tensor that is watched has what its attributes say where it is looked for; other
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,8 @@ def _changed(before: Sequence[int], after: Sequence[int]) -> list[int]:
 @torch.inference_mode(False)
 def _layout() -> Layout | None:
     """Where the words lie in this build of torch; None where they are not found."""
+    if sys.implementation.name != "cpython" or sys.maxsize < 2**32:  # an object's id is its address, a pointer one word
+        return None
     probe = torch.empty(31, 37, 41, device="cpu").permute(2, 0, 1).detach()
     inside, outside, keys = _words(probe._cdata, _IMPL), _words(id(probe), _OBJECT), torch_private.raw_keys(probe)
     known = [3, 41, 31, 37], [1, 37 * 41, 41]
