@@ -111,3 +111,19 @@ def test_by_default_nothing_overlaps(target: Any) -> None:
     fn, args = CASES["product"]
     made = product_of(fn, *args, target=target, contests=False)
     assert not any(k.overlaps or "wait_for_previous" in k.text for k in made.source.kernels)
+
+
+def early(fn: Callable[..., Any], *args: Tensor) -> list[bool]:
+    """Which kernels overlap."""
+    return [k.overlaps for k in product_of(fn, *args, target=OVERLAPS, contests=False).source.kernels]
+
+
+def test_kernels_of_many_programs_do_not_overlap() -> None:
+    """Each program waits: of several rounds of them that is more than one gap between kernels."""
+    few, many = (torch.empty(n, 4096, device="meta") for n in (400, 8192))
+    assert early(lambda x: x * 2 + 1, few[:64]) == [True] and early(lambda x: x * 2 + 1, many) == [False]
+    assert early(lambda x: x.softmax(-1), few) == [True] and early(lambda x: x.softmax(-1), many) == [False]
+    small, large = ([torch.empty(n, device="meta") for _ in range(3)] for n in (5000, 400_000))
+    assert early(sgd, *small) == [True]
+    assert early(lambda x: x * 0.5 + 1, large[0]) == [True]
+    assert early(sgd, *large) == [False]  # alike, in one launch: all its programs count

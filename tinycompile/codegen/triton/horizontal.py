@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tinycompile.base.target import Target
 from tinycompile.codegen.alike import Member, alike
 from tinycompile.codegen.triton.emit import emit_kernel
+from tinycompile.codegen.triton.tiles import OVERLAPPING
 from tinycompile.codegen.writer import Writer
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.source import KernelSource
@@ -37,6 +38,8 @@ def emit_horizontal(kernel: Kernel, plan: Plan, target: Target, name: str) -> Ke
         args.append(replace(by_place[place], name=buffer))
     block = dict(config.constants).get("BLOCK", 1)
     tree = _Tree(tuple(common.members), tuple(order), block)
+    if one.overlaps and tree.starts[-1] > OVERLAPPING * target.units:  # more programs than one of the tensors has
+        return emit_horizontal(kernel, plan, replace(target, overlaps=False), name)
     sized = any(a.kind == "size" for a in one.args)
     text = _module(one, name, [f"{b}_ptr" for b in given], tree, sized)
     return replace(

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from tinycompile.base import expr as ex
 from tinycompile.base.dtypes import FLOAT8
 from tinycompile.base.target import Target
-from tinycompile.codegen.triton.tiles import power_of_2
+from tinycompile.codegen.triton.analysis import Analysis
+from tinycompile.codegen.triton.tiles import Schedule, TileDim, blocks, power_of_2, widen
+from tinycompile.ir.loops import Axis
+from tinycompile.ir.products import Product
 from tinycompile.ir.source import Config
 
 GROUP = 8  # rows of tiles that run together
@@ -194,3 +198,27 @@ def skinny(shape: Shape, target: Target) -> tuple[str, tuple[Config, ...]]:
     found = list(fitting(SKINNY_TILES, shape, target, False))
     shared = [config(t, PARTS=parts) for t in found if (parts := parts_of(t, shape, target)) > 1]
     return ("parted", tuple(shared)) if len(shared) == len(found) else ("tiled", tuple(config(t) for t in found))
+
+
+def axes_of(analysis: Analysis, names: Sequence[str]) -> tuple[Axis, ...]:
+    """Axes of the nest by their names."""
+    by_name = {a.name: a for a in analysis.parallel}
+    return tuple(by_name[n] for n in names)
+
+
+def schedule(analysis: Analysis, product: Product, candidates: Sequence[Config]) -> tuple[Schedule, TileDim]:
+    """The tile of the result with what picks it, and the dimension along the sum."""
+
+    def dim(name: str, axes: tuple[Axis, ...], role: str, block: str) -> TileDim:
+        extent = analysis.extent(axes)
+        largest = max(dict(c.constants)[block] for c in candidates)
+        return TileDim(name, axes, extent, role, block, not ex.divisible_by(extent, largest))
+
+    row = dim("row", axes_of(analysis, product.rows), "tile", "ROWS")
+    col = dim("col", axes_of(analysis, product.columns), "tile", "COLS")
+    inner = dim("inner", analysis.reduction, "loop", "STEP")
+    batch = axes_of(analysis, product.batch)
+    outer = (TileDim("outer", batch, analysis.extent(batch), "scalar"),) if batch else ()
+    tiles = ex.product([blocks(row), blocks(col), *(d.extent for d in outer)])
+    made = widen(Schedule((row, col, inner), outer, tiles, tuple(candidates), False, ""), analysis)
+    return replace(made, dims=made.dims[:2]), made.dims[2]

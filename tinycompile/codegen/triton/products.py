@@ -32,8 +32,8 @@ from tinycompile.codegen.triton.product_boxes import Box, find_boxes
 from tinycompile.codegen.triton.product_overlap import known_early
 from tinycompile.codegen.triton.product_parts import NAMES as PART_NAMES
 from tinycompile.codegen.triton.product_parts import SharedSums
-from tinycompile.codegen.triton.tiles import Schedule, TileDim, blocks, in_store_order, widen
-from tinycompile.ir.loops import Axis, Load, Statement, starts_of
+from tinycompile.codegen.triton.tiles import TileDim, in_store_order, overlaps
+from tinycompile.ir.loops import Load, Statement, starts_of
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.products import Dot, Factor, Product, find_product
 from tinycompile.ir.source import Config, KernelSource
@@ -62,7 +62,7 @@ def emit_product(kernel: Kernel, plan: Plan, target: Target, name: str, tf32: bo
     for way, choose in WAYS.items():
         if candidates := choose(shape, target, tf32):
             own = name if way == "tiled" else f"{name}_{way}"
-            writer = _ProductWriter(kernel, plan, analysis, product, candidates, way, own, tf32, target.overlaps)
+            writer = _ProductWriter(kernel, plan, analysis, product, candidates, way, own, tf32, target)
             if way != "boxed" or writer.boxes:
                 found.append(writer.source())
     return found
@@ -73,7 +73,7 @@ def emit_skinny(kernel: Kernel, plan: Plan, target: Target, name: str) -> Kernel
     analysis, product = _understood(kernel, plan, name)
     shape = _shape(analysis, product)
     way, candidates = configs.skinny(replace(shape, batch=shape.batch * len(kernel.nests)), target)
-    return _ProductWriter(kernel, plan, analysis, product, candidates, way, name, False, target.overlaps).source()
+    return _ProductWriter(kernel, plan, analysis, product, candidates, way, name, False, target).source()
 
 
 def _understood(kernel: Kernel, plan: Plan, name: str) -> tuple[Analysis, Product]:
@@ -87,34 +87,11 @@ def _understood(kernel: Kernel, plan: Plan, name: str) -> tuple[Analysis, Produc
 
 
 def _shape(analysis: Analysis, product: Product) -> configs.Shape:
-    sizes = [analysis.hint(analysis.extent(_axes(analysis, p))) for p in (product.rows, product.columns, product.batch)]
+    sizes = [
+        analysis.hint(analysis.extent(configs.axes_of(analysis, p))) for p in (product.rows, product.columns, product.batch)
+    ]
     inner = analysis.hint(analysis.extent(analysis.reduction))
     return configs.Shape(sizes[0], sizes[1], inner, sizes[2], len(product.dots), product.dots[0].left.dtype)
-
-
-def _axes(analysis: Analysis, names: Sequence[str]) -> tuple[Axis, ...]:
-    by_name = {a.name: a for a in analysis.parallel}
-    return tuple(by_name[n] for n in names)
-
-
-def product_schedule(
-    analysis: Analysis, product: Product, candidates: Sequence[Config], overlaps: bool
-) -> tuple[Schedule, TileDim]:
-    """The tile of the result with what picks it, and the dimension along the sum."""
-
-    def dim(name: str, axes: tuple[Axis, ...], role: str, block: str) -> TileDim:
-        extent = analysis.extent(axes)
-        largest = max(dict(c.constants)[block] for c in candidates)
-        return TileDim(name, axes, extent, role, block, not ex.divisible_by(extent, largest))
-
-    row = dim("row", _axes(analysis, product.rows), "tile", "ROWS")
-    col = dim("col", _axes(analysis, product.columns), "tile", "COLS")
-    inner = dim("inner", analysis.reduction, "loop", "STEP")
-    batch = _axes(analysis, product.batch)
-    outer = (TileDim("outer", batch, analysis.extent(batch), "scalar"),) if batch else ()
-    tiles = ex.product([blocks(row), blocks(col), *(d.extent for d in outer)])
-    made = widen(Schedule((row, col, inner), outer, tiles, tuple(candidates), False, ""), analysis)
-    return replace(made, dims=made.dims[:2], overlaps=overlaps), made.dims[2]
 
 
 class _ProductWriter(SharedSums):
@@ -122,12 +99,14 @@ class _ProductWriter(SharedSums):
 
     def __init__(
         self, kernel: Kernel, plan: Plan, analysis: Analysis, product: Product, candidates: tuple[Config, ...], way: str,
-        name: str, tf32: bool, overlaps: bool,
+        name: str, tf32: bool, target: Target,
     ) -> None:  # fmt: skip
-        chosen, self.inner = product_schedule(analysis, product, candidates, overlaps)
+        chosen, self.inner = configs.schedule(analysis, product, candidates)
         self.candidates, self.product, self.way, self.tf32 = candidates, product, way, tf32
         self.members = len(kernel.nests)
-        super().__init__(kernel, plan, analysis, replace(chosen, why=self._why(way, product, self.members)), name)
+        early = overlaps(self._programs(chosen.grid), candidates, analysis, target)
+        chosen = replace(chosen, overlaps=early, why=self._why(way, product, self.members))
+        super().__init__(kernel, plan, analysis, chosen, name)
         self.values = {b: self.names.fresh(f"{b}_values") for b in self._float8_buffers()}
         self.sides = {side: self._side(side) for side in ("left", "right")}
         self.dot_names = [self.body.variables[d.total] for d in product.dots]
@@ -188,11 +167,14 @@ class _ProductWriter(SharedSums):
 
     def grid(self) -> Dim:
         """Programs: all on the first axis."""
+        return self._programs(self.schedule.grid)
+
+    def _programs(self, tiles: Dim) -> Dim:
         if self.way in ("persistent", "boxed"):
-            return ex.minimum(self.schedule.grid, ex.sym("PROGRAMS", 1))
+            return ex.minimum(tiles, ex.sym("PROGRAMS", 1))
         if self.way == "streamed":
             return ex.sym("PROGRAMS", 1)
-        return self.schedule.grid * self.members * (ex.sym("PARTS", 1) if self.way == "parted" else 1)
+        return tiles * self.members * (ex.sym("PARTS", 1) if self.way == "parted" else 1)
 
     # the program ----------------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from tinycompile.codegen.triton.tiles import (
     in_store_order,
     largest_item,
     main_contiguous,
+    overlaps,
     power_of_2,
     row_needed_again,
     row_scalars,
@@ -45,7 +46,7 @@ def schedule(analysis: Analysis, target: Target) -> Schedule:
         chosen = _pointwise(analysis, target)
     else:
         chosen = _reduction(analysis, target)
-    return replace(widen(chosen, analysis), overlaps=target.overlaps)
+    return replace(widen(chosen, analysis), overlaps=overlaps(chosen.grid, chosen.configs, analysis, target))
 
 
 # pointwise -----------------------------------------------------------------------------------------------------------------
