@@ -191,6 +191,10 @@ REFUSED = {
     "expanded": lambda a: a[:1].expand(6).add_(1.0),
     "a number for a tensor": lambda a: a @ 2,
     "broadcast": lambda a: a[:1].add_(a),
+    "integers of what is run in parts": lambda a: torch.nn.functional.glu(a.long()),
+    "two dtypes of what is run in parts": lambda a: torch.prelu(a.double(), a[:1]),
+    "a bad view": lambda a: a.unflatten(0, (4, 2)),
+    "no bits": lambda a: ~a,
 }
 
 

@@ -12,6 +12,7 @@ import torch
 
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.no_trace import leaving_no_trace
+from tinycompile.eager.storage import ALLOCATORS
 from tinycompile.ops.record import Extern, Op, Sample, TensorSpec
 
 Kinds = tuple[tuple[torch.dtype, bool], ...]  # of each tensor of a call: its dtype, and whether it is 0-d
@@ -26,8 +27,10 @@ def seems_refused(op: Op, args: Sequence[Any]) -> bool:
     if isinstance(op.lowering, Extern) or all(t.dtype == torch.float32 for t in tensors):
         return False  # (torch's own kernel says so itself)
     device, kinds = tensors[0].device.type, tuple((t.dtype, not len(t.shape)) for t in tensors)
+    if device in ALLOCATORS:
+        device = "cpu"  # what the program gave no kernel for is refused as there
     if device not in _TORCHS:
-        return False  # its kernels are the program's
+        return False
     found = _REFUSED.get((op.name, device, kinds))
     if found is None:
         found = _REFUSED[op.name, device, kinds] = _is_refused(op, device, kinds)
