@@ -60,6 +60,13 @@ def test_a_comparison_at_the_margin_is_excused_only_there() -> None:
     assert not _excused("def program(x):\n    return (torch.tanh(x) > 0).long()\n", torch.tensor([0, 1]), x)
 
 
+def test_a_comparison_with_a_very_number_is_excused_where_it_is_an_ulp_away() -> None:
+    x = torch.tensor([16.0, 8.0])  # two ulps below 1; a sigmoid's bound is three
+    source = "def program(x):\n    return (torch.sigmoid(x) == 1).long()\n"
+    assert _excused(source, torch.tensor([1, 0]), x)
+    assert not _excused(source, torch.tensor([1, 1]), x)
+
+
 def test_a_small_result_of_a_function_is_judged_by_its_own_size() -> None:
     """19% off at 1e-7 is far less than an ulp of the largest result, but not of what is made of it."""
     x = torch.tensor([1e-7, 1.0])
