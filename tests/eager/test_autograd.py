@@ -870,3 +870,46 @@ def test_the_first_of_equal_values_takes_a_pools_gradient(rank: int, adaptive: b
         (result * result * 0.5 + result * 3).sum().backward()
         found.append(leaf.grad)
     assert torch.equal(found[0].raw(), found[1])
+
+
+IN_PLACE_VIEWS: dict[str, Callable[[Any], Any]] = {
+    "t_": lambda x: x.t_(),
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "swapaxes_": lambda x: x.swapaxes_(0, 1),
+    "unsqueeze_": lambda x: x.unsqueeze_(1),
+    "squeeze_": lambda x: x.unsqueeze_(1).squeeze_(),
+    "as_strided_": lambda x: x.as_strided_((2, 3), (1, 3)),
+    "one after the other": lambda x: x.t_().unsqueeze_(0).mul_(2),
+}
+
+
+@pytest.mark.parametrize("of", ["a result", "a view", "detached"])
+@pytest.mark.parametrize("name", IN_PLACE_VIEWS)
+def test_views_in_place_move_no_element(name: str, of: str) -> None:
+    seen: list[Any] = []
+    for wrap in (lambda t: t, from_torch):
+        leaf = wrap(torch.arange(9.0).view(3, 3).clone()).requires_grad_()
+        x = leaf.detach() if of == "detached" else leaf * 1
+        x = x[:] if of == "a view" else x
+        made = IN_PLACE_VIEWS[name](x)
+        if of != "detached":
+            (made * torch.arange(made.numel()).view(made.shape)).sum().backward()
+        grad = None if leaf.grad is None else leaf.grad.tolist()
+        seen.append((made is x, made.detach().tolist(), made.stride(), made._version, made.requires_grad, grad))
+    assert seen[0] == seen[1]
+
+
+def test_views_in_place_of_what_has_views_are_refused() -> None:
+    x = from_torch(torch.ones(3, 3)).requires_grad_() * 1
+    row = x[0]
+    with pytest.raises(NotImplementedError, match="use t"):
+        x.t_()
+    del row
+    x.t_()
+
+
+def test_writes_of_what_is_run_in_parts_leave_what_the_parts_save() -> None:
+    for wrap in (lambda t: t, from_torch):
+        x = wrap(torch.tensor([1.0, float("nan"), 3.0])).requires_grad_()
+        (x * 1).nan_to_num_().pow(2).sum().backward()
+        assert x.grad.tolist() == [2.0, 0.0, 6.0]

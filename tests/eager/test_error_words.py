@@ -131,6 +131,32 @@ def test_refused_where_gradients_are_followed(name: str) -> None:
     assert isinstance(theirs[0], str)
 
 
+OUT_OF_BOUNDS: dict[str, Callable[[Any, Any], Any]] = {
+    "index_fill": lambda x, i: x.index_fill(0, i, 1.0),
+    "index_add": lambda x, i: x.index_add(0, i, x[:1]),
+    "index_copy": lambda x, i: x.index_copy(0, i, x[:1]),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "gather": lambda x, i: x.gather(0, i[None]),
+    "scatter": lambda x, i: x.scatter(0, i[None], 1.0),
+    "take": lambda x, i: x.take(i),
+    "embedding": lambda x, i: torch.nn.functional.embedding(i, x),
+    "nll_loss": lambda x, i: torch.nn.functional.nll_loss(x[:1], i),
+    "an index": lambda x, i: x[i],
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_BOUNDS)
+def test_indices_out_of_bounds(name: str) -> None:
+    """Also where the op is run in parts."""
+    fn, x, i = OUT_OF_BOUNDS[name], torch.ones(4, 6), torch.tensor([99])
+    theirs = said(lambda: fn(x, i))
+    assert isinstance(theirs[0], str)
+    assert said(lambda: fn(from_torch(x), from_torch(i))) == theirs
+    assert said(lambda: fn(followed(from_torch(x.clone())), from_torch(i))) == theirs
+    with pytest.raises((IndexError, RuntimeError)):
+        tc.vmap(lambda x: fn(x, from_torch(i)))(from_torch(x[None].clone()))
+
+
 @pytest.mark.parametrize("shape", [(3, 4, 5), (3, 2, 7)])
 def test_under_vmap(shape: tuple[int, ...]) -> None:
     for fn in (torch.nn.functional.glu, lambda x: torch.pixel_shuffle(x, 2), lambda x: torch.channel_shuffle(x, 3)):

@@ -313,9 +313,9 @@ class _Tape:
 
     @staticmethod
     def detach_(tensor: Tensor) -> Tensor:
-        if tensor._view is not None and (tensor.lacks_handle or tensor.keys & AUTOGRAD):
+        if tensor._view is not None:
             raise_torchs(lambda x: x.view(2).detach_())
-        if tensor._autograd is None and not tensor.lacks_handle:
+        if tensor.on_torchs_tape:
             tensor.raw().detach_()
         tensor._autograd, tensor.keys = None, tensor.keys & ~AUTOGRAD
         return tensor

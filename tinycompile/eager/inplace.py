@@ -30,6 +30,7 @@ from tinycompile.eager.tape import (
     ViewInfo,
     edges_of,
     generation_of,
+    set_history,
     tape_of,
 )
 from tinycompile.eager.tensor import Tensor, run_on_handles, same_memory
@@ -66,7 +67,8 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         rebase(target, Edge(node, 0) if any(e is not None for e in edges) else None)
         return target
     form = differentiable_form(op)
-    result = NotImplemented if form is None else in_parts(op, form, bound.args)
+    before = (_copy_of(target), *bound.args[1:])  # what the parts save is not to be written to
+    result = NotImplemented if form is None else in_parts(op, form, before)
     if result is NotImplemented and (isinstance(op.lowering, (Extern, Decompose)) or target.dtype.is_floating_point):
         return call(fn, args, kwargs)
     if result is NotImplemented:  # integers: nothing to follow
@@ -109,6 +111,8 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
     """A torch function without a record that writes into its first argument, or leaves it as it is (a dropout in evaluation):
     torch differentiates it on a copy."""
     check_writable(args[0])
+    if getattr(fn, "__name__", "") in _VIEWS_IN_PLACE:
+        return view_in_place(fn, args, kwargs)
     written = False
 
     def on_copy(first: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -135,6 +139,30 @@ def _position_of_inplace(fn: Callable[..., Any]) -> int | None:
         return None
     names = list(inspect.signature(fn).parameters)
     return names.index("inplace") if "inplace" in names else None
+
+
+_VIEWS_IN_PLACE = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
+
+
+def view_in_place(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """``x.t_()``: no element moves; from now on the tensor is this view of what it was.
+
+    Raises NotImplementedError where it has views, whose way from it would no longer lead there."""
+    target: Tensor = args[0]
+    if any(view() is not None for view in target._views or ()):
+        raise NotImplementedError(
+            f"{fn.__name__} of a tensor that has views which gradients go through: use {fn.__name__[:-1]}"
+        )
+    view = getattr(target, fn.__name__[:-1])(*args[1:], **kwargs)
+    edge = edge_of(view)
+    with torch.no_grad():
+        if target.lacks_handle:
+            Tensor.elsewhere.call(fn, args, kwargs)
+        else:
+            run_on_handles(fn, args, kwargs)
+    if target._view is not None:
+        target._view = view._view
+    return target if edge is None else set_history(target, *edge)
 
 
 def write_item(target: Tensor, index: Any, value: Any) -> None:
