@@ -157,7 +157,7 @@ def accumulate(meta: AutogradMeta, like: TensorMeta, grad: Any, create_graph: bo
     elif meta.grad is None:
         dense = rules.is_non_overlapping_and_dense(like)
         wanted = like.strides if dense else rules.dense_strides(like.shape)
-        if grad.strides != wanted:
+        if any(a != b and size != 1 for a, b, size in zip(grad.strides, wanted, like.shape, strict=True)):
             grad = ops.restride(grad, wanted)
         meta.grad = ops.clone(grad) if create_graph else ops.clone(same_memory(grad))
     elif create_graph or grad.lacks_handle or meta.grad.lacks_handle:

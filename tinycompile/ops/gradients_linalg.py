@@ -6,6 +6,8 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from tinycompile.base import shapes
 from tinycompile.ops.calls import cast, ops
 from tinycompile.ops.gradients import Gradients, sum_to, times, vjp
@@ -18,10 +20,28 @@ def _turned(x: Any) -> Any:
     return ops.transpose(x, -2, -1)
 
 
+def _is_by_columns(x: Any, turned: bool = False) -> bool:
+    """Whether a matrix (``turned``: its transpose) lies in memory column by column. torch then gives it a gradient that does,
+    too."""
+    if len(x.shape) != 2:
+        return False
+    strides, (rows, cols) = x.stride() if isinstance(x, torch.Tensor) else x.strides, x.shape
+    down, across, rows = (strides[1], strides[0], cols) if turned else (strides[0], strides[1], rows)
+    return bool(down == 1 and across == rows)
+
+
+def _of_left(product: Any, g: Any, a: Any, b: Any) -> Any:
+    return _turned(product(b, _turned(g))) if _is_by_columns(a) else product(g, _turned(b))
+
+
+def _of_right(product: Any, g: Any, a: Any, b: Any) -> Any:
+    return _turned(product(_turned(g), a)) if _is_by_columns(b) else product(_turned(a), g)
+
+
 @vjp("mm", "self?mat2", "mat2?self")
 def _mm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (a, b) = grads, args
-    return ops.mm(g, _turned(b)) if needs[0] else None, ops.mm(_turned(a), g) if needs[1] else None
+    return _of_left(ops.mm, g, a, b) if needs[0] else None, _of_right(ops.mm, g, a, b) if needs[1] else None
 
 
 @vjp("bmm", "self?mat2", "mat2?self")
@@ -41,11 +61,14 @@ def _matmul(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     first = second = None
     if needs[0]:
         cols = ops.unsqueeze(y, 1) if len(y.shape) == 1 else y
-        first = _matrix_sum(ops.matmul(g, _turned(cols)), x)
+        matrices = len(x.shape) == 2 and len(y.shape) == 2
+        first = _of_left(ops.mm, g, x, y) if matrices else _matrix_sum(ops.matmul(g, _turned(cols)), x)
     if needs[1]:
         rows = ops.unsqueeze(x, 0) if len(x.shape) == 1 else x
         if len(y.shape) <= 2 and len(rows.shape) > 2:  # one product over all rows, not a batch of them to be summed
-            second = ops.reshape(ops.mm(_turned(_flat(rows)), _flat(g)), tuple(y.shape))
+            second = ops.reshape(_of_right(ops.mm, _flat(g), _flat(rows), y), tuple(y.shape))
+        elif len(x.shape) == 2 and len(y.shape) == 2:
+            second = _of_right(ops.mm, g, x, y)
         else:
             second = _matrix_sum(ops.matmul(_turned(rows), g), y)
     return first, second
@@ -63,6 +86,10 @@ def _flat(x: Any) -> Any:
     return x if len(x.shape) == 2 else ops.reshape(x, (shapes.numel(x.shape[:-1]), x.shape[-1]))
 
 
+def _row(x: Any) -> Any:
+    return ops.unsqueeze(x, 0)
+
+
 @vjp("linear", "self?weight", "weight?self")
 def _linear(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, weight, bias) = grads, args
@@ -71,9 +98,11 @@ def _linear(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     if vector:
         g = ops.unsqueeze(g, -1)
     if needs[0]:
-        first = ops.matmul(g, ops.unsqueeze(weight, 0) if vector else weight)
+        turned = not vector and _is_by_columns(x)
+        first = _turned(ops.mm(_turned(weight), _turned(g))) if turned else ops.matmul(g, _row(weight) if vector else weight)
     if needs[1]:
-        second = ops.mm(_turned(_flat(g)), _flat(x))
+        lying = vector or _is_by_columns(weight, turned=True)  # torch multiplies by the transposed weight
+        second = ops.mm(_turned(_flat(g)), _flat(x)) if lying else _turned(ops.mm(_turned(_flat(x)), _flat(g)))
         second = ops.reshape(second, (x.shape[-1],)) if vector else second
     if bias is not None and needs[2]:
         third = sum_to(ops.squeeze(g, (-1,)) if vector else g, bias)
@@ -84,8 +113,8 @@ def _product_of(product: Any, grads: Args, args: Args, needs: Args) -> Gradients
     """addmm and baddbmm: beta x + alpha a b."""
     (g,), (x, a, b, beta, alpha) = grads, args
     first = sum_to(g, x, beta) if needs[0] else None
-    left = times(product(g, _turned(b)), alpha) if needs[1] else None
-    return first, left, times(product(_turned(a), g), alpha) if needs[2] else None, None, None
+    left = times(_of_left(product, g, a, b), alpha) if needs[1] else None
+    return first, left, times(_of_right(product, g, a, b), alpha) if needs[2] else None, None, None
 
 
 @vjp("addmm", "mat1?mat2", "mat2?mat1")
