@@ -335,6 +335,29 @@ class Two(NamedTuple):
     b: Any
 
 
+@pytest.mark.parametrize("batched", [(0,), (0, 1), (0, 2), (0, 1, 2), (1,), (2,)])
+@pytest.mark.parametrize(
+    "at", [(1, None, 2), (None, 1, 2), (1, 2), (2, 1), (2, None, 1), (None, 1, None, 2), (1, None, None, 2), (1,)]
+)
+def test_indices_of_one_number_among_others(at: tuple[int | None, ...], batched: tuple[int, ...]) -> None:
+    """The record, as ``x[i, :, j]``: ``at`` says which argument stands where."""
+    given = torch.randn(3, 4, 5, 6, 4), torch.tensor([1, 0, 2]), torch.tensor([[0, 2], [1, 1], [3, 0]])
+    if not any(k in at for k in batched) and 0 not in batched:
+        return
+
+    def one(x: Any, i: Any, j: Any) -> Any:
+        return OPS["index"].eager(x, tuple(None if p is None else (x, i, j)[p] for p in at))
+
+    args = [g if k in batched else g[0] for k, g in enumerate(given)]
+    want = torch.stack([one(*(a[n] if k in batched else a for k, a in enumerate(args))) for n in range(3)])
+    dims = tuple(0 if k in batched else None for k in range(3))
+
+    def ours(x: Any, i: Any, j: Any) -> Any:
+        return dispatcher.call_bound("index", (x, tuple(None if p is None else (x, i, j)[p] for p in at)))
+
+    assert torch.equal(tc.vmap(ours, dims)(*map(from_torch, args)).torch(), want)
+
+
 def test_dims_of_a_dict_are_those_of_its_values_in_order() -> None:
     """As torch reads them, whatever the keys are."""
     x = torch.randn(3, 4)

@@ -209,20 +209,22 @@ def _index_add(batch: Batch, x: Any, dim: int, index: Any, source: Any, alpha: A
 
 @rule("index")
 def _index(batch: Batch, x: Any, indices: Sequence[Any], through: Any = None) -> Any:
-    """As torch: index tensors broadcast; where they stand apart, their dims come first in the result."""
+    """As torch: index tensors broadcast; where they stand apart, their dims come first in the result. What an index of one
+    number selects is gone before that is asked."""
     fn = through or ops.index
     given = [i for i in indices if i is not None]
     if any(i.dtype in (torch.bool, torch.uint8) for i in given):
         return NotImplemented
     rank = rank_of(*given)
-    places = [p for p, i in enumerate(indices) if i is not None]
-    together = places == list(range(places[0], places[-1] + 1))
+    left = [i for i in indices if i is None or len(i.shape)]
+    places = [p for p, i in enumerate(left) if i is not None]
+    together = not places or places == list(range(places[0], places[-1] + 1))
     if not any(batch.has(i) for i in given):
         result = fn(batch.below(x), (None, *batch.below(tuple(indices))))
         return result if together else ops.movedim(result, (rank,), (0,))
     aligned = [None if i is None else batch.aligned(i, rank) for i in indices]
     result = fn(batch.full(x), (_rows(batch, rank, x), *aligned))
-    if together and places[0]:  # the examples' own index stands apart: examples, index dims, the rest
+    if together and places and places[0]:  # the examples' own index stands apart: examples, index dims, the rest
         result = ops.movedim(result, tuple(range(1, rank + 1)), tuple(range(places[0] + 1, places[0] + 1 + rank)))
     return result
 
