@@ -73,3 +73,13 @@ def test_nothing_is_usual_about_what_is_decided() -> None:
         _judged(lambda x: (x * 0.7).floor(), (x * 0.7).floor() + 1, x)
     with pytest.raises(DifferenceError):
         _judged(lambda x: x * 0.5, x * 0.5 * (1 + 4e-7), x)
+
+
+def test_a_zeros_sign_counts_unless_it_is_what_rounding_left() -> None:
+    x = torch.tensor([1.1, 2.3, -0.7, 5.9, 1.3, 0.3, -2.9, 8.1])
+    left = lambda x: ((x - x.mean()).sum() * 1e-3).half()  # noqa: E731  # of numbers that cancel
+    _judged(left, -torch.zeros(()).half(), x, want=torch.zeros(()).half())
+    for op in (lambda x: x * 0.0, lambda x: (x * 1e-30) * 1e-30):  # a zero, and an underflow: eager's sign is the numbers'
+        _judged(op, op(x), x)
+        with pytest.raises(DifferenceError):
+            _judged(op, -op(x), x)
