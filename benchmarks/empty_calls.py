@@ -60,8 +60,11 @@ _CALLEES: dict[str, Callable[[], Callable[..., Any]]] = {
 
 
 def rows(settings: Settings, seconds: float) -> list[Row]:
-    """A row for each callee; eager runs the function itself."""
-    return [_row(name, make(), settings, seconds) for name, make in _CALLEES.items()]
+    """A row for each callee, and one with gradients on for each module; eager runs the function itself."""
+    found = [_row(name, make(), settings, seconds) for name, make in _CALLEES.items()]
+    with torch.enable_grad():
+        modules = {name: made for name, make in _CALLEES.items() if isinstance(made := make(), nn.Module)}
+        return [*found, *(_row(f"{name}, gradients", made, settings, seconds) for name, made in modules.items())]
 
 
 def _row(name: str, callee: Callable[..., Any], settings: Settings, seconds: float) -> Row:
