@@ -123,6 +123,13 @@ def long_sums_keep_their_digits() -> Iterator[Program]:
             "sum": lambda x, i: x[i].sum(), "sum of rows": lambda x, i: (x[i].view(2, -1) * 2).sum(1),
             "layer norm": lambda x, i: F.layer_norm(x.gather(0, i), i.shape), "mean": lambda x, i: x.take(i).mean(),
         }  # fmt: skip
+        rows: dict[str, Callable[[Tensor, Tensor], Any]] = {  # checked before the loop, which is one of vectors
+            "sums": lambda x, i: x[i].sum(1), "whole": lambda x, i: (x[i] * 2).sum(), "one": lambda x, i: x[i[0]].sum(),
+            "both": lambda x, i: (x[i].sum(1), x[i].abs().sum()),
+        }  # fmt: skip
+        for name, fn in rows.items() if n == 1000 else ():
+            y = torch.stack([x, -x, x * 3]).repeat(1, 3)
+            yield f"{name} of picked rows {dtype}", lambda x, i, f=fn: f(x, i), (y, torch.tensor([2, 0, 0]))
         steps = torch.arange(n, dtype=dtype).div(n // 9, rounding_mode="floor") / 9
         for name, fn in picked.items() if n == 1000 else [("sum", picked["sum"])]:
             for y in (x, torch.full_like(x, 1 / 3), steps):

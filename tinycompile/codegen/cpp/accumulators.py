@@ -92,6 +92,11 @@ class Accumulator:
         return "double" if is_wide(self.reduce, self.lanes) else C_TYPES[self.dtype]
 
     @property
+    def in_vectors(self) -> bool:
+        """Whether OpenMP can share the part among a vector's elements."""
+        return self.part_type != "tc::Sum"
+
+    @property
     def total_type(self) -> str:
         """More exact above the first level of a sum."""
         if not self.two_levels:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tinycompile.base import expr as ex
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, expressions, locate, loops_of, operands
 from tinycompile.codegen.cpp.scalars import COST
-from tinycompile.ir.loops import Axis, Const, Reduce, Scalar
+from tinycompile.ir.loops import Axis, Const, Load, Reduce, Scalar, Statement
 
 DEAR = 8  # the cost of a function that is worth an array to compute it once
 
@@ -74,6 +74,12 @@ class Dependences:
     def next_axis(self, i: int, opened: Open) -> str:
         """The outermost loop that an item still needs."""
         return min(self.loops[i] - opened, key=self.rank.__getitem__)
+
+    def picks_along(self, s: Statement, axis: Axis | None) -> bool:
+        """Whether a statement that may fault does so element by element along an axis: not if its indices are fixed there."""
+        if axis is None or not isinstance(s, Load) or s.mask:
+            return True
+        return any(axis.name in self.at[t.name] for d in s.index[1:] for t in ex.symbols(d) if t.name in self.at)
 
     def is_dear(self, i: int, items: Sequence[int]) -> bool:
         """Whether computing item ``i`` from the other ``items`` takes a costly function."""

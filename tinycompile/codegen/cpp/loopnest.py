@@ -163,7 +163,8 @@ class LoopNest:
     def one_by_one(self, roots: Sequence[int]) -> bool:
         """Whether a loop along the lane sums entries picked by checked indices: vectorised by g++ 12 it read wild addresses."""
         adds = self.lanes is None and any(isinstance(self.body[i], Reduce) for i in roots)
-        return adds and any(self.text.may_fault(self.body[i]) for i in self.deps.closure(roots))
+        found = map(self.body.__getitem__, self.deps.closure(roots if adds else ()))
+        return any(self.text.may_fault(s) and self.deps.picks_along(s, self.plan.lane) for s in found)
 
     def chunks(self, open_axes: Open, axis: Axis, roots: Sequence[int], begin: str, end: str) -> None:
         """The loop over ``axis`` from ``begin`` to ``end``, cut into chunks where parts must be added to totals now and then.
@@ -201,7 +202,8 @@ class LoopNest:
         if axis == self.plan.lane:
             self.check_ahead(items, axis)
             reduces = [i for i in roots if isinstance(self.body[i], Reduce)]
-            if reduces and self.lanes is None and can_group(axis, self.plan, [self.body[i] for i in items], self.text):
+            shared = self.lanes is None and all(self.accumulators[i].in_vectors for i in reduces)
+            if reduces and shared and can_group(axis, self.plan, [self.body[i] for i in items], self.text):
                 begin = self.grouped_loop(open_axes, axis, roots, begin, end)
                 if isinstance(axis.extent, int) and axis.extent % self.plan.group == 0 and axis.name != self.plan.split:
                     self.text.texts = saved
@@ -253,10 +255,10 @@ class LoopNest:
 
     def simd(self, items: Iterable[int], reductions: Sequence[int] = ()) -> str:
         """The pragma of a vectorised loop, or why it is none."""
-        faults = any(self.text.may_fault(self.body[i]) for i in items)
-        if faults and reductions:
+        faults, sums = any(self.text.may_fault(self.body[i]) for i in items), [self.accumulators[i] for i in reductions]
+        if sums and (faults or not all(a.in_vectors for a in sums)):
             return "// one by one: indices are checked"
-        found = [f"reduction({a.combine.clause}: {a.part})" for i in reductions if not (a := self.accumulators[i]).lanes]
+        found = [f"reduction({a.combine.clause}: {a.part})" for a in sums if not a.lanes]
         return " ".join(["#pragma omp simd", *found, *(["reduction(|: fault)"] if faults else [])])
 
     # --- straight-line code ---
@@ -339,9 +341,8 @@ class LoopNest:
 
     def for_each_lane(self, lines: Sequence[tuple[bool, str]]) -> None:
         """Lines as they are, but those of arrays inside one loop over the lanes."""
-        for lanes, line in lines:
-            if not lanes:
-                self.out.line(line)
+        for line in (text for lanes, text in lines if not lanes):
+            self.out.line(line)
         if any(lanes for lanes, _ in lines):
             with self.lane_loop(()):
                 for lanes, line in lines:
