@@ -37,8 +37,8 @@ def _divisor(x: Any, dim: Any) -> Any:
 @vjp("mean")
 def _mean(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, dim, keepdim, _dtype = args
-    spread = _spread(grads[0], x, dim, keepdim)  # first, as in torch: so the gradient has memory of its own
-    return cast(ops.div(spread, _divisor(x, dim)), x.dtype), None, None, None
+    spread = _spread(cast(ops.div(grads[0], _divisor(x, dim)), x.dtype), x, dim, keepdim)
+    return ops.restride(spread, rules.dense_strides(tuple(x.shape))), None, None, None  # torch's has memory of its own
 
 
 def _product_of_others(x: Any, dim: int) -> Any:
