@@ -347,7 +347,7 @@ def _close(got: torch.Tensor, want: torch.Tensor, judge: Judge, at: int) -> None
         exact = want
     if want.is_complex():
         got, want, exact = (torch.view_as_real(x.resolve_conj()) for x in (got, want, exact))
-    known = (got.isfinite() & (exact.abs() <= torch.finfo(want.dtype).max)) | (got.isinf() & (got == exact))
+    known = (got.isfinite() & (exact.abs() <= torch.finfo(want.dtype).max)) | (got.isinf() & (got == exact.to(want.dtype)))
     lost = want.isnan() & known  # by eager: float64 knows the value
     want = torch.where(lost, exact.to(want.dtype), want)
     special = ~(want.isfinite() & got.isfinite())

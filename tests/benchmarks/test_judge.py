@@ -47,6 +47,10 @@ def test_an_infinity_that_eager_lost() -> None:
     x = torch.tensor([torch.inf, 1.0])
     lost = torch.tensor([torch.nan, 2.0])
     _judged(lambda x: x * 2, torch.tensor([torch.inf, 2.0]), x, want=lost)
+    halves = torch.tensor([4e4, 1.0], dtype=torch.float16)  # 8e4 is beyond them, and eager lost that
+    _judged(lambda x: x * 2, torch.tensor([torch.inf, 2.0]).half(), halves, want=lost.half())
+    with pytest.raises(DifferenceError):
+        _judged(lambda x: x * 2, torch.tensor([-torch.inf, 2.0]).half(), halves, want=lost.half())
     for wrong in (-torch.inf, 2.0):
         with pytest.raises(DifferenceError):
             _judged(lambda x: x * 2, torch.tensor([wrong, 2.0]), x, want=lost)
