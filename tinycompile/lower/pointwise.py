@@ -22,6 +22,7 @@ from tinycompile.ops.scalar import Value
 _OF_RESULT = ("default", "int_to_float", "no_opmath")  # kinds whose result has the common dtype
 _SUMS = ("add", "sub")
 _PRODUCTS = ("mul", "div", "div_trunc", "div_floor", "floor_divide")
+_WIDE_NUMBERS = (*_PRODUCTS, "lerp")  # these take a Python number in float32; of lerp the weight
 _EXACT_IN_HALF = (torch.bool, torch.uint8, torch.int8)
 
 
@@ -46,8 +47,8 @@ class _Inputs:
     """Reads a call's tensors and numbers as Values of the dtypes that ``promote`` asks for.
 
     Torch casts operands to the common dtype before it widens that to the dtype in which it computes: an integer or a number
-    that a half type can't hold is rounded, or infinite. The exceptions are ATen's: products and quotients take a number in
-    float32, and so do sums on a GPU. (On a CPU sums round it; we keep its digits and take over only the infinity.)"""
+    that a half type can't hold is rounded, or infinite. The exceptions are ATen's: products, quotients and ``lerp`` take a
+    number in float32, and so do sums on a GPU. (On a CPU sums round it; we keep its digits and take over only the infinity.)"""
 
     b: NestBuilder
     op: str
@@ -93,7 +94,7 @@ class _Inputs:
     def _number(self, x: Any, dtype: torch.dtype, common: torch.dtype | None) -> Value:
         if self.promote == "none" and isinstance(x, float) and x.is_integer() and not self.meta.dtype.is_floating_point:
             return self.b.const(int(x), torch.int64)  # to fill integers with: float32 doesn't hold them all
-        if common not in HALF or self.op in _PRODUCTS:
+        if common not in HALF or self.op in _WIDE_NUMBERS:
             return self.b.const(x, dtype)
         if isinstance(x, Expr):
             return self.b.cast(self.b.cast(self.b.const(x, torch.int64), common), dtype)
