@@ -123,3 +123,73 @@ def test_what_torchs_tape_follows(name: str, grad: bool) -> None:
                 (made * made).sum().backward()
         seen.append((made.requires_grad, made.is_leaf, None if leaf.grad is None else leaf.grad.tolist()))
     assert seen[0] == seen[1]
+
+
+# --- writes into torch's tensors ---------------------------------------------------------------------------------------------
+
+
+def by_rows(b: Any, a: Any) -> None:
+    b[0] = a[1] * 3
+    b[1:] = a[1:] * a[0]
+
+
+def at_places(b: Any, a: Any) -> None:
+    b[torch.tensor([True, False, True])] = a[1:] * 3
+    b[torch.tensor([1])] = a[0]
+
+
+def by_operators(b: Any, a: Any) -> None:
+    b -= a
+    b *= a
+    b **= 2
+
+
+# Name -> what writes the second tensor into the first.
+WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "basic indices": by_rows,
+    "masks and index tensors": at_places,
+    "operators": by_operators,
+    "a record's": lambda b, a: b.add_(a).mul_(a),
+    "through a view": lambda b, a: b[:2].copy_(a[:2]),
+    "no record's": lambda b, a: b.index_copy_(0, torch.tensor([0, 2]), a[:2]),
+    "to a list": lambda b, a: torch._foreach_add_([b], [a]),
+}
+
+
+def after(write: Callable[[Any, Any], Any], a: Any) -> Any:
+    b = torch.ones(3, dtype=torch.float64)
+    write(b, a)
+    return (b * b * a).sum()
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_writes_into_torchs_tensors_are_followed(write: Callable[[Any, Any], Any]) -> None:
+    """Gradients go through what is written, as torch's do: on the tape, in ``grad``, and once more."""
+    x = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    want = torch.func.grad(lambda a: after(write, a))(x)
+    leaf = from_torch(x.clone()).requires_grad_()
+    after(write, leaf).backward()
+    torch.testing.assert_close(leaf.grad.raw(), want)
+    found = tc.func.grad(lambda a: after(write, a))(x)
+    torch.testing.assert_close(found.raw(), want)
+    assert not found.requires_grad
+    again = tc.func.grad(lambda a: (tc.func.grad(lambda v: after(write, v))(a) * a).sum())(x)
+    expected = torch.func.grad(lambda a: (torch.func.grad(lambda v: after(write, v))(a) * a).sum())(x)
+    torch.testing.assert_close(again.raw(), expected)
+
+
+def test_writes_into_torchs_tensors_leave_nothing_on_the_tape() -> None:
+    """The value beside a gradient is off the tape; without gradients, or for a leaf of torch's, all is as torch does."""
+    x = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    value = tc.func.grad_and_value(lambda a: after(WRITES["a record's"], a))(x)[1]
+    assert not value.requires_grad
+    with torch.no_grad():
+        b = torch.ones(3)
+        b[0] = tc.ones(3).requires_grad_()[0] * 2
+        assert b.tolist() == [2, 1, 1]
+    assert not b.requires_grad
+    w = torch.ones(3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
+        w[0] = tc.ones(3).requires_grad_()[0]
+    with pytest.raises(RuntimeError, match="can't follow a write into a torch tensor"):
+        tc.vmap(tc.func.grad(lambda a: after(WRITES["a record's"], a)))(x.reshape(1, 3))

@@ -169,7 +169,8 @@ def _seed(output: Any, seed: Any, i: int) -> Any:
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
         if output.dtype.is_complex:
             raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {output.dtype}")
-        return ops.full_like(output, 1.0)  # under vmap each example has its own
+        ones = ops.full_like(output, 1.0)  # under vmap each example has its own
+        return ones if isinstance(ones, Tensor) else from_torch(ones)
     if tuple(seed.shape) != tuple(output.shape):
         raise RuntimeError(
             f"Mismatch in shape: grad_output[{i}] has a shape of {torch.Size(seed.shape)} and output[{i}] has a shape of "
@@ -221,11 +222,9 @@ class _Tape:
     @staticmethod
     def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A torch function without a record; ``sort_`` and the like write."""
-        name = getattr(fn, "__name__", "")
-        writes = (name.endswith("_") and not name.endswith("__")) or inplace.asks_in_place(fn, args, kwargs)
-        if writes and isinstance(args[0], Tensor):
-            return inplace.call(fn, args, kwargs)
-        return call_torch(fn, args, kwargs)
+        if not inplace.writes_first(fn, args, kwargs):
+            return call_torch(fn, args, kwargs)
+        return (inplace.call if isinstance(args[0], Tensor) else inplace.write_to_torchs)(fn, args, kwargs)
 
     @staticmethod
     def require(tensor: Tensor, value: bool) -> Tensor:

@@ -162,17 +162,18 @@ class TorchTape(Node):
 
 def bridges_behind(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """The nodes of torch's graph behind these tensors at which our tape goes on, by an ``edge`` of theirs (``bridge.py``)."""
+    return [node for node in nodes_behind(tensors) if isinstance(getattr(node, "edge", None), Edge)]
+
+
+def nodes_behind(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """The nodes of torch's graph behind these tensors."""
     stack = [t.grad_fn for t in tensors if t.grad_fn is not None]
-    seen: set[Any] = set(stack)
-    found = []
+    found = dict.fromkeys(stack)
     while stack:
-        node = stack.pop()
-        if isinstance(getattr(node, "edge", None), Edge):
-            found.append(node)
-        new = {n for n, _ in node.next_functions if n is not None and n not in seen}
-        seen |= new
+        new = {n for n, _ in stack.pop().next_functions if n is not None and n not in found}
+        found.update(dict.fromkeys(new))
         stack += new
-    return found
+    return list(found)
 
 
 def _leads_to(nodes: Sequence[Node], targets: set[Node]) -> set[Node]:

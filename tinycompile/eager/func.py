@@ -15,8 +15,9 @@ import torch
 
 from tinycompile.eager import autograd
 from tinycompile.eager.batched import BatchedTensor, active, mapped
+from tinycompile.eager.engine import TorchTape, bridges_behind, nodes_behind
 from tinycompile.eager.recording import edge_of, functions
-from tinycompile.eager.tape import AccumulateGrad, Node, ViewInfo, generation_of
+from tinycompile.eager.tape import AccumulateGrad, Edge, Node, ViewInfo, generation_of
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory
 from tinycompile.eager.transforms import made_by, whole
 from tinycompile.eager.vmap import vmap
@@ -253,12 +254,21 @@ def _is_differentiable_again(output: Any, leaves: Sequence[Tensor]) -> bool:
     seen: set[Node] = set(stack)
     while stack:
         node = stack.pop()
-        if node not in mine and (isinstance(node, AccumulateGrad) or not node.edges):
+        edges = node.edges if not isinstance(node, TorchTape) else _edges_behind(node.tensor)
+        if node not in mine and (isinstance(node, AccumulateGrad) or not edges):
             return True
-        new = [e.node for e in node.edges if e is not None and e.node not in seen]
+        new = [e.node for e in edges if e is not None and e.node not in seen]
         seen.update(new)
         stack += new
     return False
+
+
+def _edges_behind(tensor: torch.Tensor) -> tuple[Edge, ...]:
+    """Where torch's tape behind a tensor leads back to ours; nowhere, if it also leads to a leaf of torch's own."""
+    bridges = bridges_behind([tensor])
+    anchors = [bridge.next_functions[0][0] for bridge in bridges]
+    leaves = [n for n in nodes_behind([tensor]) if hasattr(n, "variable") and n not in anchors]
+    return () if leaves else tuple(bridge.edge for bridge in bridges)
 
 
 def _ours(tensor: Any) -> Any:
@@ -266,7 +276,10 @@ def _ours(tensor: Any) -> Any:
 
 
 def _off_the_tape(tensor: Any) -> Any:
-    return same_memory(tensor) if isinstance(tensor, Tensor) else tensor
+    left = same_memory(tensor) if isinstance(tensor, Tensor) else tensor
+    on_torchs = left.on_torchs_tape if isinstance(left, Tensor) else left.requires_grad
+    came = on_torchs and _edges_behind(left.raw() if isinstance(left, Tensor) else left)  # from what was written into torch's
+    return left.detach() if came else left
 
 
 # --- structures --------------------------------------------------------------------------------------------------------------

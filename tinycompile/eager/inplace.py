@@ -17,7 +17,7 @@ import torch
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
-from tinycompile.eager.batched import BatchedTensor, level_of, overwrite, write_view
+from tinycompile.eager.batched import BatchedTensor, level_of, mapped, overwrite, write_view
 from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.recording import call_torch, edge_of
@@ -36,6 +36,7 @@ from tinycompile.eager.tape import (
 from tinycompile.eager.tensor import Tensor, run_on_handles, same_memory
 from tinycompile.eager.torch_names import THROUGH_A_VIEW, node_name
 from tinycompile.eager.torch_words import one_of_several
+from tinycompile.ops import table
 from tinycompile.ops.calls import ops
 from tinycompile.ops.gradients import differentiable_form
 from tinycompile.ops.record import OPS, BoundCall, Decompose, Extern, Op
@@ -51,7 +52,7 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         )
     target, op = bound.args[0], bound.op
     if not isinstance(target, Tensor):
-        raise RuntimeError(f"{name}: our tape can't follow a write into a torch tensor; wrap it by from_torch first")
+        return write_to_torchs(fn, args, kwargs)
     check_writable(target)
     if level_of(bound.args):
         with local_keys.exclude(Key.AUTOCAST):
@@ -76,6 +77,21 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         rebase(target, None)
         return target
     return replace(target, result)
+
+
+def write_to_torchs(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A write into a torch tensor of what our tape follows: torch's tape records it, and goes on in ours.
+
+    Raises RuntimeError for examples of a vmap and on registered devices, for neither is there a tensor of torch's."""
+    given = (*args, *kwargs.values())
+    if level_of(given) or any(getattr(t, "lacks_handle", False) for t in dispatcher.tensors_in(given)):
+        name = getattr(fn, "__name__", "write")
+        raise RuntimeError(f"{name}: our tape can't follow a write into a torch tensor; wrap it by from_torch first")
+    return fn(*_as_torchs(tuple(args)), **_as_torchs(dict(kwargs)))
+
+
+def _as_torchs(value: Any) -> Any:
+    return mapped(value, lambda t: t.torch() if isinstance(t, Tensor) else t)
 
 
 def _run(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -125,6 +141,15 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
     on_copy.__name__ = getattr(fn, "__name__", "write")
     result = call_torch(on_copy, args, kwargs)
     return replace(args[0], result) if written else args[0]
+
+
+def writes_first(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a torch function writes into its first argument: ``sort_``, ``__setitem__``, ``relu(x, inplace=True)``."""
+    name = getattr(fn, "__name__", "")
+    return name in _WRITING or (name.endswith("_") and not name.endswith("__")) or asks_in_place(fn, args, kwargs)
+
+
+_WRITING = frozenset(("__setitem__", *(f"__{name}__" for name in table.INPLACE_OPERATORS)))
 
 
 def asks_in_place(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
