@@ -94,7 +94,7 @@ declare(
     "checked_index(Tensor self, SymInt size) -> Tensor",
     _checked_meta,
     Indexed(_checked),
-    lambda index, size: torch.arange(size, device=index.device)[index.long()],
+    lambda index, size: torch.arange(size, device=index.device)[index.long()].contiguous(),
     (),
     lambda: [call(ix(5, 3, 4), 5), call(t(6, dtype="int64", fill="index:-4"), 5)],
     doc="Indices counted from the start; one out of range is an error.",
