@@ -25,7 +25,7 @@ from tinycompile.aot.late import Late
 from tinycompile.aot.partition import Split, partition
 from tinycompile.aot.pullback import Derived, Pullback, part_of, places_of, whole_of, zeros_will_do
 from tinycompile.aot.recompute import recompute
-from tinycompile.aot.replay import attach_replay, pull_back
+from tinycompile.aot.replay import attach_replay, outside_of_gradients, pull_back
 from tinycompile.aot.saved import freed_behind, inputs_behind, inputs_behind_saved, kept_by_torch
 from tinycompile.aot.saving import to_compute_again
 from tinycompile.aot.second import draws_differentiably, gradient_graph
@@ -37,7 +37,7 @@ from tinycompile.base.errors import BackendError
 from tinycompile.base.logs import log
 from tinycompile.compiler import CompiledGraph, stage_times
 from tinycompile.ir.builder import size_sources
-from tinycompile.ir.effects import is_random, without_writes, written
+from tinycompile.ir.effects import is_random, may_alias, without_writes, written
 from tinycompile.ir.graph import Graph, Ref
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.interpreter import run_graph
@@ -78,7 +78,9 @@ def compile_training(
         if as_captured and not any(written(n) for n in graph.nodes):  # a leaf can be written without gradients only
             return compiled
         # Library calls and views must not hang on the inputs: the graph cuts the tape later.
-        return replace(compiled, call=torch.no_grad()(compiled.call))
+        return replace(
+            compiled, call=outside_of_gradients(compiled.call, _aliases(compiled, graph, flags), _may_be_views(graph))
+        )
     if joint:
         try:
             return _compile_halves(graph, inputs, wanted, flags, compile_one, artifacts, budget, overwritten, taken_over)
@@ -86,7 +88,7 @@ def compile_training(
             log("graph", f"{graph.name}: the backward replays the graph, for {reason}")
     draws = any(map(is_random, graph.nodes))
     compiled = _op_by_op(graph, artifacts) if draws and joint else compile_one(graph, inputs, artifacts)
-    aliases = compiled.source.aliases if compiled.source is not None else views_of_inputs(graph, flags)
+    aliases = _aliases(compiled, graph, flags)
     rewritten = overwritten | _written_by(graph)
     kept = [i in rewritten for i in range(len(graph.placeholders))]
     replay = functools.partial(_replay, without_writes(graph))
@@ -174,7 +176,7 @@ def _compile_halves(
         forward, backward = (compile_one(*half) for half in halves)
     _keep(artifacts, early, "")
     _keep(artifacts, late, "_backward")
-    aliases = forward.source.aliases if forward.source is not None else views_of_inputs(split.forward, flags)
+    aliases = _aliases(forward, split.forward, flags)
     seen = [a for a in aliases if a[0] < split.outputs]
     refusing = forward.target is not None and _may_refuse(forward)
     pull = Pullback(backward.call, *whole_of(split), _by_ops(split.backward), refusing, *_given_up(backward))
@@ -201,6 +203,17 @@ def _keep(artifacts: Artifacts, half: Artifacts, suffix: str) -> None:
         if name[0] in "3456":
             path = PurePath(name)
             artifacts.lazy(f"{path.stem}{suffix}{path.suffix}", functools.partial(half.__getitem__, name))
+
+
+def _aliases(compiled: CompiledGraph, graph: Graph, flags: Sequence[bool]) -> tuple[tuple[int, int], ...]:
+    """``(output, input)`` pairs where an output is a view of an input."""
+    return compiled.source.aliases if compiled.source is not None else views_of_inputs(graph, flags)
+
+
+def _may_be_views(graph: Graph) -> frozenset[int]:
+    """Positions of the outputs that may share memory with something else."""
+    sharing = {n.name for n in graph.nodes[:-1] if n.kind != "placeholder" and may_alias(n)}
+    return frozenset(i for i, r in enumerate(graph.output.args[0]) if isinstance(r, Ref) and r.name in sharing)
 
 
 def _written_by(graph: Graph) -> frozenset[int]:

@@ -6,7 +6,7 @@ usual way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -65,6 +65,7 @@ def attach_replay(
             outputs = call(*inputs) if ready is None else ready
             inputs = tuple(before)
             made.update({i: outputs[i] for i in views})
+            outputs = without_bases(outputs)
             ctx.numbers = [None if isinstance(x, torch.Tensor) else x for x in inputs]
             ctx.is_tensor = [isinstance(x, torch.Tensor) for x in inputs]
             ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)))
@@ -115,6 +116,31 @@ def attach_replay(
         return tuple(outputs)
 
     return run
+
+
+def outside_of_gradients(call: Fn, aliases: Sequence[tuple[int, int]], views: Collection[int]) -> Fn:
+    """``call`` under ``no_grad``, whose results may be written to where gradients are followed. ``aliases``: as above;
+    ``views``: outputs that may be views of anything."""
+    untracked = torch.no_grad()(call)
+    if not views:
+        return untracked
+
+    def run(*inputs: Any) -> Outputs:
+        made = list(without_bases(found := untracked(*inputs)))
+        for out, at in aliases:
+            made[out] = found[out] if found[out] is inputs[at] else view_of(inputs[at], found[out])
+        return tuple(made)
+
+    return run
+
+
+def without_bases(outputs: Outputs) -> Outputs:
+    """The same memory, in tensors that are no views: torch refuses writes, where gradients are followed, to views made under
+    ``no_grad`` or by a function with a node of its own."""
+    if not any(isinstance(o, torch.Tensor) and o._is_view() for o in outputs):
+        return outputs
+    own = {id(o): o.detach() if isinstance(o, torch.Tensor) and o._is_view() else o for o in outputs}
+    return tuple(own[id(o)] for o in outputs)
 
 
 def as_before(inputs: Sequence[Any], written: Sequence[int]) -> list[Any]:

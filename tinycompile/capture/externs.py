@@ -72,7 +72,8 @@ def _schemas(path: str) -> tuple[Any, ...]:
     if path.startswith("torch.ops.") and len(parts) == 2:
         return (getattr(getattr(torch.ops.aten, parts[0]), parts[1])._schema,)
     names = (parts[0], parts[-1], "_".join(parts[-2:]))
-    packet = next((p for n in names if (p := getattr(torch.ops.aten, n, None)) is not None), None)
+    found = (getattr(torch.ops.aten, n, None) for n in names)
+    packet = next((p for p in found if isinstance(p, torch._ops.OpOverloadPacket)), None)  # (__dir__ is the namespace's)
     if packet is None:
         return ()
     every = (getattr(packet, overload)._schema for overload in packet.overloads())

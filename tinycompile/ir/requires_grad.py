@@ -47,15 +47,20 @@ def _live(graph: Graph, inputs: Sequence[bool]) -> dict[str, bool]:
 
 
 def views_of_inputs(graph: Graph, flags: Sequence[bool]) -> tuple[tuple[int, int], ...]:
-    """``(output, input)`` positions where an output, of those that require grad, is a view of an input: as such a graph returns
-    it that is run op by op."""
-    roots = {p.name: i for i, p in enumerate(graph.placeholders)}
+    """``(output, input)`` positions where an output is a view of an input that torch's tape knows, as such a graph returns it
+    that is run op by op: a later write to one changes the other's history, though neither has any yet. ``flags``: which outputs
+    require grad; an input that is itself returned is a view where it does."""
+    inputs = {p.name: i for i, p in enumerate(graph.placeholders)}
+    roots = dict(inputs)
     for node in graph.nodes[:-1]:
         of = node.args[0].name if node.args and isinstance(node.args[0], Ref) else ""
-        if of in roots and (node.kind == "item" or (node.kind == "call" and is_view(OPS[node.target]))):
+        if of in roots and (
+            node.kind == "item" or (node.kind == "call" and node.target not in CUT and is_view(OPS[node.target]))
+        ):
             roots[node.name] = roots[of]
     found = zip(graph.output.args[0], flags, strict=False)
-    return tuple((i, roots[o.name]) for i, (o, f) in enumerate(found) if f and isinstance(o, Ref) and o.name in roots)
+    known = ((i, o.name, f) for i, (o, f) in enumerate(found) if isinstance(o, Ref) and o.name in roots)
+    return tuple((i, roots[name]) for i, name, f in known if f or name not in inputs)
 
 
 def requires_grad(node: Node, live: Mapping[str, bool]) -> bool:

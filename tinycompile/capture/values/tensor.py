@@ -365,6 +365,13 @@ def _is_inference(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwa
     return FALSE
 
 
+def _set_item(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
+    if len(args) != 2 or kwargs:
+        return None
+    t.set_item(tr, *args)
+    return NONE
+
+
 METHODS: dict[str, _Rule] = {
     "backward": lambda t, tr, args, kwargs: tr.backward(t, args, kwargs),
     "size": _size,
@@ -389,7 +396,8 @@ METHODS: dict[str, _Rule] = {
     "cpu": _self_when(lambda t: t.meta.device.type == "cpu"),
     "__len__": lambda t, tr, args, kwargs: t.length(tr),
     "new_tensor": _new_tensor,
-    "__getitem__": lambda t, tr, args, kwargs: t.get_item(tr, args[0]),
+    "__getitem__": lambda t, tr, args, kwargs: t.get_item(tr, args[0]) if len(args) == 1 and not kwargs else None,
+    "__setitem__": _set_item,
     "__hash__": _breaks("unsupported-value", "__hash__"),
     "has_names": lambda t, tr, args, kwargs: FALSE,
     "__bool__": _reads_data("__bool__"),
