@@ -14,6 +14,7 @@ import torch
 
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager import inplace
+from tinycompile.eager.as_strided import as_strided
 from tinycompile.eager.autograd_function import Function, once_differentiable
 from tinycompile.eager.bridge import Found, gradients_of_torchs, run_all, to_torch
 from tinycompile.eager.engine import Backward
@@ -204,6 +205,8 @@ class _Tape:
     functions: ClassVar[Mapping[Any, Callable[..., Any]]] = {
         torch.autograd.backward: backward,
         torch.autograd.grad: _of_torchs_grad,
+        torch.as_strided: as_strided,
+        torch.Tensor.as_strided: as_strided,
     }
     write = staticmethod(inplace.write)
     write_item = staticmethod(inplace.write_item)

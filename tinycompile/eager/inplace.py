@@ -20,7 +20,7 @@ from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor, level_of, mapped, overwrite, write_view
 from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.indexing import basic_view, is_basic
-from tinycompile.eager.recording import call_torch, edge_of
+from tinycompile.eager.recording import OPAQUE, call_torch, edge_of
 from tinycompile.eager.saved import OpNode, reads_of, torchs_name
 from tinycompile.eager.tape import (
     AUTOGRAD,
@@ -227,6 +227,8 @@ def check_writable(target: Tensor) -> None:
         if target._autograd is not None and tape_of(target).grad_fn is None:
             raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
         return
+    if info.origin == "opaque":
+        raise NotImplementedError(OPAQUE)
     if info.origin == "several":
         made_by = target.grad_fn
         name = node_name(info.chain[-1][0]) if made_by is None else torchs_name(made_by)
@@ -269,7 +271,7 @@ def _renew(base: Tensor, edge: Edge | None) -> None:
     base.keys |= AUTOGRAD
     for reference in base._views or ():
         view = reference()
-        if view is not None and not view._view.origin:
+        if view is not None and view._view.origin in ("", "opaque"):
             view.keys |= AUTOGRAD
             if view._autograd is None:
                 view._autograd = AutogradMeta()  # its history is looked up when it is asked for

@@ -80,6 +80,12 @@ def refuse_half(args: Sequence[Any]) -> None:
         )
 
 
+OPAQUE = (
+    "a write through as_strided can't be followed beyond the tensor's own elements, nor where these do not lie side by side in "
+    "memory"
+)
+
+
 def refresh(view: Tensor) -> None:
     """Give a view the history that its base has now, if the base was written to since."""
     info = view._view
@@ -89,6 +95,8 @@ def refresh(view: Tensor) -> None:
     if info.origin == "several" and torch.is_grad_enabled() and view.keys & AUTOGRAD:
         meta = view._autograd
         raise RuntimeError(one_of_several(torchs_name(meta.grad_fn), meta.index, now=False))
+    if info.origin == "opaque":
+        raise NotImplementedError(OPAQUE)
     if info.origin:
         return
     view._view = info._replace(generation=now)

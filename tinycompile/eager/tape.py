@@ -53,8 +53,8 @@ class AutogradMeta:
 
 class ViewInfo(NamedTuple):
     """How a tensor is a view: ``chain`` of (op, its other arguments) from ``base``. ``origin``: "" for an ordinary view,
-    "no_grad" or "several" for those that torch does not let be written to; "leaf" for an argument that is differentiated for
-    (``chain`` is empty) and views of it."""
+    "no_grad" or "several" for those that torch does not let be written to; "opaque" where no chain leads there; "leaf" for an
+    argument that is differentiated for (``chain`` is empty) and views of it."""
 
     base: Tensor
     chain: tuple[tuple[str, tuple[Any, ...]], ...]
@@ -246,6 +246,17 @@ def note_views(view: Tensor, of: Tensor, steps: tuple[tuple[str, tuple[Any, ...]
     view._view = ViewInfo(base, (*chain, *steps), generation_of(base), origin)
     if origin == "no_grad" and of.keys & AUTOGRAD:  # as in torch: it requires grad, and is a leaf
         view._autograd, view.keys = AutogradMeta(), view.keys | AUTOGRAD
+    _add_view(base, view)
+
+
+def note_opaque_view(view: Tensor, of: Tensor) -> None:
+    """Remember that ``view`` shares the memory of ``of`` in a way that no chain of ops tells."""
+    base = of if of._view is None else of._view.base
+    view._view = ViewInfo(base, (), generation_of(base), "opaque")
+    _add_view(base, view)
+
+
+def _add_view(base: Tensor, view: Tensor) -> None:
     views = base._views
     if views is None:
         views = base._views = []

@@ -169,8 +169,9 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
         for other in dispatcher.tensors_in((args, tuple(kwargs.values()))):
             if isinstance(other, Tensor) and type(other)._extern.__func__ is not cls._extern.__func__:  # type: ignore[attr-defined]
                 return type(other)._extern(fn, args, kwargs)
-        if cls.tape is not None and (own := cls.tape.functions.get(fn)) is not None:
-            return own(*args, **kwargs)
+        own = None if cls.tape is None else cls.tape.functions.get(fn)
+        if own is not None and (made := own(*args, **kwargs)) is not NotImplemented:
+            return made
         if getattr(fn, "__name__", "") in VIEWS | _RESHAPES and (view := _view_by_numbers(fn, args, kwargs)) is not None:
             return view
         if cls.tape is not None and cls.tape.follows(args, kwargs):
