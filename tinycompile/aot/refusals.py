@@ -131,6 +131,16 @@ def refusals(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue])
     return tuple(Refusal(outputs_behind(graph, node, live), words) for node, words in spoiled)
 
 
+def changed_unseen(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue]) -> Node | None:
+    """A node whose gradient needs what was edited by writes that no version tells of (``x.data.mul_(2)``): torch computes it of
+    what lies in memory then. ``wanted``: as above."""
+    unseen = [e for e in edits if e.now == e.version]
+    if not unseen or not any(wanted):
+        return None
+    live = live_nodes(graph, wanted)
+    return next((node for node, _ in _spoiled(graph, live, unseen) if outputs_behind(graph, node, live)), None)
+
+
 def spoiled_backward(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue]) -> str:
     """torch's words for why a backward within the graph can't be had; empty if all can. ``wanted``: as above."""
     if not edits:
