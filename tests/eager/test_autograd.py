@@ -810,6 +810,24 @@ def test_checkpoint_that_does_other_things_the_second_time() -> None:
         y.sum().backward()
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_checkpoint_of_an_argument_that_is_written_to(saved: bool) -> None:
+    """An error, as torch's: the second run would see other values. Not where backward needs no second run."""
+    x = ones(3, requires_grad=True)
+    z, w = x * 1, torch.ones(3)
+    y = checkpoint(lambda v, by: v * v * by if saved else v + by, z, w)
+    w.add_(1)
+    z.add_(1)
+    if not saved:
+        y.sum().backward()
+        assert x.grad.tolist() == [1, 1, 1]
+        return
+    with pytest.raises(RuntimeError, match=r"modified by an inplace operation: .*output 0 of Add, is at version 1; expected"):
+        y.sum().backward()
+    with torch.no_grad():  # nothing is run again
+        assert checkpoint(lambda v: v * v, z).tolist() == [4, 4, 4]
+
+
 def test_anomaly_mode_names_the_forward_line() -> None:
     with autograd.detect_anomaly():
         x = tensor([-1.0], requires_grad=True)

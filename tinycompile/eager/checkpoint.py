@@ -9,11 +9,13 @@ import torch
 
 from tinycompile.eager.autograd import saved_tensors_hooks
 from tinycompile.eager.rng import cuda_devices, drawn_again, rng_state
+from tinycompile.eager.saved import Given
+from tinycompile.eager.tensor import Tensor
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
     """``function(*args, **kwargs)``, recomputed in the backward pass. It must do the same ops again for the same arguments;
-    random numbers are the same with ``preserve_rng_state``."""
+    random numbers are the same with ``preserve_rng_state``. Backward raises RuntimeError where an argument was written to."""
     frame = _Frame(function, args, kwargs, preserve_rng_state)
     with saved_tensors_hooks(frame.pack, frame.unpack):
         return function(*args, **kwargs)
@@ -28,6 +30,8 @@ class _Frame:
         self.again: dict[int, Any] = {}
         self.devices = cuda_devices((*args, *kwargs.values()))
         self.rng = rng_state(self.devices) if keep_rng else None
+        tensors = [a for a in args if isinstance(a, (Tensor, torch.Tensor))] if torch.is_grad_enabled() else []
+        self.given = [Given(t) for t in tensors]  # as torch: arguments by name, and in lists, are the caller's to leave alone
 
     def pack(self, tensor: Any) -> int:
         """The number of a saved tensor."""
@@ -41,6 +45,8 @@ class _Frame:
         return self.again.pop(number)
 
     def _run_again(self) -> None:
+        for argument in self.given:
+            argument.check()
         found: list[Any] = []
         with (
             drawn_again(self.rng, self.devices),

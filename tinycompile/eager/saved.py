@@ -85,12 +85,18 @@ class SavedTensor:
 
 
 class Given:
-    """A tensor as it was given to a call that torch differentiates. (It has to be the very object, as in torch's tape.)"""
+    """A tensor as it was given to a call that is differentiated later. (It has to be the very object, as in torch's tape.)"""
 
     __slots__ = ("_source", "_version", "_was")
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._source, self._was, self._version = tensor, tensor._autograd, version_of(tensor)
+    def __init__(self, tensor: Any) -> None:
+        self._source, self._version = tensor, version_of(tensor)
+        self._was = tensor._autograd if isinstance(tensor, Tensor) else None
+
+    def check(self) -> None:
+        """Raise torch's RuntimeError if it was edited since."""
+        if version_of(self._source) != self._version:
+            raise RuntimeError(self.told()[1])
 
     def told(self) -> tuple[str, str]:
         """What torch says when it was edited: without and with the node that made it."""
