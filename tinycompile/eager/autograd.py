@@ -18,13 +18,14 @@ from tinycompile.eager.as_strided import as_strided
 from tinycompile.eager.autograd_function import Function, once_differentiable
 from tinycompile.eager.bridge import Found, gradients_of_torchs, run_all, to_torch
 from tinycompile.eager.engine import Backward
-from tinycompile.eager.hooks import HookHandle, Hooks, Retain
+from tinycompile.eager.hooks import HookHandle, Hooks
 from tinycompile.eager.recording import call_torch, edge_of, is_tracked, refuse_half
 from tinycompile.eager.saved import saved_hooks
 from tinycompile.eager.tape import (
     AUTOGRAD,
     Edge,
     require_grad,
+    retain,
     tape_of,
 )
 from tinycompile.eager.tensor import Tensor, from_torch
@@ -73,23 +74,19 @@ def backward(
             UserWarning,
             stacklevel=3,
         )
+    for target in targets or ():
+        if target.requires_grad:  # else it is refused below
+            target.retain_grad()
     found = _run(outputs, grad_tensors, retain_graph, create_graph, targets)
     for target, grad in zip(targets or (), found, strict=True):
-        if grad is None:
+        if grad is None or not target.is_leaf:  # what is no leaf has retained it
             continue
         if isinstance(target, torch.Tensor):
             target.grad = grad if target.grad is None else target.grad + grad
         else:
-            _add_to(target, grad, create_graph)
-
-
-def _add_to(target: Tensor, grad: Any, create_graph: bool) -> None:
-    edge = edge_of(target)
-    assert edge is not None
-    if tape_of(target).grad_fn is None:
-        edge.node.run((grad,), create_graph, True)
-    else:
-        Retain(tape_of(target))(grad)
+            edge = edge_of(target)
+            assert edge is not None
+            edge.node.run((grad,), create_graph, True)
 
 
 def grad(
@@ -305,13 +302,10 @@ class _Tape:
     def retain_grad(tensor: Tensor) -> None:
         if not tensor.keys & AUTOGRAD:
             raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
-        edge, meta = edge_of(tensor), tape_of(tensor)
+        edge_of(tensor)  # a view's history may be its base's
         meta = tape_of(tensor)
-        if meta.grad_fn is None or meta.retained:
-            return
-        assert edge is not None
-        meta.retained = True
-        HookHandle(edge.node.hooks_of(edge.index), Retain(meta))
+        if meta.grad_fn is not None and meta.retained is None:
+            retain(meta, tensor.meta)
 
     @staticmethod
     def detach_(tensor: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ class DifferentiableMethods:
     @property
     def retains_grad(self) -> bool:
         """Whether ``retain_grad()`` was called."""
-        return self._read("retains_grad") if self._autograd is None else self._autograd.retained
+        return self._read("retains_grad") if self._autograd is None else self._autograd.retained is not None
 
     @property
     def _version(self) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from tinycompile.eager.tensor import Tensor
+from tinycompile.base.meta import TensorMeta
+from tinycompile.eager.tensor import Tensor, same_memory
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import ops
 
@@ -92,14 +93,26 @@ def _name(hook: Any) -> str:
 
 
 class Retain:
-    """The hook of ``retain_grad()``."""
+    """The hook of ``retain_grad()``. ``like``: the tensor's metadata."""
 
-    __slots__ = ("_meta",)
+    __slots__ = ("_like", "_meta")
 
-    def __init__(self, meta: Any) -> None:
-        self._meta = weakref.ref(meta)
+    def __init__(self, meta: Any, like: TensorMeta) -> None:
+        self._meta, self._like = weakref.ref(meta), like
 
     def __call__(self, grad: Any) -> None:
         meta = self._meta()
         if meta is not None:
-            meta.grad = grad if meta.grad is None else ops.add(meta.grad, grad)
+            first = meta.grad is None
+            meta.grad = of_its_own(grad, self._like, torch.is_grad_enabled()) if first else ops.add(meta.grad, grad)
+
+
+def of_its_own(grad: Any, like: TensorMeta, create_graph: bool) -> Any:
+    """A gradient on memory of its own, laid out as the tensor ``like`` where that is dense."""
+    if grad.layout is not torch.strided:
+        return same_memory(grad)
+    dense = rules.is_non_overlapping_and_dense(like)
+    wanted = like.strides if dense else rules.dense_strides(like.shape)
+    if any(a != b and size != 1 for a, b, size in zip(grad.strides, wanted, like.shape, strict=True)):
+        grad = ops.restride(grad, wanted)
+    return ops.clone(grad) if create_graph else ops.clone(same_memory(grad))

@@ -20,7 +20,7 @@ from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor, level_of, mapped, overwrite, write_view
 from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.indexing import basic_view, is_basic
-from tinycompile.eager.recording import OPAQUE, call_torch, edge_of
+from tinycompile.eager.recording import OPAQUE, call_torch, edge_of, refresh
 from tinycompile.eager.saved import OpNode, reads_of, torchs_name
 from tinycompile.eager.tape import (
     AUTOGRAD,
@@ -30,6 +30,7 @@ from tinycompile.eager.tape import (
     ViewInfo,
     edges_of,
     generation_of,
+    renew_history,
     set_history,
     tape_of,
 )
@@ -267,7 +268,7 @@ def _renew(base: Tensor, edge: Edge | None) -> None:
         if base._autograd is not None:
             base._autograd, base.keys = None, base.keys & ~AUTOGRAD
         return
-    base._autograd = AutogradMeta(edge.node, edge.index, generation)
+    renew_history(base, edge.node, edge.index, generation)
     base.keys |= AUTOGRAD
     for reference in base._views or ():
         view = reference()
@@ -275,6 +276,8 @@ def _renew(base: Tensor, edge: Edge | None) -> None:
             view.keys |= AUTOGRAD
             if view._autograd is None:
                 view._autograd = AutogradMeta()  # its history is looked up when it is asked for
+            elif view._autograd.retained is not None and not view._view.origin:  # of what it is now
+                refresh(view)
 
 
 class CopySlices(Node):

@@ -19,10 +19,9 @@ import torch
 
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch.keys import Key
-from tinycompile.eager.hooks import ON_NODE, HookHandle, Hooks, serial
+from tinycompile.eager.hooks import ON_NODE, HookHandle, Hooks, Retain, of_its_own, serial
 from tinycompile.eager.streams import where_launched
-from tinycompile.eager.tensor import Tensor, from_torch, same_memory
-from tinycompile.ops import meta_rules as rules
+from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.ops.calls import ops
 
 AUTOGRAD, _HAVE_STREAMS = Key.AUTOGRAD.bit, Key.CUDA.bit | Key.PRIVATEUSE1.bit
@@ -48,7 +47,7 @@ class AutogradMeta:
         self.accumulator: weakref.ref[AccumulateGrad] | None = None
         self.hooks: Hooks | None = None  # of a leaf; hooks of other tensors are on their node
         self.post_hooks: Hooks | None = None
-        self.retained = False
+        self.retained: HookHandle | None = None  # of retain_grad()'s hook
 
 
 class ViewInfo(NamedTuple):
@@ -149,17 +148,13 @@ def accumulate(meta: AutogradMeta, like: TensorMeta, grad: Any, create_graph: bo
     the tensor where that is dense."""
     if _is_sparse(grad) or (meta.grad is not None and _is_sparse(meta.grad)):  # torch's to add
         if meta.grad is None:
-            meta.grad = same_memory(grad)
+            meta.grad = of_its_own(grad, like, create_graph)
         elif _is_sparse(grad):
             meta.grad.raw().add_(grad.raw())
         else:  # torch adds a sparse one to a dense one, not the other way round
             meta.grad = from_torch(grad.raw() + meta.grad.raw())
     elif meta.grad is None:
-        dense = rules.is_non_overlapping_and_dense(like)
-        wanted = like.strides if dense else rules.dense_strides(like.shape)
-        if any(a != b and size != 1 for a, b, size in zip(grad.strides, wanted, like.shape, strict=True)):
-            grad = ops.restride(grad, wanted)
-        meta.grad = ops.clone(grad) if create_graph else ops.clone(same_memory(grad))
+        meta.grad = of_its_own(grad, like, create_graph)
     elif create_graph or grad.lacks_handle or meta.grad.lacks_handle:
         meta.grad = ops.add(meta.grad, grad)
     else:
@@ -175,12 +170,32 @@ def _is_sparse(tensor: Any) -> bool:
 
 def set_history(tensor: Tensor, node: Node, index: int) -> Tensor:
     """``tensor`` is result ``index`` of ``node`` from now on."""
-    generation = 0 if tensor._autograd is None else tensor._autograd.generation
-    tensor._autograd = AutogradMeta(node, index, generation)
+    before = tensor._autograd
+    if before is None:
+        tensor._autograd = AutogradMeta(node, index)
+    else:
+        renew_history(tensor, node, index, before.generation)
     tensor.keys |= AUTOGRAD
     if tensor.keys & _HAVE_STREAMS:
         node.stream = where_launched(tensor.device)
     return tensor
+
+
+def renew_history(tensor: Tensor, node: Node, index: int, generation: int) -> None:
+    """The same for a tensor that has a history, or had none: what it was told to retain it goes on retaining."""
+    before = tensor._autograd
+    tensor._autograd = after = AutogradMeta(node, index, generation)
+    if before is not None and before.grad_fn is not None:
+        after.grad = before.grad
+        if before.retained is not None:
+            before.retained.remove()
+            retain(after, tensor.meta)
+
+
+def retain(meta: AutogradMeta, like: TensorMeta) -> None:
+    """Keep the gradient of a tensor that a node made."""
+    assert meta.grad_fn is not None
+    meta.retained = HookHandle(meta.grad_fn.hooks_of(meta.index), Retain(meta, like))
 
 
 def tape_of(tensor: Tensor) -> AutogradMeta:
