@@ -147,3 +147,99 @@ def test_special_methods_with_arguments_too_few_or_beyond_graphs(name: str, args
             return str(error)
 
     assert told(tinycompile.compile(program)) == told(program)
+
+
+# --- views of what got its history in the graph --------------------------------------------------------------------------
+
+
+def made_behind(y: torch.Tensor, p: torch.Tensor, view: Any) -> torch.Tensor:
+    y.sub_(p)
+    return view(y)
+
+
+def written_itself(y: torch.Tensor, p: torch.Tensor, view: Any) -> torch.Tensor:
+    made = view(y)
+    made.add_(p.sum())
+    return made
+
+
+def looked_at(y: torch.Tensor, p: torch.Tensor, view: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    made = view(y)
+    y.mul_(p)
+    return made, (made * 2).sum()
+
+
+def looked_at_in_between(y: torch.Tensor, p: torch.Tensor, view: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    made, loss = looked_at(y, p, view)
+    y.mul_(p)
+    return made, loss
+
+
+def of_a_written_view(y: torch.Tensor, p: torch.Tensor, view: Any) -> torch.Tensor:
+    whole = y.view_as(y)
+    whole.sub_(p)
+    return view(whole)
+
+
+def made_before(y: torch.Tensor, p: torch.Tensor, view: Any) -> torch.Tensor:
+    made = view(y)
+    y.sub_(p)
+    return made
+
+
+def without_gradients_first(y: torch.Tensor, p: torch.Tensor, view: Any) -> torch.Tensor:
+    made = view(y)
+    y.sub_(1)
+    made.mul_(2)
+    y.add_(p)
+    return made
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(made_behind, written_itself, looked_at, looked_at_in_between, of_a_written_view, made_before),
+        without_gradients_first,
+    ],
+)
+def test_views_of_what_got_its_history(program: Callable[..., Any], backend: str | None) -> None:
+    """torch takes a view for a leaf that it has not been asked about since, and refuses the write."""
+
+    def gradient(run: Any, view: Any) -> Any:
+        y, p = torch.arange(1, 5.0), torch.arange(1, 5.0).div(3).requires_grad_()
+        made = run(y, p, view)
+        several = made if isinstance(made, tuple) else (made,)
+        try:
+            several[0].mul_(2)
+        except RuntimeError as refused:
+            return [str(refused)]
+        (y.sum() + sum(t.sum() for t in several[1:])).backward()
+        return [y.detach(), several[0].detach(), p.grad]
+
+    compiled = tinycompile.compile(program, backend=backend)
+    for kind in ("slice", "unfold", "view_as"):  # (writes through the second break the graph)
+        expected, got = (gradient(run, VIEWS[kind]) for run in (program, compiled))
+        if isinstance(expected[0], str):
+            assert got == expected, kind
+        else:
+            torch.testing.assert_close(got, expected, msg=lambda text, kind=kind: f"{kind}: {text}")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_view_that_plain_python_writes_to(backend: str | None) -> None:
+    def program(y: torch.Tensor, p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        view = y.view_as(y)
+        view.sub_(p)
+        part = view.unfold(0, 1, 1)
+        part.relu_()  # (its elements may overlap: the graph ends before)
+        return view, y
+
+    def gradient(run: Any) -> Any:
+        y, p = torch.arange(1, 5.0), torch.arange(1, 5.0).div(-3).requires_grad_()
+        view, whole = run(y, p)
+        assert whole is y
+        (view.sum() + whole.sum()).backward()
+        return [y.detach(), p.grad]
+
+    torch.testing.assert_close(gradient(tinycompile.compile(program, backend=backend)), gradient(program))

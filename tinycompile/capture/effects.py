@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
-from tinycompile.base.watch import take_over
+from tinycompile.base.watch import look_up_history, take_over
 from tinycompile.capture.apart import Apart, apart_from_arrays, clash, place
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.gradients import Gradients
@@ -224,6 +224,8 @@ class Effects:
         uncounted = [(w.target, w.target.memory.version - w.tracked) for w in written if not w.target.obj.is_inference()]
         lines += count_up(rebuilder, uncounted)  # (torch's own copies count)
         lines += [self._copy(rebuilder, w) for w in written if w.tracked]
+        if rebuilder.following and any(w.tracked for w in written):
+            lines.append(f"{rebuilder.held(look_up_history, 'look_up_history')}({', '.join(rebuilder.following)})")
         lines += [f"{_place(of, name)} = {rebuilder.expr(value)}" for of, name, value in self._assigned.values()]
         return [*lines, *self.gradients.replay(rebuilder), *self.calls.values()]
 

@@ -64,6 +64,7 @@ class Rebuilder:
         self._spent: set[int] = set()  # outputs whose backward is in the graph, by id
         self.statements: list[str] = []
         self.commits: list[str] = []  # statements that change something outside: when one fails, the call can't be redone
+        self.following: list[str] = []  # views made again of what torch copies into, which know of its history
         self.symbols: set[str] = set()
         self.names: dict[int, str] = {}
         self._reached: dict[str, str] = {}
@@ -247,7 +248,7 @@ class Rebuilder:
         if value.is_input:
             assert value.source is not None
             return self._made_here(value) if isinstance(value.source, Asked) else self.reach(value.source)
-        places, again = self.tr.unknown_places, None
+        places, again, follows = self.tr.unknown_places, None, value.knows_history
         if id(value) in places:
             again = objects.taken_again(self, places[id(value)])
         elif self.tr.effects.rewrites(value) or objects.is_torchs_view(value, self._uses, places):
@@ -258,6 +259,7 @@ class Rebuilder:
             self.outputs.append(value)
         else:
             self.statements.append(f"{name} = {again}")
+            self.following += [name] if follows else []
         return name
 
     def _made_here(self, value: TensorValue) -> str:

@@ -50,6 +50,8 @@ def write(
     tr.effects.note_edit(line, own, version, tracked)
     _take_over(tr, line, value)
     root.memory.contents = [value.fake, *(t.fake for t in line)]
+    if tracked and root.memory.followed is None:
+        root.memory.followed = root.memory.writes
     return target
 
 

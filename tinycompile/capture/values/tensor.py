@@ -32,9 +32,10 @@ class Memory:
     """The tensors of the program that share one storage. ``outside``: some of them exist outside the graph. ``writes``: how
     often it was written to; ``version``: how many of these writes torch counts; ``contents``: the graph's values that the last
     write put there. ``last``: the nodes that computed what the last write with a history put there, and whether that was a
-    write to a view. ``lent``: it is that of an argument of a function under ``tinycompile.func``, another tensor's outside."""
+    write to a view. ``followed``: how many writes there were up to the first with a history. ``lent``: it is that of an
+    argument of a function under ``tinycompile.func``, another tensor's outside."""
 
-    __slots__ = ("contents", "last", "lent", "members", "outside", "version", "writes")
+    __slots__ = ("contents", "followed", "last", "lent", "members", "outside", "version", "writes")
 
     def __init__(self, outside: bool = False) -> None:
         self.members: weakref.WeakSet[TensorValue] = weakref.WeakSet()
@@ -42,6 +43,7 @@ class Memory:
         self.writes = self.version = 0
         self.contents: list[FakeTensor] = []
         self.last: tuple[frozenset[str], bool] | None = None
+        self.followed: int | None = None
 
 
 class TensorValue(Value):
@@ -81,6 +83,11 @@ class TensorValue(Value):
         if self._seen != self.memory.writes:
             self._look_again()
         return self._requires_grad
+
+    @property
+    def knows_history(self) -> bool:
+        """Whether it was made, written to or looked at since its memory has a history: torch has told it by then."""
+        return self.memory.followed is not None and self._seen >= self.memory.followed
 
     def become(self, fake: FakeTensor, requires_grad: bool) -> None:
         """Take over the value that a write gives it."""
