@@ -91,7 +91,7 @@ class Gradients:
 
     def write(self, tr: Tracer, target: TensorValue, value: Value) -> None:
         """``x.grad = value``."""
-        if not target.is_input or target.source is None or not target.obj.is_leaf:
+        if not target.is_input or target.source is None or not target.is_leaf:
             raise GraphBreak("side-effect", "the .grad of a tensor that is no leaf from outside was set")
         if value is not NONE and not _fits(target, value):
             raise GraphBreak("side-effect", f"{target.source.label}.grad was set to something of another kind")

@@ -122,6 +122,12 @@ class TensorValue(Value):
         """Whether it came from outside and was not rebound since."""
         return self.obj is not None
 
+    @property
+    def is_leaf(self) -> bool:
+        """Whether torch calls it a leaf now: one from outside is none once a write gave it a history."""
+        own = self.obj.is_leaf and self.requires_grad is self.obj.requires_grad if self.is_input else not self.requires_grad
+        return bool(own)
+
     def python_type(self, tr: Tracer) -> type:
         return self.cls
 
@@ -250,7 +256,7 @@ def _data(t: TensorValue, tr: Tracer) -> Value:
 
 def _grad(t: TensorValue, tr: Tracer) -> Value:
     """``x.grad``. One of a tensor that capture made is there only if the program set it, which breaks."""
-    if t.is_input and t.source is not None and isinstance(t.obj, torch.Tensor) and t.obj.is_leaf:
+    if t.is_input and t.source is not None and isinstance(t.obj, torch.Tensor) and t.is_leaf:
         gradients = tr.effects.gradients
         return gradients.read(tr, gradients.slot(tr, t.obj, t.source))
     if t.is_input or t.requires_grad:
@@ -261,8 +267,7 @@ def _grad(t: TensorValue, tr: Tracer) -> Value:
 def _is_leaf(t: TensorValue, tr: Tracer) -> Value:
     if t.is_input and t.source is not None:
         tr.guards.check(f"{t.source.text}.is_leaf is {t.obj.is_leaf}", f"{t.source.label}.is_leaf")
-        return boolean(t.obj.is_leaf)
-    return boolean(not t.requires_grad)
+    return boolean(t.is_leaf)
 
 
 def _device(t: TensorValue, tr: Tracer) -> Value:
