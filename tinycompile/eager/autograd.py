@@ -23,7 +23,10 @@ from tinycompile.eager.recording import call_torch, edge_of, is_tracked, refuse_
 from tinycompile.eager.saved import saved_hooks
 from tinycompile.eager.tape import (
     AUTOGRAD,
+    AutogradMeta,
     Edge,
+    leave,
+    left_behind,
     require_grad,
     retain,
     tape_of,
@@ -241,7 +244,7 @@ class _Tape:
                 raise RuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.")
             require_grad(tensor)
         elif not value and meta is not None:
-            tensor._autograd, tensor.keys = None, tensor.keys & ~AUTOGRAD
+            leave(tensor)
         return tensor
 
     @staticmethod
@@ -253,7 +256,10 @@ class _Tape:
 
     @staticmethod
     def grad_of(tensor: Tensor) -> Any:
-        meta = tape_of(tensor)
+        meta = tensor._autograd
+        if meta is None:
+            left = left_behind(tensor)
+            return tensor._read("grad") if left is None or tensor.on_torchs_tape else left.grad
         if meta.grad is None and meta.grad_fn is not None and not meta.retained:
             warnings.warn(
                 "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
@@ -270,10 +276,13 @@ class _Tape:
         if value is not None and (tuple(value.shape) != tuple(tensor.shape) or value.dtype != tensor.dtype):
             wrong = torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
             torch.empty(tensor.raw().shape, dtype=tensor.dtype, device="meta", requires_grad=True).grad = wrong  # raises
-        if tensor._autograd is None:
+        if tensor._autograd is None and tensor.on_torchs_tape:
             tensor.raw().grad = value.raw() if isinstance(value, Tensor) else value
-        else:
-            tape_of(tensor).grad = from_torch(value) if isinstance(value, torch.Tensor) else value
+            return
+        meta = tensor._autograd or left_behind(tensor)
+        if meta is None:
+            tensor._left = meta = AutogradMeta()
+        meta.grad = from_torch(value) if isinstance(value, torch.Tensor) else value
 
     @staticmethod
     def register_hook(tensor: Tensor, hook: Callable[[Any], Any]) -> HookHandle:
@@ -313,7 +322,8 @@ class _Tape:
             raise_torchs(lambda x: x.view(2).detach_())
         if tensor.on_torchs_tape:
             tensor.raw().detach_()
-        tensor._autograd, tensor.keys = None, tensor.keys & ~AUTOGRAD
+        if tensor._autograd is not None:
+            leave(tensor)
         return tensor
 
     @staticmethod

@@ -75,7 +75,7 @@ class DifferentiableMethods:
     @property
     def grad(self) -> Any:
         """The gradient gathered so far: of a leaf, or after ``retain_grad()``."""
-        return self._read("grad") if self._autograd is None else self.tape.grad_of(self)
+        return self.tape.grad_of(self)
 
     @grad.setter
     def grad(self, value: Any) -> None:

@@ -23,6 +23,12 @@ FREED = (
 )
 
 
+DETACHED = (
+    "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_().This is not supported, please use "
+    "out-of-place `.detach()` instead"
+)
+
+
 class _SavedHooks(threading.local):
     """Pairs (pack, unpack), the innermost last."""
 
@@ -67,6 +73,8 @@ class SavedTensor:
             self._complain(node, tensor)
         if isinstance(tensor, torch.Tensor):
             return tensor
+        if _was_computed(tensor) and self._source is not None and not _was_computed(self._source):
+            raise RuntimeError(DETACHED)
         return self._with_history(node, tensor) if create_graph else same_memory(tensor)
 
     def _with_history(self, node: Node, tensor: Any) -> Any:
@@ -82,6 +90,10 @@ class SavedTensor:
         else:
             named = _made_by(self._source, self._tensor._autograd if isinstance(tensor, Tensor) else None)
         raise RuntimeError(edited(of, tensor.shape, version_of(tensor), self._version, named))
+
+
+def _was_computed(tensor: Tensor) -> bool:
+    return tensor._autograd is not None and tensor._autograd.grad_fn is not None
 
 
 class Given:

@@ -130,12 +130,14 @@ class AccumulateGrad(Node):
 
     def before(self, index: int, grad: Any) -> Any:
         """The leaf's own hooks."""
-        hooks = tape_of(self.variable).hooks
-        return grad if hooks is None else hooks.replace(grad)
+        meta = self.variable._autograd
+        return grad if meta is None or meta.hooks is None else meta.hooks.replace(grad)
 
     def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
-        """Add, then call the post-accumulate hooks."""
-        meta = tape_of(self.variable)
+        """Add, then call the post-accumulate hooks; nothing for a leaf that left the tape."""
+        meta = self.variable._autograd
+        if meta is None:
+            return ()
         with self.lock:
             accumulate(meta, self.variable.meta, grads[0], create_graph)
         for hook in list(meta.post_hooks.values()) if meta.post_hooks else ():
@@ -212,9 +214,23 @@ def require_grad(tensor: Tensor) -> Tensor:
                 "tinycompile's tape does not differentiate complex tensors; torch's does: use torch tensors"
             )
         raise RuntimeError("only Tensors of floating point dtype can require gradients")
-    tensor._autograd = AutogradMeta()
+    left = left_behind(tensor)
+    tensor._autograd = AutogradMeta() if left is None else left
     tensor.keys |= AUTOGRAD
     return tensor
+
+
+def leave(tensor: Tensor) -> None:
+    """The tape follows it no more. A leaf keeps its gradient and its hooks."""
+    meta = tape_of(tensor)
+    tensor._autograd, tensor.keys = None, tensor.keys & ~AUTOGRAD
+    if meta.grad_fn is None:
+        tensor._left = meta
+
+
+def left_behind(tensor: Tensor) -> AutogradMeta | None:
+    """What the tape knew of a leaf that left it (few do)."""
+    return getattr(tensor, "_left", None)
 
 
 def accumulator(tensor: Tensor) -> AccumulateGrad:

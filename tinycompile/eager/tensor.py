@@ -48,10 +48,23 @@ def device_and_keys(device: torch.device) -> tuple[Device, int]:
 class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, TensorMethods):
     """A strided view of a :class:`Storage`. Make one with a factory, :func:`from_torch` or an op."""
 
-    __slots__ = ("__weakref__", "_autograd", "_base", "_handle", "_meta", "_storage", "_view", "_views", "device", "keys")
+    __slots__ = (
+        "__weakref__",
+        "_autograd",
+        "_base",
+        "_handle",
+        "_left",
+        "_meta",
+        "_storage",
+        "_view",
+        "_views",
+        "device",
+        "keys",
+    )
 
     device: Device
     keys: int
+    _left: Any  # AutogradMeta of a leaf that left the tape; unset for any other
     tape: ClassVar[Any] = None
     """What is done where our tape follows a tensor; set by ``autograd.py``, which stands above this file."""
     elsewhere: ClassVar[Any] = None
