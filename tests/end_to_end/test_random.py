@@ -83,6 +83,46 @@ def test_fallback_random_is_eagers_numbers(name: str, monkeypatch: pytest.Monkey
     torch.testing.assert_close([f(x), torch.rand(3)], want)
 
 
+# Probabilities for which torch draws nothing, or all the same, beside others.
+CERTAIN: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "dropout": lambda x, p: F.dropout(x, p),
+    "in place": lambda x, p: F.dropout(x * 1, p, True, True),
+    "not training": lambda x, p: F.dropout(x, p, False),
+    "native_dropout": lambda x, p: torch.native_dropout(x, p, True)[0],
+    "of channels": lambda x, p: F.dropout1d(x, p),
+    "alpha_dropout": lambda x, p: F.alpha_dropout(x, p, True),
+    "attention": lambda x, p: F.scaled_dot_product_attention(x, x, x, dropout_p=p),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", CERTAIN)
+def test_as_many_numbers_as_eager_draws(name: str, backend: str) -> None:
+    """With a gradient and without, for each probability; and what is infinite stays as it does in eager."""
+
+    def program(x: torch.Tensor, p: float) -> torch.Tensor:
+        return CERTAIN[name](x, p)
+
+    def found(run: Callable[..., torch.Tensor], p: float, grad: bool) -> list[torch.Tensor]:
+        x = torch.linspace(-2, 2, 12).view(3, 4).clone()
+        x[1, 1] = float("-inf")
+        x.requires_grad_(grad)
+        torch.manual_seed(1)
+        made = run(x, p)
+        after = torch.rand(3)
+        if grad:
+            made.sum().backward()
+            assert x.grad is not None
+        return [made.detach(), after, x.grad if x.grad is not None else after]
+
+    for p in (0.0, 0.5, 1.0):
+        for grad in (False, True):
+            compiled = tinycompile.compile(program, fullgraph=True, backend=backend)
+            torch.testing.assert_close(
+                found(compiled, p, grad), found(program, p, grad), equal_nan=True, msg=lambda t, p=p, g=grad: f"{p}, {g}: {t}"
+            )
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_backends_that_write_no_kernels_draw_as_eager(backend: str) -> None:
     f = tinycompile.compile(DRAWING["two"], fullgraph=True, backend=backend)

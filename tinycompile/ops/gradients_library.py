@@ -23,6 +23,8 @@ Args = Sequence[Any]
 
 @form("dropout")
 def _dropout(x: Any, p: float, train: bool) -> Any:
+    if train and p == 1:  # torch draws nothing, and multiplies: what is infinite becomes nan
+        return ops.mul(x, 0.0)
     return ops.native_dropout(x, p, train)[0]
 
 
@@ -127,7 +129,7 @@ def _attention(
         return NotImplemented  # with dropout, masks that learn, odd sizes: torch's fused kernels, which torch differentiates
     p = _probabilities(widen(q), _repeated(widen(k), groups), mask, is_causal, factor)
     if dropout_p:
-        p = ops.native_dropout(p, dropout_p, True)[0]
+        p = ops.dropout(p, dropout_p, True)
     return cast(ops.matmul(p, _repeated(widen(v), groups)), q.dtype)
 
 
