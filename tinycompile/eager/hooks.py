@@ -108,11 +108,16 @@ class Retain:
 
 
 def of_its_own(grad: Any, like: TensorMeta, create_graph: bool) -> Any:
-    """A gradient on memory of its own, laid out as the tensor ``like`` where that is dense."""
+    """A gradient on memory of its own, laid out as the tensor ``like``."""
     if grad.layout is not torch.strided:
         return same_memory(grad)
+    grad = laid_out(grad, like)
+    return ops.clone(grad) if create_graph else ops.clone(same_memory(grad))
+
+
+def laid_out(grad: Any, like: TensorMeta) -> Any:
+    """A gradient with the strides of the tensor ``like`` where that is dense, else with those of a new tensor."""
     dense = rules.is_non_overlapping_and_dense(like)
     wanted = like.strides if dense else rules.dense_strides(like.shape)
-    if any(a != b and size != 1 for a, b, size in zip(grad.strides, wanted, like.shape, strict=True)):
-        grad = ops.restride(grad, wanted)
-    return ops.clone(grad) if create_graph else ops.clone(same_memory(grad))
+    same = all(a == b or size == 1 for a, b, size in zip(grad.strides, wanted, like.shape, strict=True))
+    return grad if same else ops.restride(grad, wanted)

@@ -18,6 +18,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor, level_of, mapped, overwrite, write_view
+from tinycompile.eager.hooks import laid_out
 from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.indexing import basic_view, is_basic
 from tinycompile.eager.recording import OPAQUE, call_torch, edge_of, refresh
@@ -291,8 +292,8 @@ class CopySlices(Node):
         self.base, self.chain = info.base.meta, info.chain
 
     def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
-        """The gradient outside the view, and that of the view."""
-        part = grads[0]
+        """The gradient outside the view, and that of the view (which the base's strides may allow, and others not)."""
+        part = laid_out(grads[0], self.base)
         for op_name, rest in self.chain:
             part = dispatcher.call_bound(op_name, (part, *rest))
         outside = None
