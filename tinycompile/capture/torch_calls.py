@@ -201,7 +201,8 @@ def _run_into(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
     """``out=`` of the right shape is a write; torch resizes another, and refuses one where gradients are followed."""
     target = None if isinstance(bound.out, (tuple, list)) else _owner(tr, bound.out, operands)
     given = list(tensors_in(tr, operands))
-    if not isinstance(target, TensorValue) or (tr.grad_enabled and any(t.requires_grad for t in given)):
+    followed = tr.grad_enabled and (any(t.requires_grad for t in given) or is_tracked([t.fake for t in given]))
+    if not isinstance(target, TensorValue) or followed:
         raise GraphBreak("input-mutation", f"out= of {bound.op.name}")
     check_places(tr, bound.op.name, target, bound.args[1:], operands)
     shape = target.meta.shape

@@ -38,12 +38,14 @@ def write(
     the op reads. ``counted``: torch's version counters tell of it."""
     line = list(line_of(target))
     _check_memory(tr, line, operands)
+    if counted and _is_tracked(tr, line, any(t.requires_grad for t in tensors_in(tr, operands))):
+        _check_refused(tr, line)  # torch does so before it looks at what is written
     nodes = len(tr.builder.nodes)
     value = _computed(tr, target, compute)
     own = frozenset(itertools.islice(tr.builder.nodes, nodes, None))
     _check_history(tr, line, value)
     root = line[-1]
-    tracked, version = _is_tracked(tr, line, value), root.memory.version
+    tracked, version = _is_tracked(tr, line, value.requires_grad), root.memory.version
     if root.memory.outside:
         tr.effects.write(tr, root, tracked=tracked)
     root.memory.version += counted and not any(map(_is_data, line))
@@ -62,7 +64,7 @@ def write_itself(tr: Tracer, target: TensorValue) -> None:
     _check_memory(tr, line, ())
     _check_history(tr, line, target)
     if root.memory.outside:
-        tr.effects.write(tr, root, tracked=_is_tracked(tr, line, target))
+        tr.effects.write(tr, root, tracked=_is_tracked(tr, line, target.requires_grad))
     root.memory.version += not any(map(_is_data, line))
 
 
@@ -70,10 +72,11 @@ def _is_data(t: TensorValue) -> bool:
     return t.view is not None and t.view.origin == "data"
 
 
-def _is_tracked(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) -> bool:
-    """Whether the write becomes a part of the tensor's history: what was cut off from one has none but the value's."""
+def _is_tracked(tr: Tracer, line: Sequence[TensorValue], with_grad: bool) -> bool:
+    """Whether the write becomes a part of the tensor's history: what was cut off from one has none but the value's.
+    ``with_grad``: that requires grad."""
     own = any(t.view is not None and t.view.cut and t.view.origin != "no_grad" for t in line)
-    return tr.grad_enabled and (value.requires_grad or (line[-1].requires_grad and not own))
+    return tr.grad_enabled and (with_grad or (line[-1].requires_grad and not own))
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------------
@@ -127,14 +130,22 @@ def _may_be_written(root: TensorValue) -> bool:
 
 
 def _check_history(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) -> None:
-    """Leaves that require grad, and views that torch keeps no history for, can't be written to where gradients are followed."""
-    root = line[-1]
+    """Whether the value can become a part of the tensor's history."""
     if levels(value.fake) - levels(line[0].fake):
         raise GraphBreak(
             "input-mutation", f"{line[0].describe()} is one for all examples, and each writes its own values to it"
         )
-    if not _is_tracked(tr, line, value):
+    if not _is_tracked(tr, line, value.requires_grad):
         return
+    _check_refused(tr, line)
+    if value.requires_grad and any(t.view is not None and t.view.cut for t in line):
+        what = f"{line[0].describe()}, which is cut off from what it views, is written with a value that requires grad"
+        raise GraphBreak("input-mutation", what)
+
+
+def _check_refused(tr: Tracer, line: Sequence[TensorValue]) -> None:
+    """Leaves that require grad, and views that torch keeps no history for, can't be written to where gradients are followed."""
+    root = line[-1]
     if root.is_input and root.source is not None:
         refused, asked = refuses_writes(root.obj), tr.guards.hold(refuses_writes, "refuses_writes").name
         tr.guards.check(f"{asked}({root.source.text}) is {refused}", f"torch refuses writes to {root.source.label}: {refused}")
@@ -146,9 +157,6 @@ def _check_history(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) 
         tr.guards.check(f"{root.source.text}.is_leaf is {root.obj.is_leaf}", f"{root.source.label}.is_leaf")
     if any(t.view is not None and t.view.origin in ("no_grad", "several") for t in line):
         raise GraphBreak("input-mutation", f"{line[0].describe()}, a view that torch lets nobody write to, is written in place")
-    if value.requires_grad and any(t.view is not None and t.view.cut for t in line):
-        what = f"{line[0].describe()}, which is cut off from what it views, is written with a value that requires grad"
-        raise GraphBreak("input-mutation", what)
 
 
 def levels(fake: Tensor) -> set[int]:
@@ -212,4 +220,8 @@ def _cast_back(tr: Tracer, value: TensorValue, before: TensorMeta) -> TensorValu
     return made
 
 
-_C_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int"}
+_C_NAMES = {
+    "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int",
+    "int16": "Short", "int8": "Char", "uint8": "Byte", "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64",
+    "complex32": "ComplexHalf", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
+}  # fmt: skip
