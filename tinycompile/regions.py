@@ -17,10 +17,11 @@ from tinycompile.base.expr import symbols
 from tinycompile.base.meta import TensorMeta
 from tinycompile.compiler import CompiledGraph, stage_times
 from tinycompile.ir.builder import dims_in, inputs_of, size_sources
-from tinycompile.ir.effects import writes_first, writes_in_between, written
+from tinycompile.ir.effects import writes_in_between, written
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.interpreter import Interpreter, run_graph, torch_function
+from tinycompile.ops.in_place import names_a_write
 from tinycompile.runtime.build import restride, uncounted
 
 COMPILED = ("cpu", "cuda")  # the device types that kernels are written for
@@ -31,7 +32,7 @@ class OpByOp(Interpreter):
     """As compiled code, it does not count its writes to inputs: see :func:`~tinycompile.runtime.build.uncounted`."""
 
     def extern(self, node: Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if writes_first(node.target):
+        if names_a_write(node.target):
             return uncounted(torch_function(node.target), *args, **kwargs)
         return super().extern(node, args, kwargs)
 

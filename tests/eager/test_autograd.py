@@ -44,13 +44,16 @@ class Side:
 
 
 def outcome(program: Callable[[Side], Any], side: Side) -> Any:
-    """(results, error, warnings)."""
+    """(results, error, warnings: those, too, that torch gives once in a process)."""
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
+        torch.set_warn_always(True)
         try:
             result, error = side.plain(program(side)), None
         except Exception as caught:
             result, error = None, (type(caught), str(caught))
+        finally:
+            torch.set_warn_always(False)
     return result, error, [str(w.message).split(" (Triggered")[0] for w in noted if "grad" in str(w.message)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.aot.saved import is_view_call, items_of, live_nodes, name_of_node, outputs_behind, results_of, saved_in_order
+from tinycompile.aot.saved import is_view_call, items_of, name_of_node, outputs_behind, results_of, saved_in_order
 from tinycompile.base import shapes
 from tinycompile.base.shapes import env_with
 from tinycompile.eager.torch_names import (
@@ -26,14 +26,12 @@ from tinycompile.eager.torch_words import edited, function_name, one_of_several
 from tinycompile.ir.builder import inputs_of, map_refs, refs_in
 from tinycompile.ir.effects import EditedValue
 from tinycompile.ir.graph import Graph, Node, Ref
-from tinycompile.ir.requires_grad import GRAD
+from tinycompile.ir.requires_grad import GRAD, live_nodes
 from tinycompile.ops.record import OPS
 
 Given = tuple[int, str | None, int]  # of an input: version, the node that made it, and which of its results it is
 _MADE_HERE: Given = (0, None, 0)
-
-
-_CASTS = ("to", "restride", "clone", "expand")
+_COPYING = ("to", "restride", "clone", "expand")  # what a copy is made of
 
 
 class Words:
@@ -94,9 +92,7 @@ class Words:
     def _writer(self) -> str:
         """The name of the last write to the whole tensor. What has no op of its own is copied."""
         assert self.edit.writers is not None
-        made = [
-            n for n in self.graph.nodes if n.name in self.edit.writers and n.target not in ("to", "restride", "clone", "expand")
-        ]
+        made = [n for n in self.graph.nodes if n.name in self.edit.writers and n.target not in _COPYING]
         if not made:
             return self._copied()
         node = made[-1]

@@ -21,7 +21,7 @@ from tinycompile.eager.torch_names import name_of_call, name_of_record, node_nam
 from tinycompile.eager.torch_words import edited, function_name
 from tinycompile.ir.builder import inputs_of, map_refs, refs_in
 from tinycompile.ir.graph import Graph, Node, Ref
-from tinycompile.ir.requires_grad import has_gradient, requires_grad, saves
+from tinycompile.ir.requires_grad import has_gradient, live_nodes, saves
 from tinycompile.ops.record import OPS, View
 
 Place = tuple[str, int]  # ("input", i) or ("output", i) of a graph
@@ -167,15 +167,6 @@ def require_unspent(behind: Sequence[frozenset[str]], ran: Iterable[int], asked:
 
 
 # --- what depends on what ----------------------------------------------------------------------------------------------
-
-
-def live_nodes(graph: Graph, wanted: Sequence[bool]) -> dict[str, bool]:
-    """Which nodes require grad. ``wanted``: as above."""
-    live: dict[str, bool] = {}
-    given = iter(wanted)
-    for node in graph.nodes[:-1]:
-        live[node.name] = next(given) if node.kind == "placeholder" else requires_grad(node, live)
-    return live
 
 
 def items_of(graph: Graph) -> dict[str, list[str]]:

@@ -82,7 +82,7 @@ def _inline(watched: Any) -> _Inline | None:
     may be, how many there were, whether they lie behind an object, whether they count."""
     if not LIES_IN_MEMORY or sys.version_info[:2] != (3, 13) or not issubclass(type(watched), dict):
         return None
-    address = int.from_bytes(words.reader([id(watched) + _VALUES])(), sys.byteorder)
+    (address,) = words.read(id(watched) + _VALUES, 1)
     room, _, embedded, valid = words.reader([address])()[:4] if address else bytes(4)
     return _Inline(address, 1 + room + -(-room // WORD)) if embedded and valid else None
 
@@ -92,8 +92,7 @@ def lies_inline(mapping: dict[Any, Any]) -> bool:
     found = _inline(mapping)
     if found is None:
         return False
-    there = memoryview(words.reader([found.address], found.length)()).cast("Q")
-    return set(map(id, mapping.values())) <= set(there[1:])
+    return set(map(id, mapping.values())) <= set(words.read(found.address, found.length)[1:])
 
 
 def points_to_dict(obj: Any) -> bool:

@@ -39,10 +39,6 @@ class Layout:
     node: tuple[int, ...] = ()
 
 
-def _words(address: int, count: int) -> list[int]:
-    return list(memoryview(words.reader([address], count)()).cast("Q"))
-
-
 def _changed(before: Sequence[int], after: Sequence[int]) -> list[int]:
     return [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
 
@@ -53,15 +49,15 @@ def _layout() -> Layout | None:
     if sys.implementation.name != "cpython" or sys.maxsize < 2**32:  # an object's id is its address, a pointer one word
         return None
     probe = torch.empty(31, 37, 41, device="cpu").permute(2, 0, 1).detach()
-    inside, outside, keys = _words(probe._cdata, _IMPL), _words(id(probe), _OBJECT), torch_private.raw_keys(probe)
+    inside, outside, keys = words.read(probe._cdata, _IMPL), words.read(id(probe), _OBJECT), torch_private.raw_keys(probe)
     known = [3, 41, 31, 37], [1, 37 * 41, 41]
     ranks = [i for i in range(_IMPL - 14) if (inside[i : i + 4], inside[i + 6 : i + 9]) == known]
     if len(ranks) != 1 or keys not in inside[ranks[0] + 12 :] or outside[1:].count(probe._cdata) != 1:
         return None
     leaf = torch.empty(2, device="cpu")
-    bare = _words(leaf._cdata, ranks[0])
+    bare = words.read(leaf._cdata, ranks[0])
     leaf.requires_grad_()
-    metas = [i for i in _changed(bare, _words(leaf._cdata, ranks[0])) if bare[i] == 0]
+    metas = [i for i in _changed(bare, words.read(leaf._cdata, ranks[0])) if bare[i] == 0]
     if len(metas) != 1:
         return None
     found = Layout(outside.index(probe._cdata), metas[0], ranks[0], inside.index(keys, ranks[0] + 12))
@@ -72,10 +68,10 @@ def _layout() -> Layout | None:
 
 def _what_changes(where: Layout, t: torch.Tensor, change: Callable[[], object]) -> tuple[int, ...]:
     """Words of AutogradMeta."""
-    address = _words(t._cdata, where.rank)[where.meta]
-    before = _words(address, _META)
+    address = words.read(t._cdata, where.rank)[where.meta]
+    before = words.read(address, _META)
     change()
-    return tuple(_changed(before, _words(address, _META)))
+    return tuple(_changed(before, words.read(address, _META)))
 
 
 def _write(t: torch.Tensor) -> None:
@@ -90,9 +86,9 @@ def can_watch(t: torch.Tensor, where: Layout) -> bool:
     """Whether what attributes say of a tensor stands where it is looked for."""
     if type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout is not torch.strided or t.dim() > _INLINE:
         return False
-    if _words(id(t), where.impl + 1)[-1] != t._cdata:
+    if words.read(id(t), where.impl + 1)[-1] != t._cdata:
         return False
-    inside, rank = _words(t._cdata, where.keys + 1), t.dim()
+    inside, rank = words.read(t._cdata, where.keys + 1), t.dim()
     sizes, strides = inside[where.rank + 1 :][:rank], inside[where.rank + 1 + _INLINE :][:rank]
     return (inside[where.rank], sizes, strides, inside[-1]) == (
         rank,
@@ -113,7 +109,7 @@ class _Snapshot:
         self._object = self._objects()
         self._impls = words.reader([t._cdata + where.meta * WORD for t in tensors], where.keys + 1 - where.meta)
         self._impl = self._impls()
-        kept = [(_words(t._cdata + where.meta * WORD, 1)[0], t.requires_grad and t.is_leaf) for t in tensors]
+        kept = [(words.read(t._cdata + where.meta * WORD, 1)[0], t.requires_grad and t.is_leaf) for t in tensors]
         looks = [(meta, where.flag if flagged else (*where.flag, *where.node)) for meta, flagged in kept if meta]
         self._metas = words.reader([meta + i * WORD for meta, places in looks for i in places])
         self._meta = self._metas()

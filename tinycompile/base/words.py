@@ -42,6 +42,11 @@ def reader(addresses: Sequence[int], count: int = 1) -> Callable[[], bytes]:
     return functools.partial(_several, _memory(count), np.split(places, range(_AT_ONCE, len(places), _AT_ONCE)))
 
 
+def read(address: int, count: int) -> list[int]:
+    """The words from one address on, now."""
+    return list(memoryview(reader([address], count)()).cast("Q"))
+
+
 def _one(memory: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> bytes:
     return memory[places].tobytes()
 

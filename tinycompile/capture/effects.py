@@ -401,16 +401,13 @@ def _held_in(contents: Any) -> list[Entry]:
 
 def _in_the_end(memory: Memory, edit: EditedValue, names: Mapping[str, str]) -> EditedValue:
     writers, through_view = memory.last or (None, False)
-    return EditedValue(
-        names[edit.content],
-        _known(edit.by, names),
-        edit.version,
-        edit.backwards,
-        edit.is_view,
-        names.get(edit.owner, ""),
-        memory.version,
-        None if writers is None else _known(writers, names),
-        through_view,
+    return edit._replace(
+        content=names[edit.content],
+        by=_known(edit.by, names),
+        owner=names.get(edit.owner, ""),
+        now=memory.version,
+        writers=None if writers is None else _known(writers, names),
+        through_view=through_view,
     )
 
 

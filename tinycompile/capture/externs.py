@@ -11,8 +11,8 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import Extern
-from tinycompile.eager.inplace import asks_in_place
 from tinycompile.ir.interpreter import torch_function
+from tinycompile.ops.in_place import asks_in_place, names_a_write
 
 if TYPE_CHECKING:
     from tinycompile.capture.values.tensor import TensorValue
@@ -102,7 +102,7 @@ def check_extern(path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, A
         found = None
     if found is None or found is not fn:
         raise GraphBreak("unknown-function", path)
-    if kwargs.get("out") is not None or asks_in_place(fn, args, kwargs) or (name.endswith("_") and not name.endswith("__")):
+    if kwargs.get("out") is not None or asks_in_place(fn, args, kwargs) or names_a_write(name):
         raise GraphBreak("input-mutation", f"{path} writes to a tensor")
     if name.startswith("__i") and hasattr(torch.Tensor, name.replace("__i", "__", 1)):
         raise GraphBreak("input-mutation", f"{path} writes to a tensor")

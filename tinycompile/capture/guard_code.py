@@ -109,18 +109,18 @@ class _Compiler:
         """The classes of held objects, and which held containers are empty."""
         held = tuple(h.value for h in self.guards.classes.values())
         empty = tuple(self.guards.held[name] for name in self.guards.empties)
-        label = " and ".join([f"the classes of {len(held)} objects"] * bool(held) + ["modules have no hooks"] * bool(empty))
+        classes, hooks = f"the classes of {len(held)} objects", "modules have no hooks"
         still = dict_versions.still(held, empty) if len(held) + len(empty) > _FEW else None
         if still is not None:
             self.space["STILL"] = still
-            yield Check("STILL()", label)
+            yield Check("STILL()", " and ".join([classes] * bool(held) + [hooks] * bool(empty)))
             return
         if held:
             self.space.update(OBJECTS=held, CLASSES=tuple(map(type, held)))
-            yield Check("_tuple(_map(_type, OBJECTS)) == CLASSES", label)
+            yield Check("_tuple(_map(_type, OBJECTS)) == CLASSES", classes)
         if empty:
             self.space["EMPTY"] = empty
-            yield Check("not _any(EMPTY)", label)
+            yield Check("not _any(EMPTY)", hooks)
 
     def _single(self, e: Entry) -> Check:
         if e.how == "absent":

@@ -24,6 +24,7 @@ from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.ops import ranges
+from tinycompile.ops.in_place import names_a_write
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -83,7 +84,7 @@ def call(tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value 
     ``name``: of the function or method, ``__iadd__`` and ``add_`` too."""
     inplace = name.startswith("__i") and name.endswith("__") and name != "__invert__"
     plain = name[3:-2] if inplace else name.strip("_")
-    inplace = inplace or (name.endswith("_") and not name.endswith("__"))
+    inplace = inplace or names_a_write(name)
     if name.startswith("__r") and name.endswith("__") and name[3:-2] in _OPERATORS:
         plain, args = name[3:-2], [args[1], args[0]]
     if plain == "rsub" and len(args) == 2:

@@ -41,6 +41,7 @@ from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.graph import Node
 from tinycompile.ops import table
 from tinycompile.ops.gradients import CUT, compared, refused
+from tinycompile.ops.in_place import names_a_write
 from tinycompile.ops.randomness import DRAWS, PROBABILITY
 from tinycompile.ops.record import OPS, BoundCall, Op
 
@@ -389,7 +390,7 @@ _NO_FUNCTION = frozenset({
 def _without_write(fn: Any) -> Any:
     """The method that gives the result of an in-place method; None where there is none."""
     name = getattr(fn, "__name__", "")
-    if not name.endswith("_") or name.endswith("__") or name in _NO_FUNCTION or getattr(torch.Tensor, name, None) is not fn:
+    if not names_a_write(name) or name in _NO_FUNCTION or getattr(torch.Tensor, name, None) is not fn:
         return None
     return getattr(torch.Tensor, name[:-1], None)
 

@@ -26,6 +26,7 @@ from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.tensor import Tensor
+from tinycompile.ops.meta_rules import type_name
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -212,16 +213,8 @@ def _cast_back(tr: Tracer, value: TensorValue, before: TensorMeta) -> TensorValu
     if value.meta.dtype == before.dtype:
         return value
     if not torch.can_cast(value.meta.dtype, before.dtype):
-        names = [str(d).removeprefix("torch.") for d in (value.meta.dtype, before.dtype)]
-        shown = [_C_NAMES.get(n, n.capitalize()) for n in names]
+        shown = type_name(value.meta.dtype), type_name(before.dtype)
         raise RuntimeError(f"result type {shown[0]} can't be cast to the desired output type {shown[1]}")
     made = call_method(tr, value, "to", [Const(before.dtype)], {})
     assert isinstance(made, TensorValue)
     return made
-
-
-_C_NAMES = {
-    "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int",
-    "int16": "Short", "int8": "Char", "uint8": "Byte", "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64",
-    "complex32": "ComplexHalf", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
-}  # fmt: skip

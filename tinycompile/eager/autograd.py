@@ -36,6 +36,7 @@ from tinycompile.eager.tensor import version_of as _version_of
 from tinycompile.eager.torch_words import raise_torchs, unused
 from tinycompile.ops.calls import ops
 from tinycompile.ops.gradients import zeros
+from tinycompile.ops.in_place import writes_first
 
 __all__ = [
     "Function", "backward", "detect_anomaly", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad",
@@ -225,7 +226,7 @@ class _Tape:
     @staticmethod
     def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A torch function without a record; ``sort_`` and the like write."""
-        if not inplace.writes_first(fn, args, kwargs):
+        if not writes_first(fn, args, kwargs):
             return call_torch(fn, args, kwargs)
         return (inplace.call if isinstance(args[0], Tensor) else inplace.write_to_torchs)(fn, args, kwargs)
 

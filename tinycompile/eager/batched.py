@@ -22,6 +22,8 @@ from tinycompile.dispatch.keys import BACKENDS, Key
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.eager.torch_words import said_of_examples
 from tinycompile.ops.calls import ops
+from tinycompile.ops.in_place import names_a_write
+from tinycompile.ops.meta_rules import type_name
 from tinycompile.ops.randomness import MAY_DRAW
 from tinycompile.ops.record import BoundCall
 
@@ -148,7 +150,7 @@ class BatchedTensor(Tensor):
         name = getattr(fn, "__name__", "a function")
         if name in MAY_DRAW and active.levels:
             return draw_by_level[0](fn, args, dict(kwargs))
-        if name.endswith("_") and not name.endswith("__"):
+        if names_a_write(name):
             raise RuntimeError(f"vmap: {name} writes in place and has no batching rule")
         if name in _OF_ANY_LENGTH:
             raise RuntimeError(
@@ -224,7 +226,7 @@ def overwrite(target: Any, result: Any, name: str) -> Any:
     """Copy ``result`` into ``target``, with torch's checks."""
     if result.dtype != target.dtype and not torch.can_cast(result.dtype, target.dtype):
         raise RuntimeError(
-            f"result type {_shown(result.dtype)} can't be cast to the desired output type {_shown(target.dtype)}"
+            f"result type {type_name(result.dtype)} can't be cast to the desired output type {type_name(target.dtype)}"
         )
     if tuple(result.shape) != tuple(target.shape):
         raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}")
@@ -243,19 +245,6 @@ def overwrite(target: Any, result: Any, name: str) -> Any:
         value = ops.unsqueeze(value, 0)
     into.copy_(value)
     return target
-
-
-def _shown(dtype: torch.dtype) -> str:
-    names = {
-        "float32": "Float",
-        "float64": "Double",
-        "float16": "Half",
-        "bfloat16": "BFloat16",
-        "int64": "Long",
-        "int32": "Int",
-    }
-    plain = str(dtype).removeprefix("torch.")
-    return names.get(plain, plain.capitalize())
 
 
 def write_view(view: Any, value: Any) -> None:

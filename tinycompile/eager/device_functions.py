@@ -27,6 +27,7 @@ from tinycompile.eager.device_memory import (
 from tinycompile.eager.device_queues import Queue, used_on
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.eager.write_checks import check_write, expanded
+from tinycompile.ops.in_place import names_a_write
 from tinycompile.ops.record import BoundCall, Decompose, Op
 
 _PRIVATE = Key.PRIVATEUSE1.bit
@@ -59,7 +60,7 @@ class Elsewhere:
         if any(before):
             warn_once(f"{device} has no kernel for {name}: it runs on the CPU, between copies")
         result = fn(*hosts, **named)
-        written = hosts[0] if name.endswith("_") and not name.endswith("__") else None  # apply_ and map_ count no version
+        written = hosts[0] if names_a_write(name) else None  # apply_ and map_ count no version
         for (tensor, host, version), storage in zip(given, before, strict=True):
             if storage is not None and (host._version != version or host is written):
                 take_over(tensor, host, storage)

@@ -162,7 +162,12 @@ class TorchTape(Node):
 
 def bridges_behind(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """The nodes of torch's graph behind these tensors at which our tape goes on, by an ``edge`` of theirs (``bridge.py``)."""
-    return [node for node in nodes_behind(tensors) if isinstance(getattr(node, "edge", None), Edge)]
+    return bridges_among(nodes_behind(tensors))
+
+
+def bridges_among(nodes: Sequence[Any]) -> list[Any]:
+    """Those of torch's nodes at which our tape goes on."""
+    return [node for node in nodes if isinstance(getattr(node, "edge", None), Edge)]
 
 
 def nodes_behind(tensors: Sequence[torch.Tensor]) -> list[Any]:

@@ -15,7 +15,7 @@ import torch
 
 from tinycompile.eager import autograd
 from tinycompile.eager.batched import BatchedTensor, active, mapped
-from tinycompile.eager.engine import TorchTape, bridges_behind, nodes_behind
+from tinycompile.eager.engine import TorchTape, bridges_among, nodes_behind
 from tinycompile.eager.recording import edge_of, functions
 from tinycompile.eager.tape import AccumulateGrad, Edge, Node, ViewInfo, generation_of
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory
@@ -265,9 +265,10 @@ def _is_differentiable_again(output: Any, leaves: Sequence[Tensor]) -> bool:
 
 def _edges_behind(tensor: torch.Tensor) -> tuple[Edge, ...]:
     """Where torch's tape behind a tensor leads back to ours; nowhere, if it also leads to a leaf of torch's own."""
-    bridges = bridges_behind([tensor])
+    nodes = nodes_behind([tensor])
+    bridges = bridges_among(nodes)
     anchors = [bridge.next_functions[0][0] for bridge in bridges]
-    leaves = [n for n in nodes_behind([tensor]) if hasattr(n, "variable") and n not in anchors]
+    leaves = [n for n in nodes if hasattr(n, "variable") and n not in anchors]
     return () if leaves else tuple(bridge.edge for bridge in bridges)
 
 

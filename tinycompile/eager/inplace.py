@@ -7,8 +7,6 @@ views look their history up anew.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +36,6 @@ from tinycompile.eager.tape import (
 from tinycompile.eager.tensor import Tensor, run_on_handles, same_memory
 from tinycompile.eager.torch_names import THROUGH_A_VIEW, node_name
 from tinycompile.eager.torch_words import one_of_several
-from tinycompile.ops import table
 from tinycompile.ops.calls import ops
 from tinycompile.ops.gradients import differentiable_form
 from tinycompile.ops.record import OPS, BoundCall, Decompose, Extern, Op
@@ -143,29 +140,6 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
     on_copy.__name__ = getattr(fn, "__name__", "write")
     result = call_torch(on_copy, args, kwargs)
     return replace(args[0], result) if written else args[0]
-
-
-def writes_first(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a torch function writes into its first argument: ``sort_``, ``__setitem__``, ``relu(x, inplace=True)``."""
-    name = getattr(fn, "__name__", "")
-    return name in _WRITING or (name.endswith("_") and not name.endswith("__")) or asks_in_place(fn, args, kwargs)
-
-
-_WRITING = frozenset(("__setitem__", *(f"__{name}__" for name in table.INPLACE_OPERATORS)))
-
-
-def asks_in_place(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a function of ``torch.nn.functional`` is told to write to its first argument."""
-    at = _position_of_inplace(fn)
-    return bool(kwargs.get("inplace", at is not None and len(args) > at and args[at]))
-
-
-@functools.cache
-def _position_of_inplace(fn: Callable[..., Any]) -> int | None:
-    if getattr(fn, "__module__", None) != "torch.nn.functional":
-        return None
-    names = list(inspect.signature(fn).parameters)
-    return names.index("inplace") if "inplace" in names else None
 
 
 _VIEWS_IN_PLACE = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))

@@ -14,6 +14,7 @@ import torch
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.shortcut import WRITES, Choices, Ends, by_value, learn, short_call, written_out
 from tinycompile.ops import table
+from tinycompile.ops.in_place import writes_first
 from tinycompile.ops.record import CUSTOM, BoundCall
 
 # Operators by Python name. Python's own names of the in-place ones exist on torch.Tensor too.
@@ -90,7 +91,7 @@ class TensorMethods:
                 learn(ends, key, bound, fn, args, kwargs)
             return cls._run(bound, fn, args, kwargs)
         except Exception as error:
-            if _is_a_records(bound) and not _writes(bound, fn, kwargs):
+            if _is_a_records(bound) and not _writes(bound, fn, args, kwargs):
                 cls._reworded(error, fn, args, kwargs)
             raise
 
@@ -107,13 +108,11 @@ def _is_a_records(bound: Any) -> bool:
     return bound is _NOT_FOUND or (bound is not None and bound.op.name not in CUSTOM)
 
 
-def _writes(bound: Any, fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
+def _writes(bound: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether the call changes an argument, so that it can't be made again."""
     if isinstance(bound, BoundCall):
         return bound.inplace or bound.out is not None
-    name = getattr(fn, "__name__", "")
-    in_place = name.strip("_") in table.INPLACE_OPERATORS or (name.endswith("_") and not name.endswith("__"))
-    return in_place or name == "__setitem__" or "out" in kwargs or bool(kwargs.get("inplace"))
+    return "out" in kwargs or writes_first(fn, args, kwargs)
 
 
 def _method(name: str) -> Callable[..., Any]:

@@ -178,9 +178,8 @@ def _record_one(op: Op, args: Sequence[Any], result: Any) -> Any:
     if not (result.dtype.is_floating_point or result.dtype.is_complex):
         if op.moves or not is_tracked(args):
             return result
-        return call_torch(
-            op.eager, args, {}, op.name
-        )  # it refuses integers of what has a derivative (``sum(dtype=torch.int32)``)
+        # torch refuses integers of what has a derivative (``sum(dtype=torch.int32)``)
+        return call_torch(op.eager, args, {}, op.name)
     needs, edges = edges_of(args, edge_of)
     if not any(edges) or any(result is a for a in args):
         return result

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tinycompile.ir.graph import Graph, Node, Ref
+from tinycompile.ops.in_place import names_a_write
 from tinycompile.ops.randomness import DRAWS, PROBABILITY
 from tinycompile.ops.record import OPS, View
 
@@ -39,13 +40,8 @@ def written(node: Node) -> tuple[Ref, ...]:
         return tuple(v for a, v in zip(schema.args, node.args, strict=True) if "!" in a.alias and isinstance(v, Ref))
     if node.kind != "extern":
         return ()
-    first = node.args[:1] if writes_first(node.target) else ()
+    first = node.args[:1] if names_a_write(node.target) else ()
     return tuple(a for a in (*first, *(v for k, v in node.kwargs if k == "out")) if isinstance(a, Ref))
-
-
-def writes_first(target: str) -> bool:
-    """Whether a torch function changes its first argument, by its name."""
-    return target.endswith("_") and not target.endswith("__")
 
 
 def may_alias(node: Node) -> bool:

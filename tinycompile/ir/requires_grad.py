@@ -21,13 +21,13 @@ GRAD = "torch.autograd.grad"
 
 def outputs_require_grad(graph: Graph, inputs: Sequence[bool]) -> tuple[bool, ...]:
     """One flag an output; ``inputs`` says which placeholders require grad (and grad mode is on)."""
-    live = _live(graph, inputs)
+    live = live_nodes(graph, inputs)
     return tuple(isinstance(o, Ref) and live[o.name] for o in graph.output.args[0])
 
 
 def inputs_with_gradients(graph: Graph, inputs: Sequence[bool]) -> tuple[int, ...]:
     """Positions of the inputs to which gradients of the outputs lead; ``inputs`` as above."""
-    live = _live(graph, inputs)
+    live = live_nodes(graph, inputs)
     led = {o.name for o in graph.output.args[0] if isinstance(o, Ref)}
     for node in reversed(graph.nodes[:-1]):
         if node.name in led and live[node.name]:
@@ -35,7 +35,8 @@ def inputs_with_gradients(graph: Graph, inputs: Sequence[bool]) -> tuple[int, ..
     return tuple(i for i, p in enumerate(graph.placeholders) if p.name in led and live[p.name])
 
 
-def _live(graph: Graph, inputs: Sequence[bool]) -> dict[str, bool]:
+def live_nodes(graph: Graph, inputs: Sequence[bool]) -> dict[str, bool]:
+    """Which nodes require grad, by name; ``inputs`` as above."""
     live: dict[str, bool] = {}
     given = iter(inputs)
     for node in graph.nodes:

@@ -59,15 +59,15 @@ def _matmul(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     if len(y.shape) == 1:
         g = ops.unsqueeze(g, -1)
     first = second = None
+    matrices = len(x.shape) == len(y.shape) == 2
     if needs[0]:
         cols = ops.unsqueeze(y, 1) if len(y.shape) == 1 else y
-        matrices = len(x.shape) == 2 and len(y.shape) == 2
         first = _of_left(ops.mm, g, x, y) if matrices else _matrix_sum(ops.matmul(g, _turned(cols)), x)
     if needs[1]:
         rows = ops.unsqueeze(x, 0) if len(x.shape) == 1 else x
         if len(y.shape) <= 2 and len(rows.shape) > 2:  # one product over all rows, not a batch of them to be summed
             second = ops.reshape(_of_right(ops.mm, _flat(g), _flat(rows), y), tuple(y.shape))
-        elif len(x.shape) == 2 and len(y.shape) == 2:
+        elif matrices:
             second = _of_right(ops.mm, g, x, y)
         else:
             second = _matrix_sum(ops.matmul(_turned(rows), g), y)

@@ -29,12 +29,14 @@ CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # dims from the fastest t
 _NAMES = {
     torch.bool: "Bool", torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long",
     torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double",
+    torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64", torch.complex32: "ComplexHalf",
+    torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
 }  # fmt: skip
 
 
 def type_name(dtype: torch.dtype) -> str:
     """ATen's name of a dtype, as error messages spell it."""
-    return _NAMES.get(dtype, str(dtype))
+    return _NAMES.get(dtype, str(dtype).removeprefix("torch.").capitalize())
 
 
 _C_NAMES = {

@@ -17,8 +17,8 @@ from tinycompile.base import torch_private
 from tinycompile.base.device import Device
 from tinycompile.base.errors import BackendError, InternalError
 from tinycompile.base.target import Target
-from tinycompile.ir.effects import writes_first
 from tinycompile.ir.source import KernelSource, Source
+from tinycompile.ops.in_place import names_a_write
 from tinycompile.ops.record import OPS
 from tinycompile.runtime import cpp_build, interpreter_worker, triton_build, triton_restore
 from tinycompile.runtime.ahead import Ahead
@@ -197,7 +197,7 @@ def resolve(kind: str, target: str) -> Callable[..., Any]:
     found: Any = importlib.import_module(module)
     for name in path:
         found = getattr(found, name)
-    return functools.partial(uncounted, found) if writes_first(target) else found
+    return functools.partial(uncounted, found) if names_a_write(target) else found
 
 
 def uncounted(fn: Callable[..., Any], written: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
