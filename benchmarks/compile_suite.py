@@ -71,6 +71,8 @@ def run_compile(sizes: Mapping[str, str], settings: Settings) -> Results:
                 task, process = running.pop(0)
                 progress.step(f"{task.kind}: {task.who} on {task.name}")
                 _record(rows[task.name], task, _finish(process))
+                if settings.out is not None:
+                    results.write_json(settings.out)  # what is finished outlives a run that is cut off
         progress.close()
     return results
 
