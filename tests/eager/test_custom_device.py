@@ -305,6 +305,48 @@ def test_out_of_several_and_of_another_size(quiet) -> None:
         same(torch.add(there(a), 1, out=shrunk), a + 1)
 
 
+FACTORIES = {
+    "arange": lambda m, out: m.arange(6, out=out),
+    "linspace": lambda m, out: m.linspace(0, 1, 6, out=out),
+    "zeros": lambda m, out: m.zeros(6, out=out),
+    "full": lambda m, out: m.full((6,), 7.0, out=out),
+    "eye": lambda m, out: m.eye(2, 3, out=out),
+    "rand": lambda m, out: m.rand(2, 3, out=out),
+    "randint": lambda m, out: m.randint(9, (6,), out=out),
+    "randperm": lambda m, out: m.randperm(6, out=out),
+    "normal": lambda m, out: torch.normal(0.0, 1.0, (6,), out=out),
+    "another dtype": lambda m, out: m.ones(6, dtype=torch.float16, out=out),
+    "its own dtype": lambda m, out: m.ones(6, dtype=torch.int64, out=out),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize("kernels", [{}, {"full": numpy_device.kernel("full", lambda size, value, *rest: value)}], ids=len)
+@pytest.mark.filterwarnings("ignore:An output with one or more", "ignore:The number of elements in the out")
+def test_factories_write_where_out_is(name: str, kernels: dict, quiet) -> None:
+    numpy_device.register(kernels=kernels)
+    for dtype in (torch.float32, torch.int64):
+        for lay in (lambda a: a, lambda a: a[::2], lambda a: a[:0], lambda a: a[1:3].unsqueeze(0)):
+            found = []
+            for m, base in ((tinycompile, there(torch.zeros(12, dtype=dtype), 1)), (torch, torch.zeros(12, dtype=dtype))):
+                torch.manual_seed(0)
+                out = lay(base)
+                try:
+                    made = FACTORIES[name](m, out)
+                    assert made is out
+                    found.append(
+                        (out.dtype, out.tolist(), base.tolist() if lay(base).shape == out.shape else None, out.stride())
+                    )
+                except (RuntimeError, NotImplementedError) as error:
+                    found.append(str(error))
+            assert found[0] == found[1]
+
+
+def test_a_factory_that_names_another_device_than_outs_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=rf"device type cpu does not match device type of out parameter \({NAME}\)"):
+        tinycompile.ones(2, out=tinycompile.zeros(2, device=NAME), device="cpu")
+
+
 def test_attributes_of_torchs_and_copies(quiet) -> None:
     x = tinycompile.ones(2, device=NAME)
     assert x.grad is None and x.grad_fn is None and x.output_nr == 0 and not x.retains_grad
@@ -422,6 +464,55 @@ def test_copies() -> None:
     made = copy.deepcopy({"x": x, "plain": x.detach()})
     assert made["x"].requires_grad and not made["plain"].requires_grad and made["x"].storage is not x.storage
     same(made["x"], x.cpu().torch())
+
+
+def test_deepcopy_keeps_how_tensors_lie_in_a_storage(quiet) -> None:
+    found = []
+    for a in (there(torch.arange(6.0)), torch.arange(6.0)):
+        views = [a, a[2:], a.view(2, 3).t(), a[1:2].expand(4), a.view(torch.int32), a]
+        made = copy.deepcopy(views)
+        made[0][3] = 100
+        assert made[0] is made[5] and float(a[3]) == 3
+        found.append([(t.tolist(), t.stride(), t.storage_offset()) for t in made])
+    assert found[0] == found[1]
+
+
+def test_a_gradient_that_is_given_is_added_to_and_copied(quiet) -> None:
+    for x in (there(torch.ones(3)), torch.ones(3)):
+        given = x * 2
+        x.grad = given
+        assert copy.deepcopy(x).grad.tolist() == [2.0] * 3
+        (x.requires_grad_() * 3).sum().backward()
+        assert x.grad is given and given.tolist() == [5.0] * 3
+        del x.grad
+        assert x.grad is None
+        x.grad = given
+        made = copy.deepcopy({"x": x, "given": given})
+        assert made["x"].grad is made["given"] is not given and made["given"].tolist() == [5.0] * 3
+
+
+NO_GRADIENTS = {
+    "another size": lambda a: a.new_ones(2),
+    "another dtype": lambda a: a.double(),
+    "no tensor": lambda a: 3,
+    "itself": lambda a: a,
+    "another device": lambda a: torch.ones(3, device="meta"),
+}
+
+
+@pytest.mark.parametrize("name", NO_GRADIENTS)
+@pytest.mark.parametrize("leaf", [True, False])
+def test_what_is_no_gradient_is_refused(name: str, leaf: bool, quiet) -> None:
+    said = []
+    for x in (there(torch.ones(3)), tinycompile.ones(3), torch.ones(3)):
+        x.requires_grad_(leaf)
+        with pytest.raises((RuntimeError, TypeError)) as refused:
+            x.grad = NO_GRADIENTS[name](x.detach() if name != "itself" else x)
+        said.append(f"{refused.type} {refused.value}".replace(NAME, "cpu"))
+    assert said[0] == said[1] == said[2]
+    x = there(torch.ones(3), 1)
+    with pytest.raises(RuntimeError, match="located on device with index '0' to a tensor located on device with index '1'"):
+        x.grad = there(torch.ones(3))
 
 
 def test_capture_works_and_its_codegen_compiles() -> None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from tinycompile.base.device import Device
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager import inplace
 from tinycompile.eager.as_strided import as_strided
@@ -200,6 +201,29 @@ def _of_torchs_grad(
     return grad(outputs, inputs, **options)
 
 
+def _check_grad(tensor: Tensor, value: Any) -> None:
+    """Whether torch would take it for a ``grad``, in its words."""
+    sizes: Any = tensor.shape  # no symbols: those are FakeTensor's
+    bare = torch.empty(sizes, dtype=tensor.dtype, device="meta")
+    if value is tensor:
+        bare.grad = bare  # raises
+    if not isinstance(value, (Tensor, torch.Tensor)):
+        bare.grad = value  # raises
+    here, there = Device.of(tensor.device), Device.of(value.device)
+    if value.dtype == tensor.dtype and here.type != there.type:
+        raise RuntimeError(
+            f"attempting to assign a gradient with device type '{there.type}' to a tensor with device type '{here.type}'. "
+            "Please ensure that the gradient and the tensor are on the same device"
+        )
+    if value.dtype == tensor.dtype and max(here.index, 0) != max(there.index, 0):
+        raise RuntimeError(
+            f"attempting to assign a gradient located on device with index '{there.index}' to a tensor located on device with "
+            f"index '{here.index}'. Please ensure that the gradient and the tensor are on the same device"
+        )
+    if tuple(value.shape) != tuple(tensor.shape) or value.dtype != tensor.dtype:
+        bare.grad = torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")  # raises
+
+
 class _Tape:
     """``Tensor.tape``: see ``differentiable.py`` for what each is."""
 
@@ -274,9 +298,8 @@ class _Tape:
 
     @staticmethod
     def set_grad(tensor: Tensor, value: Any) -> None:
-        if value is not None and (tuple(value.shape) != tuple(tensor.shape) or value.dtype != tensor.dtype):
-            wrong = torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
-            torch.empty(tensor.raw().shape, dtype=tensor.dtype, device="meta", requires_grad=True).grad = wrong  # raises
+        if value is not None:
+            _check_grad(tensor, value)
         if tensor._autograd is None and tensor.on_torchs_tape:
             tensor.raw().grad = value.raw() if isinstance(value, Tensor) else value
             return

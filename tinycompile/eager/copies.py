@@ -35,21 +35,19 @@ class CopyMethods:
         return make(*given)
 
     def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
-        """A leaf on memory of its own, with its ``grad``. Raises RuntimeError for a computed tensor."""
+        """A leaf with its ``grad``. What shares memory shares it in the copy. Raises RuntimeError for a computed tensor."""
         known = memo.get(id(self))
         if known is not None:
             return known
         if not self.is_leaf:
             raise RuntimeError(_NOT_A_LEAF)
-        if self.lacks_handle:
-            made = self.detach().clone()
-            made = made.requires_grad_() if self.requires_grad else made
-            memo[id(self)] = made
-            return made
-        made = unpickled(copy.deepcopy(self.raw(), memo), self.requires_grad and not self.on_torchs_tape)
-        if self.requires_grad and self.grad is not None and not self.on_torchs_tape:
-            made.grad = copy.deepcopy(self.grad, memo)
+        made = self.elsewhere.copied(self, memo) if self.lacks_handle else make[0](copy.deepcopy(self.raw(), memo))
         memo[id(self)] = made
+        if not self.on_torchs_tape:
+            if self.requires_grad:
+                made.requires_grad_()
+            if self.grad is not None:
+                made.grad = copy.deepcopy(self.grad, memo)
         return made
 
     def __repr__(self: Any) -> str:

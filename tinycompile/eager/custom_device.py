@@ -78,10 +78,10 @@ def register_device(
         raise RuntimeError(f"the slot for a device of one's own is taken by {slot.taken.name!r}")
     if name in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{name!r} is a device already")
+    forget_device()  # registered again, it keeps its name
     torch.utils.rename_privateuse1_backend(name)
     give_device_module(name)
     rename_privateuse1(name)
-    forget_device()
     slot.taken = RegisteredDevice(name, allocator, copy, dict(kernels), codegen, streams)
     ALLOCATORS[name] = _allocate
     if streams is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.backends import is_view, named_results
 from tinycompile.eager.device_memory import (
+    copied,
     device_of,
     fit,
     hosted,
@@ -38,6 +40,7 @@ class Elsewhere:
 
     host = staticmethod(to_host)
     hosted = staticmethod(hosted)
+    copied = staticmethod(copied)
 
     def used_on(self, tensor: Tensor, queue: Queue | None) -> None:
         """``record_stream``. Nothing to do where the device has no streams."""
@@ -91,6 +94,11 @@ class Elsewhere:
         writes, on the CPU."""
         if bound.inplace and not is_view(bound.op) and (not _has_kernel(bound.op) or expanded(bound.args[0])):
             return self.call(fn, args, kwargs)
+        if bound.out is not None and not dispatcher.tensors_in(bound.args):
+            made = _made_for(bound, kwargs)
+            if made is None:
+                return self.call(fn, args, kwargs)
+            bound = made
         result = dispatcher.call_bound(bound.op.name, bound.args)
         if bound.inplace and is_view(bound.op):
             bound.args[0]._meta = result.meta
@@ -105,6 +113,23 @@ class Elsewhere:
             fit(into, value.meta)
             write(into, to_host(value))
         return named_results(bound.op, target) if several else target
+
+
+def _made_for(bound: BoundCall, kwargs: Mapping[str, Any]) -> BoundCall | None:
+    """A factory's call that makes what its ``out=`` is to hold; None where torch's own writes: the device has no kernel, or a
+    dtype is given, which torch compares with that of ``out``."""
+    assert slot.taken is not None
+    device = kwargs.get("device")
+    if device is not None and Device.of(device).type != bound.out.device.type:
+        raise RuntimeError(
+            f"device type {Device.of(device).type} does not match device type of out parameter ({bound.out.device.type})"
+        )
+    if bound.op.name not in slot.taken.kernels or kwargs.get("dtype") is not None:
+        return None
+    args, at = list(bound.args), bound.op.schema.positions
+    for name in ("dtype", "device"):
+        args[at[name]] = getattr(bound.out, name)
+    return replace(bound, args=tuple(args))
 
 
 def _has_kernel(op: Op) -> bool:

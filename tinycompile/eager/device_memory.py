@@ -98,6 +98,16 @@ def allocate(meta: TensorMeta) -> Tensor:
     return Tensor(Storage(extent(placed) * meta.dtype.itemsize, device), placed)
 
 
+def copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """``copy.deepcopy``: it lies in a copy of its whole storage as it lies in that. ``memo``: what is copied already, by id."""
+    old = tensor.storage
+    storage = memo.get(id(old))
+    if storage is None:
+        storage = memo[id(old)] = Storage(old.nbytes, old.device)
+        _copy(storage.memory, old.memory, old.device)
+    return Tensor(storage, tensor.meta)
+
+
 def fit(out: Tensor, meta: TensorMeta) -> None:
     """Resize an ``out=`` of another size, as torch with its warning: the storage grows where it is too small."""
     if out.shape == meta.shape:

@@ -81,6 +81,10 @@ class DifferentiableMethods:
     def grad(self, value: Any) -> None:
         self.tape.set_grad(self, value)
 
+    @grad.deleter
+    def grad(self) -> None:
+        self.tape.set_grad(self, None)
+
     @property
     def retains_grad(self) -> bool:
         """Whether ``retain_grad()`` was called."""

@@ -157,8 +157,10 @@ def accumulate(meta: AutogradMeta, like: TensorMeta, grad: Any, create_graph: bo
             meta.grad = from_torch(grad.raw() + meta.grad.raw())
     elif meta.grad is None:
         meta.grad = of_its_own(grad, like, create_graph)
-    elif create_graph or grad.lacks_handle or meta.grad.lacks_handle:
+    elif create_graph:
         meta.grad = ops.add(meta.grad, grad)
+    elif meta.grad.lacks_handle:
+        meta.grad.elsewhere.put(meta.grad, ops.add(meta.grad, grad))
     else:
         meta.grad.raw().add_(grad.raw())
 
