@@ -66,6 +66,60 @@ def test_deepcopy_of_leaves_and_of_results() -> None:
     assert copy.copy(leaf).torch().data_ptr() == leaf.torch().data_ptr()
 
 
+def test_deepcopy_and_gradients_under_vmap() -> None:
+    def twice(x: Any) -> Any:
+        leaf = copy.deepcopy(x).detach().requires_grad_()
+        (leaf * 2).sum().backward()
+        (leaf * x).sum().backward()
+        return leaf.grad
+
+    x = torch.arange(6.0).reshape(3, 2)
+    assert torch.equal(tc.vmap(twice)(from_torch(x)).torch(), 2 + x)
+
+
+# --- attributes of the user --------------------------------------------------------------------------------------------------
+
+KINDS = {"strided": lambda: torch.ones(3, 3), "sparse": lambda: torch.eye(3).to_sparse()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", [*WAYS, "copy"])
+def test_attributes_of_the_user_are_kept_as_torch_keeps_them(way: str, kind: str) -> None:
+    found = []
+    for t in (from_torch(KINDS[kind]()), KINDS[kind]()):
+        t.note, t.other = {"by": ["me"]}, t * 2  # type: ignore[union-attr]
+        made: Any = (WAYS | {"copy": copy.copy})[way](t)
+        assert type(made) is type(made.other) is type(t)
+        found.append((made.note, made.note is t.note, made.other is t.other, made.other.to_dense().tolist()))  # type: ignore[union-attr]
+    assert found[0] == found[1]
+
+
+def test_attributes_of_the_user_are_one_tensors_own() -> None:
+    for t in (tc.ones(3), torch.ones(3)):
+        t.tag = 1  # type: ignore[union-attr]
+        assert vars(t) == {"tag": 1} and t.requires_grad_().tag == 1  # type: ignore[union-attr]
+        assert not any(hasattr(other, "tag") for other in (t.detach(), t.view(-1), t.clone(), t * 1, t.data))
+        del t.tag  # type: ignore[union-attr]
+        with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'tag'"):
+            t.tag  # type: ignore[union-attr]  # noqa: B018
+        with pytest.raises(AttributeError):
+            t.shape = (1,)  # type: ignore[misc, assignment]
+
+
+def test_compiled_code_reads_and_sets_attributes_of_the_user() -> None:
+    def f(x: Any) -> Any:
+        y = x * x.scale
+        y.tag, x.seen = "made here", True
+        return y
+
+    compiled = tc.compile(f, backend="eager")
+    x: Any = tc.ones(3)
+    for scale in (2.0, 5.0):
+        x.scale = scale
+        y = compiled(x)
+        assert y.tolist() == [scale] * 3 and y.tag == "made here" and x.seen
+
+
 def test_printing() -> None:
     for t in (torch.arange(3.0), torch.randn(2, 2, dtype=torch.float64), torch.arange(3), torch.randn(50, 50)):
         assert repr(from_torch(t)) == repr(t)

@@ -469,10 +469,12 @@ def test_copies() -> None:
 def test_deepcopy_keeps_how_tensors_lie_in_a_storage(quiet) -> None:
     found = []
     for a in (there(torch.arange(6.0)), torch.arange(6.0)):
+        a.note = ["me"]
+        assert copy.copy(a).note is a.note
         views = [a, a[2:], a.view(2, 3).t(), a[1:2].expand(4), a.view(torch.int32), a]
         made = copy.deepcopy(views)
         made[0][3] = 100
-        assert made[0] is made[5] and float(a[3]) == 3
+        assert made[0] is made[5] and made[0].note == a.note and made[0].note is not a.note and float(a[3]) == 3
         found.append([(t.tolist(), t.stride(), t.storage_offset()) for t in made])
     assert found[0] == found[1]
 

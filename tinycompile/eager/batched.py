@@ -126,6 +126,9 @@ class BatchedTensor(Tensor):
     def _version_now(self) -> int:
         return self.value._version_now()
 
+    def _copied(self, memo: dict[int, Any]) -> Any:
+        return self.detach().clone()
+
     def _same_memory(self, keep_history: bool) -> BatchedTensor:
         made = BatchedTensor(self.value, self.level, self.batched)
         if keep_history:

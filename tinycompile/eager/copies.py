@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,15 +23,18 @@ class CopyMethods:
     __slots__ = ()
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        """Its torch tensor, so tensors that share memory share it again when they are loaded; and whether it requires grad."""
+        """Its torch tensor, so tensors that share memory share it again when they are loaded; whether it requires grad; and the
+        user's attributes."""
         if self.lacks_handle:
             raise RuntimeError(f"a tensor on {self.device} is pickled from the CPU: use .cpu() first")
-        return unpickled, (self.raw().detach(), self.requires_grad)
+        given = self.raw().detach(), self.requires_grad
+        return unpickled, (*given, vars(self)) if vars(self) else given
 
     def __copy__(self: Any) -> Any:
         """Another tensor on the same memory; a leaf where this one requires grad."""
         if self.lacks_handle:
             made = self._same_memory(keep_history=False)
+            vars(made).update(vars(self))
             return made.requires_grad_() if self.requires_grad else made
         make, given = self.__reduce_ex__(4)
         return make(*given)
@@ -41,14 +46,19 @@ class CopyMethods:
             return known
         if not self.is_leaf:
             raise RuntimeError(_NOT_A_LEAF)
-        made = self.elsewhere.copied(self, memo) if self.lacks_handle else make[0](copy.deepcopy(self.raw(), memo))
+        made = self._copied(memo)
         memo[id(self)] = made
         if not self.on_torchs_tape:
             if self.requires_grad:
                 made.requires_grad_()
             if self.grad is not None:
                 made.grad = copy.deepcopy(self.grad, memo)
+        vars(made).update(copy.deepcopy(vars(self), memo))
         return made
+
+    def _copied(self: Any, memo: dict[int, Any]) -> Any:
+        """The tensor alone, on no tape of ours, for ``copy.deepcopy``."""
+        return self.elsewhere.copied(self, memo) if self.lacks_handle else make[0](copy.deepcopy(self.raw(), memo))
 
     def __repr__(self: Any) -> str:
         text = repr(self.readable().detach())
@@ -63,9 +73,10 @@ make: list[Any] = []
 """``make[0](handle)`` is ``from_torch``; set by ``tensor.py``, which stands above this file."""
 
 
-def unpickled(handle: torch.Tensor, requires_grad: bool) -> Any:
+def unpickled(handle: torch.Tensor, requires_grad: bool, attributes: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """A tensor as it was saved."""
     made = make[0](handle)
+    vars(made).update(attributes)
     return made.requires_grad_() if requires_grad else made
 
 

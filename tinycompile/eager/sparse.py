@@ -6,7 +6,8 @@ are recorded on both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -71,16 +72,17 @@ class SparseTensor(Tensor):
         return of_handle(self.raw() if keep_history else self.raw().detach())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Its torch tensor."""
-        return of_handle, (self.raw(),)
+        """Its torch tensor, and the user's attributes."""
+        return of_handle, (self.raw(), vars(self)) if vars(self) else (self.raw(),)
 
     def __repr__(self) -> str:
         return repr(self.raw())
 
 
-def of_handle(handle: torch.Tensor) -> SparseTensor:
+def of_handle(handle: torch.Tensor, attributes: Mapping[str, Any] = MappingProxyType({})) -> SparseTensor:
     """A SparseTensor with this handle."""
     made = SparseTensor.__new__(SparseTensor)
+    vars(made).update(attributes)
     made.device, made.keys = dense.device_and_keys(handle.device)
     made._handle = handle
     made._meta = made._storage = made._base = made._autograd = made._view = made._views = None

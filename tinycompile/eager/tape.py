@@ -157,7 +157,7 @@ def accumulate(meta: AutogradMeta, like: TensorMeta, grad: Any, create_graph: bo
             meta.grad = from_torch(grad.raw() + meta.grad.raw())
     elif meta.grad is None:
         meta.grad = of_its_own(grad, like, create_graph)
-    elif create_graph:
+    elif create_graph or (meta.grad.keys | grad.keys) & Key.BATCHED.bit:
         meta.grad = ops.add(meta.grad, grad)
     elif meta.grad.lacks_handle:
         meta.grad.elsewhere.put(meta.grad, ops.add(meta.grad, grad))

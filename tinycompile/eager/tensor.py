@@ -49,6 +49,7 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
     """A strided view of a :class:`Storage`. Make one with a factory, :func:`from_torch` or an op."""
 
     __slots__ = (
+        "__dict__",  # the user's attributes, as torch lets anybody set them
         "__weakref__",
         "_autograd",
         "_base",
