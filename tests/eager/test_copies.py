@@ -106,6 +106,18 @@ def test_attributes_of_the_user_are_one_tensors_own() -> None:
             t.shape = (1,)  # type: ignore[misc, assignment]
 
 
+@pytest.mark.parametrize("kind", ["Parameter", "Buffer"])
+def test_what_torchs_modules_would_pass_over_is_refused(kind: str) -> None:
+    make = getattr(torch.nn, kind)
+    for x in (tc.ones(3), tc.ones(3).requires_grad_(), tc.ones(3).requires_grad_() * 2, from_torch(torch.eye(3).to_sparse())):
+        assert not isinstance(x, make)
+        with pytest.raises(TypeError, match=rf"use torch.nn.{kind}\(x.detach\(\).torch\(\)\), which lies on the same memory"):
+            make(x)
+        assert isinstance(make(x.detach().torch()), make)
+        if x.layout is torch.strided:
+            assert make(x.detach().torch()).data_ptr() == x.data_ptr()
+
+
 def test_compiled_code_reads_and_sets_attributes_of_the_user() -> None:
     def f(x: Any) -> Any:
         y = x * x.scale

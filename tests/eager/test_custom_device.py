@@ -493,6 +493,13 @@ def test_a_gradient_that_is_given_is_added_to_and_copied(quiet) -> None:
         assert made["x"].grad is made["given"] is not given and made["given"].tolist() == [5.0] * 3
 
 
+def test_it_is_no_parameter_of_torchs() -> None:
+    x = tinycompile.ones(3, device=NAME)
+    with pytest.raises(TypeError, match=r"use torch.nn.Parameter\(x.detach\(\).cpu\(\).torch\(\)\)$"):
+        torch.nn.Parameter(x)
+    assert torch.nn.Parameter(x.detach().cpu().torch()).requires_grad
+
+
 NO_GRADIENTS = {
     "another size": lambda a: a.new_ones(2),
     "another dtype": lambda a: a.double(),

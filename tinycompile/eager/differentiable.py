@@ -15,10 +15,30 @@ from tinycompile.dispatch.keys import Key
 _AUTOGRAD = Key.AUTOGRAD.bit
 
 
+class _Mark:
+    """What ``torch.nn.Parameter`` and ``Buffer`` set on the tensor of another class that they are given: modules and optimizers
+    take subclasses of ``torch.Tensor`` only, so they would pass over ours without a word. Raises TypeError when it is set."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __get__(self, tensor: Any, cls: type) -> bool:
+        return False
+
+    def __set__(self, tensor: Any, value: object) -> None:
+        way = "detach().cpu().torch()" if tensor.lacks_handle else "detach().torch()"
+        raise TypeError(
+            f"torch.nn.{self.kind}(x) takes torch's tensors, as torch's modules and optimizers do, and x is tinycompile's: use "
+            f"torch.nn.{self.kind}(x.{way})" + ("" if tensor.lacks_handle else ", which lies on the same memory")
+        )
+
+
 class DifferentiableMethods:
     """A part of ``Tensor``. The work is done by ``Tensor.tape``."""
 
     __slots__ = ()
+    _is_param = _Mark("Parameter")
+    _is_buffer = _Mark("Buffer")
 
     _autograd: Any
     _extern: Any
