@@ -59,8 +59,6 @@ def assert_equal(got: Any, want: Any) -> None:
 def called(dotted: str, args: tuple[Any, ...]) -> Any:
     """A function of torch's, or a method of the first argument."""
     if ".Tensor." in dotted:
-        if not isinstance(args[0], Tensor):
-            raise TypeError("a method of no tensor")
         return getattr(args[0], dotted.rpartition(".")[2])(*args[1:])
     return table.resolve(dotted)(*args)
 
@@ -93,6 +91,8 @@ def test_by_every_name(name: str) -> None:
             fn = table.resolve(dotted)
             if fn is None or dotted.startswith(("operator.i", "torch.Tensor.__i")):
                 continue
+            if ".Tensor." in dotted and args and not isinstance(args[0], torch.Tensor):
+                continue  # a method of no tensor
             want = outcome(lambda: fn(*mapped(args, torch.clone)))  # noqa: B023  # called here and now
             got = outcome(lambda: called(dotted, mapped(args, lambda t: from_torch(t.clone()))))  # noqa: B023
             if isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor):
@@ -138,3 +138,93 @@ def test_functions_of_the_module() -> None:
     assert tc.add is torch.add and not hasattr(tc, "no_such_function") and not hasattr(tc, "save")
     with pytest.raises(AttributeError, match="module 'tinycompile' has no attribute"):
         tc.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(OPS.keys() - UNDEFINED))
+def test_arguments_of_wrong_types(name: str) -> None:
+    """Each argument in turn is None, a bool, a text, a fraction: taken, or refused, as torch does."""
+    op = OPS[name]
+    for _, args in samples(op):
+        for dotted in op.functions:
+            fn = table.resolve(dotted)
+            if fn is None or not dotted.startswith("torch.") or not args or not isinstance(args[0], torch.Tensor):
+                continue
+            for at, other in ((i, v) for i in range(1, len(args)) for v in (None, True, "x", 1.5)):
+                if isinstance(args[at], torch.Tensor) and other is not None:
+                    continue
+                wrong = (*args[:at], other)
+                want = outcome(lambda: fn(*mapped(wrong, torch.clone)))  # noqa: B023
+                got = outcome(lambda: called(dotted, mapped(wrong, lambda t: from_torch(t.clone()))))  # noqa: B023
+                if want is not NotImplemented and not dotted.startswith("torch.Tensor.__i"):
+                    assert_equal(got, want)
+
+
+NAMED = {"dim", "dims", "shifts"}
+
+
+@pytest.mark.parametrize("name", sorted(n for n, op in OPS.items() if NAMED & {a.name for a in op.schema.args}))
+def test_dims_of_every_kind(name: str) -> None:
+    """Lists, empty and doubled ones, numbers, what is out of range; on our tensors and captured."""
+    op = OPS[name]
+    named = [i for i, a in enumerate(op.schema.args) if a.name in NAMED]
+    for _, args in samples(op):
+        for dotted in op.functions:
+            fn = table.resolve(dotted)
+            if fn is None or not dotted.startswith("torch.") or not args or not isinstance(args[0], torch.Tensor):
+                continue
+            for at, dims in ((i, d) for i in named for d in ((), (0,), (0, 0), (5,), 0, -1, 5, True)):
+                given = (*args[:at], dims, *positional(op, args)[at + 1 :])
+                want = outcome(lambda: fn(*mapped(given, torch.clone)))  # noqa: B023
+                got = outcome(lambda: called(dotted, mapped(given, lambda t: from_torch(t.clone()))))  # noqa: B023
+                assert_equal(got, want)
+                if dims == () or isinstance(want, Exception):
+                    compiled = tc.compile(lambda *xs: fn(*xs), backend="eager")  # noqa: B023
+                    found = outcome(lambda: compiled(*mapped(given, torch.clone)))  # noqa: B023
+                    assert_equal(mapped(found, from_torch), want)
+
+
+X = torch.arange(32.0).reshape(2, 1, 4, 4)
+BY_HAND: dict[str, Callable[[Any, Any], Any]] = {  # calls that we bind by hand, with an argument of every type
+    "dropout": lambda x, v: F.dropout(x, 0.0, v),
+    "dropout, p": lambda x, v: F.dropout(x, v, False),
+    "batch_norm": lambda x, v: F.batch_norm(x, x[0, 0, 0, :1].clone(), x[0, 0, 0, 1:2].clone(), training=v),
+    "batch_norm, momentum in training": lambda x, v: F.batch_norm(x, x[0, 0, 0, :1].clone(), None, None, None, True, v),
+    "batch_norm, momentum of both": lambda x, v: F.batch_norm(
+        x, *(x[0, 0, 0, i : i + 1].clone() for i in (0, 1)), None, None, True, v
+    ),
+    "batch_norm, eps in training": lambda x, v: F.batch_norm(x, None, None, training=True, eps=v),
+    "batch_norm, momentum": lambda x, v: F.batch_norm(x, x[0, 0, 0, :1].clone(), x[0, 0, 0, 1:2].clone(), momentum=v),
+    "squeeze": lambda x, v: x.squeeze(dim=v),
+    "squeeze_": lambda x, v: x.squeeze_(v),
+    "prod": lambda x, v: x.prod(dim=v),
+    "std": lambda x, v: x.std(dim=2, unbiased=v),
+    "var_mean": lambda x, v: torch.var_mean(x, 2, v),
+    "norm": lambda x, v: torch.norm(x, 2, 2, v),
+    "linalg.norm": lambda x, v: torch.linalg.norm(x, 2, 2, v),
+    "repeat_interleave": lambda x, v: x.repeat_interleave(2, dim=1, output_size=v),
+    "max_pool2d": lambda x, v: F.max_pool2d(x, 2, return_indices=v),
+    "max": lambda x, v: x.max(v),
+    "softmax": lambda x, v: F.softmax(x, v),
+    "round": lambda x, v: torch.round(x, decimals=v),
+    "clamp": lambda x, v: x.clamp(v),
+    "where": lambda x, v: torch.where(x > 3, v, x),
+    "any": lambda x, v: x.any(v, keepdim=True),
+    "flip": lambda x, v: torch.flip(x, v),
+    "reshape": lambda x, v: torch.reshape(x, v),
+    "reshape, two": lambda x, v: torch.reshape(x, 16, v),
+    "keepdim alone: sum": lambda x, v: x.sum(keepdim=v),
+    "keepdim alone: mean": lambda x, v: x.mean(keepdim=v),
+    "keepdim alone: nansum": lambda x, v: x.nansum(keepdim=v),
+    "keepdim alone: any": lambda x, v: x.any(keepdim=v),
+    "keepdim alone: var": lambda x, v: x.var(unbiased=True, keepdim=v),
+    "unbiased and keepdim": lambda x, v: x.std(True, v),
+}
+
+
+@pytest.mark.parametrize("value", [None, True, 1, 2, "x", 1.5], ids=repr)
+@pytest.mark.parametrize("name", list(BY_HAND))
+def test_types_of_what_is_bound_by_hand(name: str, value: Any) -> None:
+    want, got = (outcome(lambda: BY_HAND[name](x, value)) for x in (X.clone(), from_torch(X.clone())))  # noqa: B023
+    assert_equal(got, want)
+    found = outcome(lambda: tc.compile(BY_HAND[name], backend="eager")(X.clone(), value))
+    assert_equal(mapped(found, from_torch), want)

@@ -170,7 +170,7 @@ def _any_meta(x: TensorMeta, dim: Dims = None, keepdim: bool = False) -> TensorM
 
 def _eager_over(fn: Any) -> Any:
     def eager(x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
-        return fn(x) if dim is None else fn(x, dim, keepdim)
+        return fn(x) if dim is None and not keepdim else fn(x, dim, keepdim)
 
     return eager
 

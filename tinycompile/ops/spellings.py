@@ -214,13 +214,15 @@ def _moments(name: str) -> Callable[[Args, Kwargs], Bound]:
 
     def binder(args: Args, kwargs: Kwargs) -> Bound:
         if len(args) > 1 and isinstance(args[1], bool):
+            if len(args) > 2:
+                return None
             kwargs["unbiased"], args = args[1], (args[0],)
         if len(args) > 2:
             kwargs |= dict(zip(("unbiased", "keepdim"), args[2:], strict=False))
             args = args[:2]
-        unbiased = kwargs.pop("unbiased", None)
-        if unbiased is not None:
-            if type(unbiased) is not bool:
+        if "unbiased" in kwargs:
+            unbiased = kwargs.pop("unbiased")
+            if type(unbiased) is not bool or ("keepdim" in kwargs and not _named(args, kwargs)):
                 return None
             kwargs["correction"] = int(unbiased)
         return bind(args, kwargs)
@@ -235,7 +237,7 @@ def _norm(args: Args, kwargs: Kwargs) -> Bound:
     keepdim, dtype, out = given.pop("keepdim", False), given.pop("dtype", None), given.pop("out", None)
     if given or out is not None or (isinstance(p, str) and p != "fro"):
         return None
-    return call_of("linalg_vector_norm", x, 2 if p in (None, "fro") else p, dim, bool(keepdim), dtype=dtype)
+    return call_of("linalg_vector_norm", x, 2 if p in (None, "fro") else p, dim, keepdim, dtype=dtype)
 
 
 def _linalg_norm(args: Args, kwargs: Kwargs) -> Bound:
@@ -261,15 +263,38 @@ def _implicit_softmax(name: str) -> Callable[[Args, Kwargs], Bound]:
     return binder
 
 
-def _prod(args: Args, kwargs: Kwargs) -> Bound:
+def _named(args: Args, kwargs: Kwargs) -> list[Any]:
+    """The dims that a call names, if it does."""
+    return list(args[1:2]) if len(args) > 1 else [v for k, v in kwargs.items() if k in ("dim", "axis")]
+
+
+def _all_or_named(name: str) -> Callable[[Args, Kwargs], Bound]:
     """Over all dims where none is named: None is no name."""
-    named = args[1:2] if len(args) > 1 else [v for k, v in kwargs.items() if k in ("dim", "axis")]
-    return None if None in named else SchemaBinder(OPS["prod"])(args, kwargs)
+    bind = SchemaBinder(OPS[name])
+    return lambda args, kwargs: None if any(d is None for d in _named(args, kwargs)) else bind(args, kwargs)
+
+
+def _kept_if_named(name: str) -> Callable[[Args, Kwargs], Bound]:
+    """``keepdim`` goes with dims only."""
+    bind = SchemaBinder(OPS[name])
+    return lambda args, kwargs: None if "keepdim" in kwargs and not _named(args, kwargs) else bind(args, kwargs)
+
+
+def _truth(name: str) -> Callable[[Args, Kwargs], Bound]:
+    """An empty list of dims means none of them, and not all as for other reductions."""
+    bind = SchemaBinder(OPS[name])
+    return lambda args, kwargs: None if any(d in ((), []) for d in _named(args, kwargs)) else bind(args, kwargs)
 
 
 def _reductions() -> None:
-    add("torch.prod", _prod)
-    add("torch.Tensor.prod", _prod)
+    for name in ("prod", "squeeze"):
+        add(f"torch.{name}", _all_or_named(name))
+        add(f"torch.Tensor.{name}", _all_or_named(name))
+    for where in ("torch", "torch.Tensor"):
+        for name in ("sum", "nansum", "mean"):
+            add(f"{where}.{name}", _kept_if_named(name))
+        for name in ("any", "all"):
+            add(f"{where}.{name}", _truth(name))
     for name in ("max", "min"):
         add(f"torch.{name}", _extreme(name))
         add(f"torch.Tensor.{name}", _extreme(name))
@@ -293,7 +318,7 @@ def _dropout(names: tuple[str, ...]) -> Callable[[Args, Kwargs], Bound]:
         given = dict(zip(names, args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
         x, p = given.get("self"), given.get("p", 0.5)
         train = given.get("training", given.get("train", True))
-        if not 0 <= p <= 1:
+        if type(train) is not bool or not 0 <= p <= 1:
             return None
         if p == 0 or not train:
             return identity(x)
@@ -306,15 +331,17 @@ def _batch_norm(args: Args, kwargs: Kwargs) -> Bound:
     """Inference only: training updates the running statistics."""
     names = ("self", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
     given = dict(zip(names, args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
-    if given.pop("training", False) or given.get("running_mean") is None or given.get("running_var") is None:
+    training, momentum = given.pop("training", False), given.pop("momentum", 0.1)
+    if training is not False or type(momentum) not in (float, int):
         return None
-    given.pop("momentum", None)
+    if given.get("running_mean") is None or given.get("running_var") is None:
+        return None
     return call_of("batch_norm", **given)
 
 
 def _round(args: Args, kwargs: Kwargs) -> Bound:
     decimals = kwargs.pop("decimals", 0)
-    if len(args) > 1:
+    if len(args) > 1 or decimals is None or type(decimals) is float:
         return None
     if decimals:
         return None if kwargs else call_of("round_decimals", args[0], decimals)
@@ -368,7 +395,8 @@ def _einsum(args: Args, kwargs: Kwargs) -> Bound:
 
 def _repeat_interleave(args: Args, kwargs: Kwargs) -> Bound:
     given = dict(zip(("self", "repeats", "dim"), args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
-    given.pop("output_size", None)
+    if given.pop("output_size", None) is not None:  # torch compares it
+        return None
     return call_of("repeat_interleave", **given) if not is_tensor(given.get("repeats")) else None
 
 

@@ -15,7 +15,7 @@ from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import meta_of
 from tinycompile.ops.creation import device_of
 from tinycompile.ops.record import OPS, BoundCall
-from tinycompile.ops.table import KEYWORDS, Args, add, add_attribute, call_of, is_tensor
+from tinycompile.ops.table import KEYWORDS, Args, add, add_attribute, call_of, in_one_list, is_tensor
 from tinycompile.ops.views import flattened_shape
 
 Kwargs = dict[str, Any]
@@ -239,7 +239,7 @@ def _of_one_matrix(args: Args, kwargs: Kwargs) -> Bound:
 
 
 def _views() -> None:
-    add("torch.reshape", _reshape)
+    add("torch.reshape", in_one_list(_reshape, 1))
     add("torch.Tensor.reshape", _reshape)
     add("torch.Tensor.view", _view)
     add("torch.flatten", _flatten)

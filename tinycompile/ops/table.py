@@ -330,7 +330,7 @@ def _by_schema(name: str) -> SchemaBinder:
 
 # --------------------------------------------------------------------------------------------------------- building it
 
-# Records whose list of sizes or dims may be given as separate arguments, by method and by function.
+# Records whose list of sizes or dims may be given as separate arguments to a method; functions, but for ``empty``, take a list.
 VARARGS = frozenset(("view", "reshape", "permute", "expand", "repeat", "tile", "flip", "empty"))
 _ATTRIBUTES: dict[str, Binder] = {}
 
@@ -357,6 +357,19 @@ def add_record(op: Op) -> None:
     for dotted in op.functions:
         last = dotted.rsplit(".", 1)[1]
         inplace = last.strip("_") in INPLACE_OPERATORS
-        add(dotted, SchemaBinder(op, inplace, op.name in VARARGS))
+        add(dotted, _binder(op, inplace, dotted))
         if writes and not last.endswith("_") and not dotted.startswith(("operator.", "builtins.")):
-            add(f"{dotted}_", SchemaBinder(op, True, op.name in VARARGS))
+            add(f"{dotted}_", _binder(op, True, dotted))
+
+
+def _binder(op: Op, inplace: bool, dotted: str) -> Binder:
+    if op.name not in VARARGS:
+        return SchemaBinder(op, inplace)
+    if op.name == "empty" or ".Tensor." in dotted:
+        return SchemaBinder(op, inplace, varargs=True)
+    return in_one_list(SchemaBinder(op, inplace), _first_list(op.schema) or 0)
+
+
+def in_one_list(bind: Binder, at: int) -> Binder:
+    """Where the argument ``at`` is given by position, it is a list."""
+    return lambda args, kwargs: bind(args, kwargs) if len(args) <= at or isinstance(args[at], (tuple, list)) else None

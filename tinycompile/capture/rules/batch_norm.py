@@ -30,18 +30,22 @@ def _batch_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """``F.batch_norm``; in evaluation it is an op like others."""
     given: dict[str, Value] = dict(zip(_NAMES, args, strict=False)) | dict(kwargs)
     x, mean, var = given["input"], given.get("running_mean", NONE), given.get("running_var", NONE)
-    if "training" not in given or not given["training"].truth(tr) or not isinstance(x, TensorValue) or x.meta.rank < 2:
+    trains = "training" in given and given["training"].constant(tr) is True
+    numbers = {name: given[name].constant(tr) for name in ("momentum", "eps") if name in given}
+    good = all(type(v) in (int, float) for v in numbers.values()) and (mean is NONE) == (
+        var is NONE
+    )  # else torch's own to judge
+    if not trains or not good or not isinstance(x, TensorValue) or x.meta.rank < 2:
         return torch_calls.call_torch(tr, F.batch_norm, args, kwargs)
     _check_size(x)
     weight, bias = given.get("weight", NONE), given.get("bias", NONE)
     if tr.grad_enabled and any(isinstance(v, TensorValue) and v.requires_grad for v in (mean, var)):
         raise GraphBreak("user-exception", "batch_norm has no derivative in its running statistics, which require grad")
-    eps = given["eps"].constant(tr) if "eps" in given else 1e-5
+    eps, momentum = numbers.get("eps", 1e-5), numbers.get("momentum", 0.1)
     operands = [v for v in (x, weight, bias) if v is not NONE]
     made = torch_calls.run_op(tr, "batch_norm_training", (*(v.argument(tr) for v in (x, weight, bias)), eps), operands)
     assert isinstance(made, TupleValue)
     result, batch_mean, batch_var = made.values(tr)
-    momentum = given["momentum"].constant(tr) if "momentum" in given else 0.1
     if isinstance(mean, TensorValue):
         _update(tr, mean, batch_mean, lambda new, old: running(new, old, momentum))
     if isinstance(var, TensorValue):
