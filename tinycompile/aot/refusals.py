@@ -22,7 +22,7 @@ from tinycompile.eager.torch_names import (
     name_of_method,
     name_of_record,
 )
-from tinycompile.eager.torch_words import edited, function_name, one_of_several
+from tinycompile.eager.torch_words import edited, function_name, refused_view
 from tinycompile.ir.builder import inputs_of, map_refs, refs_in
 from tinycompile.ir.effects import EditedValue
 from tinycompile.ir.graph import Graph, Node, Ref
@@ -51,7 +51,7 @@ class Words:
             before, outside, number = given
             several = self._one_of_several()
             if several is not None and not self.own:
-                return one_of_several(*several, now=False)
+                return refused_view("several", several, now=False)
             made_by = self._made_by(outside, number)
             named = None if made_by is None else (function_name(made_by[0]), made_by[1])
             sizes = [shapes.hint(s) for s in meta.shape]

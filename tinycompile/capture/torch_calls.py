@@ -274,12 +274,16 @@ def tensors_in(tr: Tracer, values: Iterable[Value]) -> Iterable[TensorValue]:
 def check_followed(tr: Tracer, operands: Sequence[Value]) -> None:
     """What torch makes as a view under ``no_grad`` requires grad if what it views does, as a leaf whose gradient goes nowhere
     else. Where that matters torch makes it, before the graph that uses it."""
-    if tr.grad_enabled and any(t.view is not None and requires_grad_alone(t) for t in tensors_in(tr, operands)):
-        raise GraphBreak("grad-mode", "a view made under no_grad, of what requires grad, is used where gradients are followed")
+    alone = False
     for t in tensors_in(tr, operands) if tr.grad_enabled else ():
-        if t.requires_grad and is_refused_by_now(t):
-            what = f"{t.describe()}, one of several views, is used after what it views was written to"
+        unfollowed = t.view is not None and requires_grad_alone(t)
+        alone |= unfollowed
+        if (t.requires_grad or unfollowed) and is_refused_by_now(t):
+            how = "made under no_grad" if unfollowed else "one of several views"
+            what = f"{t.describe()}, {how}, is used after what it views was written to"
             raise NotRebuildable(t, what, "input-mutation")  # torch's error tells how it was made
+    if alone:
+        raise GraphBreak("grad-mode", "a view made under no_grad, of what requires grad, is used where gradients are followed")
 
 
 # --- results ------------------------------------------------------------------------------------------------

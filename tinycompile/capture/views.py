@@ -104,8 +104,10 @@ def line_of(target: TensorValue) -> Iterator[TensorValue]:
 
 
 def is_refused_by_now(t: TensorValue) -> bool:
-    """Whether torch refuses to differentiate through a view, for it is one of several and what they view was written to."""
-    return any(v.view is not None and v.view.origin == "several" and v.view.born != t.memory.version for v in line_of(t))
+    """Whether torch refuses to differentiate through a view, for it is one of several, or was made without gradients, and what
+    it views was written to."""
+    refused = [v.view for v in line_of(t) if v.view is not None and v.view.origin in ("several", "no_grad")]
+    return any(view.born != t.memory.version for view in refused)
 
 
 def placed(t: TensorValue) -> TensorMeta:

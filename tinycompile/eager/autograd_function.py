@@ -11,7 +11,7 @@ import torch
 from tinycompile.eager.inplace import check_writable, rebase
 from tinycompile.eager.recording import edge_of
 from tinycompile.eager.saved import FREED, SavedTensor
-from tinycompile.eager.tape import Edge, Node, set_history
+from tinycompile.eager.tape import Edge, Node, note_function_result, note_views, set_history
 from tinycompile.eager.tensor import Tensor, same_memory
 from tinycompile.ops.gradients import zeros
 
@@ -163,6 +163,7 @@ class Function:
             )
         node.metas = tuple(r.meta if isinstance(r, Tensor) else None for r in results)  # type: ignore[misc]
         finished = [_finished(node, context, args, i, r) for i, r in enumerate(results)]
+        _refuse_writes(context, finished)
         context.close(node, results)
         return type(output)(finished) if isinstance(output, (tuple, list)) else finished[0]
 
@@ -182,8 +183,18 @@ def _finished(node: FunctionNode, context: FunctionContext, args: Sequence[Any],
         rebase(result, Edge(node, index))
         return result
     if among(args):
-        result = same_memory(result)
+        given, result = result, same_memory(result)
+        note_views(result, given, ())
     return set_history(result, node, index)
+
+
+def _refuse_writes(context: FunctionContext, results: Sequence[Any]) -> None:
+    """To results that are views, of what was given or what forward made: the user's backward would not be asked."""
+    unfollowed = (*context.non_differentiable, *context.dirty)
+    views = [r for r in results if isinstance(r, Tensor) and r.dtype.is_floating_point and not any(r is t for t in unfollowed)]
+    for view in views:
+        if view._view is not None:
+            note_function_result(view, several=len(views) > 1)
 
 
 class _Refusal(Node):

@@ -19,8 +19,8 @@ from tinycompile.eager.batched import BatchedTensor, level_of, mapped, overwrite
 from tinycompile.eager.hooks import laid_out
 from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.indexing import basic_view, is_basic
-from tinycompile.eager.recording import OPAQUE, call_torch, edge_of, refresh
-from tinycompile.eager.saved import OpNode, reads_of, torchs_name
+from tinycompile.eager.recording import OPAQUE, call_torch, edge_of, refresh, refusal
+from tinycompile.eager.saved import OpNode, reads_of
 from tinycompile.eager.tape import (
     AUTOGRAD,
     AutogradMeta,
@@ -34,8 +34,8 @@ from tinycompile.eager.tape import (
     tape_of,
 )
 from tinycompile.eager.tensor import Tensor, run_on_handles, same_memory
-from tinycompile.eager.torch_names import THROUGH_A_VIEW, node_name
-from tinycompile.eager.torch_words import one_of_several
+from tinycompile.eager.torch_names import THROUGH_A_VIEW
+from tinycompile.eager.torch_words import REFUSED_VIEWS
 from tinycompile.ops.calls import ops
 from tinycompile.ops.gradients import differentiable_form
 from tinycompile.ops.record import OPS, BoundCall, Decompose, Extern, Op
@@ -197,7 +197,7 @@ def replace(target: Tensor, result: Tensor) -> Tensor:
 
 
 def check_writable(target: Tensor) -> None:
-    """torch's refusals: leaves, views of leaves, views that came in groups or under no_grad."""
+    """torch's refusals: leaves, views of leaves, views that came in groups, under no_grad or out of an autograd.Function."""
     info = target._view
     if info is None:
         if target._autograd is not None and tape_of(target).grad_fn is None:
@@ -205,17 +205,8 @@ def check_writable(target: Tensor) -> None:
         return
     if info.origin == "opaque":
         raise NotImplementedError(OPAQUE)
-    if info.origin == "several":
-        made_by = target.grad_fn
-        name = node_name(info.chain[-1][0]) if made_by is None else torchs_name(made_by)
-        raise RuntimeError(one_of_several(name, target.output_nr, now=True))
-    if info.origin == "no_grad":
-        raise RuntimeError(
-            "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this use "
-            "case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the "
-            "inplace either both inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if "
-            "you want the inplace to be tracked)."
-        )
+    if info.origin in REFUSED_VIEWS:
+        raise refusal(target, info, now=True)
     if info.origin == "leaf" and not info.chain:
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
     if info.origin == "leaf" or (info.base._autograd is not None and tape_of(info.base).grad_fn is None):
@@ -247,7 +238,7 @@ def _renew(base: Tensor, edge: Edge | None) -> None:
     base.keys |= AUTOGRAD
     for reference in base._views or ():
         view = reference()
-        if view is not None and view._view.origin in ("", "opaque"):
+        if view is not None and view._view.origin != "leaf":
             view.keys |= AUTOGRAD
             if view._autograd is None:
                 view._autograd = AutogradMeta()  # its history is looked up when it is asked for

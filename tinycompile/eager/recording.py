@@ -27,15 +27,17 @@ from tinycompile.eager.tape import (
     AUTOGRAD,
     Edge,
     Node,
+    ViewInfo,
     accumulator,
     edges_of,
     generation_of,
     note_views,
     set_history,
+    written_before,
 )
 from tinycompile.eager.tensor import Tensor, from_torch, unwrap, view_of, wrap
 from tinycompile.eager.torch_names import node_name
-from tinycompile.eager.torch_words import one_of_several
+from tinycompile.eager.torch_words import REFUSED_VIEWS, refused_view
 from tinycompile.ops.gradients import CUT, differentiable_form, refused
 from tinycompile.ops.record import OPS, Decompose, Extern, Op
 
@@ -86,15 +88,24 @@ OPAQUE = (
 )
 
 
+def refusal(view: Tensor, info: ViewInfo, now: bool) -> RuntimeError:
+    """torch's error of a view that may not be written to, or (not ``now``) whose memory was."""
+    meta = view._autograd
+    made_by = None if meta is None or meta.grad_fn is None else (torchs_name(meta.grad_fn), meta.index)
+    return RuntimeError(refused_view(info.origin, made_by, now))
+
+
 def refresh(view: Tensor) -> None:
     """Give a view the history that its base has now, if the base was written to since."""
     info = view._view
     now = generation_of(info.base)
+    if info.origin in REFUSED_VIEWS:
+        written = now != info.generation or (info.version is not None and info.version != written_before(view))
+        if written and view.keys & AUTOGRAD:
+            raise refusal(view, info, now=False)
+        return
     if now == info.generation:
         return
-    if info.origin == "several" and torch.is_grad_enabled() and view.keys & AUTOGRAD:
-        meta = view._autograd
-        raise RuntimeError(one_of_several(torchs_name(meta.grad_fn), meta.index, now=False))
     if info.origin == "opaque":
         raise NotImplementedError(OPAQUE)
     if info.origin:
@@ -397,7 +408,7 @@ def view_on_tape(view: ShortView, base: Tensor, followed: int) -> Any:
     if followed:
         if not torch.is_grad_enabled() or view.meta.dtype != base.dtype or base.dtype.is_complex or _anomaly():
             return None
-        edge = edge_of(base)
+        edge = edge_of(base) if view.chain[0][0] != "detach" else None
     elif base.on_torchs_tape:
         return None
     made = view_of(base, view.meta)

@@ -21,7 +21,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.hooks import ON_NODE, HookHandle, Hooks, Retain, of_its_own, serial
 from tinycompile.eager.streams import where_launched
-from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.eager.tensor import Tensor, from_torch, version_of
 from tinycompile.ops.calls import ops
 
 AUTOGRAD, _HAVE_STREAMS = Key.AUTOGRAD.bit, Key.CUDA.bit | Key.PRIVATEUSE1.bit
@@ -52,13 +52,15 @@ class AutogradMeta:
 
 class ViewInfo(NamedTuple):
     """How a tensor is a view: ``chain`` of (op, its other arguments) from ``base``. ``origin``: "" for an ordinary view,
-    "no_grad" or "several" for those that torch does not let be written to; "opaque" where no chain leads there; "leaf" for an
-    argument that is differentiated for (``chain`` is empty) and views of it."""
+    one of ``torch_words.REFUSED_VIEWS`` for those that torch does not let be written to; "opaque" where no chain leads there;
+    "leaf" for an argument that is differentiated for (``chain`` is empty) and views of it. ``version``: of the memory of a view
+    not to be written to, when it was made of what is on the tape."""
 
     base: Tensor
     chain: tuple[tuple[str, tuple[Any, ...]], ...]
     generation: int
     origin: str = ""
+    version: int | None = None
 
 
 # --- nodes -------------------------------------------------------------------------------------------------------------------
@@ -274,12 +276,35 @@ def note_views(view: Tensor, of: Tensor, steps: tuple[tuple[str, tuple[Any, ...]
     """The same for a view of a view: by several ops."""
     info = of._view
     base, chain, origin = (of, (), "") if info is None else (info.base, info.chain, info.origin)
-    if not origin:
-        origin = "several" if several else "" if torch.is_grad_enabled() else "no_grad"
-    view._view = ViewInfo(base, (*chain, *steps), generation_of(base), origin)
-    if origin == "no_grad" and of.keys & AUTOGRAD:  # as in torch: it requires grad, and is a leaf
-        view._autograd, view.keys = AutogradMeta(), view.keys | AUTOGRAD
+    grad = torch.is_grad_enabled()
+    bound = origin in ("leaf", "opaque")
+    if not bound and origin != "inference":  # the last op counts, if it has something to say
+        origin = _origin_without_grad() if not grad else "several" if several else origin
+    if origin and not bound and of.keys & AUTOGRAD:
+        if not grad:  # as in torch: it requires grad, and is a leaf
+            view._autograd, view.keys = AutogradMeta(), view.keys | AUTOGRAD
+        view._view = ViewInfo(base, (*chain, *steps), generation_of(base), origin, written_before(view))
+    else:
+        view._view = ViewInfo(base, (*chain, *steps), generation_of(base), origin)
     _add_view(base, view)
+
+
+def _origin_without_grad() -> str:
+    return "inference" if torch.is_inference_mode_enabled() else "no_grad"
+
+
+def note_function_result(view: Tensor, several: bool) -> None:
+    """A view that an autograd.Function gave: its backward would be lost to a write. ``several``: it has other results."""
+    info = view._view
+    view._view = info._replace(
+        generation=generation_of(info.base), origin="several" if several else "function", version=written_before(view)
+    )
+
+
+def written_before(view: Tensor) -> int:
+    """The version of its memory; 0 where torch counts none."""
+    uncounted = type(view) is Tensor and not (view.is_meta or view.lacks_handle) and view.raw().is_inference()
+    return 0 if uncounted else version_of(view)
 
 
 def note_opaque_view(view: Tensor, of: Tensor) -> None:

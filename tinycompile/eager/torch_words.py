@@ -18,15 +18,34 @@ def function_name(name: str) -> str:
     return short + number.removeprefix("0") if numbered and _names_are_short() else name
 
 
-def one_of_several(name: str, index: int, now: bool) -> str:
-    """What torch says of a write to one of several views that a node (of this name) made: a write ``now``, or one before to
-    what it views."""
-    what = "and is being" if now else "and its base or another view of its base has been"
-    return (
-        f"Output {index} of {function_name(name)} is a view {what} modified inplace. This view is the output of a function "
-        "that returns multiple views. Such functions do not allow the output views to be modified inplace. You should replace "
-        "the inplace operation by an out-of-place one."
-    )
+_MODES = {"no_grad": ("no_grad mode", "with grad mode enabled"), "inference": ("inference mode", "in normal mode")}
+_AMBIGUOUS = (
+    "Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view "
+    "and the inplace either both inside the {0} block (if you don't want the inplace to be tracked) or both outside (if you "
+    "want the inplace to be tracked)."
+)
+REFUSED_VIEWS = {
+    "no_grad": _AMBIGUOUS.format("no_grad"),
+    "inference": _AMBIGUOUS.format("inference_mode"),
+    "several": "This view is the output of a function that returns multiple views. Such functions do not allow the output "
+    "views to be modified inplace. You should replace the inplace operation by an out-of-place one.",
+    "function": "This view was created inside a custom Function (or because an input was returned as-is) and the autograd "
+    "logic to handle view+inplace would override the custom backward associated with the custom Function, leading to incorrect "
+    "gradients. This behavior is forbidden. You can fix this by cloning the output of the custom Function.",
+}
+"""Where the views were made that torch lets nobody write to, nor use after a write to what they view: why."""
+
+
+def refused_view(origin: str, made_by: tuple[str, int] | None, now: bool) -> str:
+    """What torch says of a write to such a view ``now``, or of one before to what it views. ``made_by``: the name of the node
+    that made the view, and which of its results it is; None for a view without a history."""
+    what = "is being" if now else "its base or another view of its base has been"
+    output = "" if made_by is None else f"Output {made_by[1]} of {function_name(made_by[0])} is a view "
+    if output and origin not in _MODES:
+        return f"{output}and {what} modified inplace. {REFUSED_VIEWS[origin]}"
+    mode, outside = _MODES.get(origin, _MODES["no_grad"])
+    subject = f"{output}of a view which was" if output else "A view was"
+    return f"{subject} created in {mode} and {what} modified inplace {outside}. {REFUSED_VIEWS[origin]}"
 
 
 def unused(index: int) -> str:

@@ -77,7 +77,7 @@ class ValueMethods:
     def __iter__(self: Any) -> Iterator[Any]:
         if not self.ndim:
             raise TypeError("iteration over a 0-d tensor")
-        return (self[i] for i in range(len(self)))
+        return iter(self.unbind())
 
     def __reversed__(self: Any) -> Any:
         """The rows from the last to the first, as one tensor."""
