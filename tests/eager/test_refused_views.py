@@ -146,6 +146,18 @@ def test_on_our_tape(view: str, source: str) -> None:
             assert got == outcome(torch, source, made, write, use), (written, used)
 
 
+@pytest.mark.pure
+def test_what_may_not_be_used_is_printed() -> None:
+    def printed(lib: Any, view: View) -> str:
+        y = lib.ones(2, 3).requires_grad_() * 1
+        part = view(lib, y)
+        y.mul_(2)
+        return repr(part)
+
+    for name in ("split", "row, no_grad", "row of inference"):
+        assert printed(tc, VIEWS[name]) == printed(torch, VIEWS[name]), name
+
+
 @pytest.mark.cpu
 @pytest.mark.parametrize("view", VIEWS)
 def test_compiled(view: str) -> None:

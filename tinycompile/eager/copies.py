@@ -66,7 +66,11 @@ class CopyMethods:
             text = f"{text[:-1]}, device='{self.device}')"
         if not self.requires_grad:
             return text
-        return _with(text, f"grad_fn=<{self.grad_fn.name()}>" if self.grad_fn is not None else "requires_grad=True")
+        try:
+            node = self.grad_fn
+        except RuntimeError:  # a view whose memory was written to, which has no history; it can be looked at
+            return _with(text, "grad_fn=<Invalid>")
+        return _with(text, f"grad_fn=<{node.name()}>" if node is not None else "requires_grad=True")
 
 
 make: list[Any] = []
