@@ -280,12 +280,12 @@ def note_views(view: Tensor, of: Tensor, steps: tuple[tuple[str, tuple[Any, ...]
     bound = origin in ("leaf", "opaque")
     if not bound and origin != "inference":  # the last op counts, if it has something to say
         origin = _origin_without_grad() if not grad else "several" if several else origin
+    version = None
     if origin and not bound and of.keys & AUTOGRAD:
         if not grad:  # as in torch: it requires grad, and is a leaf
             view._autograd, view.keys = AutogradMeta(), view.keys | AUTOGRAD
-        view._view = ViewInfo(base, (*chain, *steps), generation_of(base), origin, written_before(view))
-    else:
-        view._view = ViewInfo(base, (*chain, *steps), generation_of(base), origin)
+        version = written_before(view)
+    view._view = ViewInfo(base, (*chain, *steps), generation_of(base), origin, version)
     _add_view(base, view)
 
 

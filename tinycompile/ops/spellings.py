@@ -268,33 +268,36 @@ def _named(args: Args, kwargs: Kwargs) -> list[Any]:
     return list(args[1:2]) if len(args) > 1 else [v for k, v in kwargs.items() if k in ("dim", "axis")]
 
 
-def _all_or_named(name: str) -> Callable[[Args, Kwargs], Bound]:
+def _names_none(dims: list[Any], kwargs: Kwargs) -> bool:
     """Over all dims where none is named: None is no name."""
-    bind = SchemaBinder(OPS[name])
-    return lambda args, kwargs: None if any(d is None for d in _named(args, kwargs)) else bind(args, kwargs)
+    return any(d is None for d in dims)
 
 
-def _kept_if_named(name: str) -> Callable[[Args, Kwargs], Bound]:
+def _keeps_unnamed(dims: list[Any], kwargs: Kwargs) -> bool:
     """``keepdim`` goes with dims only."""
-    bind = SchemaBinder(OPS[name])
-    return lambda args, kwargs: None if "keepdim" in kwargs and not _named(args, kwargs) else bind(args, kwargs)
+    return "keepdim" in kwargs and not dims
 
 
-def _truth(name: str) -> Callable[[Args, Kwargs], Bound]:
+def _names_no_dim(dims: list[Any], kwargs: Kwargs) -> bool:
     """An empty list of dims means none of them, and not all as for other reductions."""
-    bind = SchemaBinder(OPS[name])
-    return lambda args, kwargs: None if any(d in ((), []) for d in _named(args, kwargs)) else bind(args, kwargs)
+    return any(d in ((), []) for d in dims)
+
+
+_TORCHS_OWN = {  # by record: which calls are torch's to judge, by the dims that they name
+    "prod": _names_none, "squeeze": _names_none, "sum": _keeps_unnamed, "nansum": _keeps_unnamed, "mean": _keeps_unnamed,
+    "any": _names_no_dim, "all": _names_no_dim,
+}  # fmt: skip
+
+
+def _over_dims(name: str) -> Callable[[Args, Kwargs], Bound]:
+    bind, torchs_own = SchemaBinder(OPS[name]), _TORCHS_OWN[name]
+    return lambda args, kwargs: None if torchs_own(_named(args, kwargs), kwargs) else bind(args, kwargs)
 
 
 def _reductions() -> None:
-    for name in ("prod", "squeeze"):
-        add(f"torch.{name}", _all_or_named(name))
-        add(f"torch.Tensor.{name}", _all_or_named(name))
-    for where in ("torch", "torch.Tensor"):
-        for name in ("sum", "nansum", "mean"):
-            add(f"{where}.{name}", _kept_if_named(name))
-        for name in ("any", "all"):
-            add(f"{where}.{name}", _truth(name))
+    for name in _TORCHS_OWN:
+        for where in ("torch", "torch.Tensor"):
+            add(f"{where}.{name}", _over_dims(name))
     for name in ("max", "min"):
         add(f"torch.{name}", _extreme(name))
         add(f"torch.Tensor.{name}", _extreme(name))

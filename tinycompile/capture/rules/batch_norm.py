@@ -31,11 +31,10 @@ def _batch_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given: dict[str, Value] = dict(zip(_NAMES, args, strict=False)) | dict(kwargs)
     x, mean, var = given["input"], given.get("running_mean", NONE), given.get("running_var", NONE)
     trains = "training" in given and given["training"].constant(tr) is True
+    if not trains or (mean is NONE) != (var is NONE) or not isinstance(x, TensorValue) or x.meta.rank < 2:
+        return torch_calls.call_torch(tr, F.batch_norm, args, kwargs)
     numbers = {name: given[name].constant(tr) for name in ("momentum", "eps") if name in given}
-    good = all(type(v) in (int, float) for v in numbers.values()) and (mean is NONE) == (
-        var is NONE
-    )  # else torch's own to judge
-    if not trains or not good or not isinstance(x, TensorValue) or x.meta.rank < 2:
+    if any(type(v) not in (int, float) for v in numbers.values()):  # torch's own to judge
         return torch_calls.call_torch(tr, F.batch_norm, args, kwargs)
     _check_size(x)
     weight, bias = given.get("weight", NONE), given.get("bias", NONE)
