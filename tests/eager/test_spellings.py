@@ -159,6 +159,22 @@ def test_arguments_of_wrong_types(name: str) -> None:
                     assert_equal(got, want)
 
 
+@pytest.mark.parametrize("name", sorted(OPS.keys() - UNDEFINED))
+def test_all_arguments_by_position(name: str) -> None:
+    """As many as the record has, and each count below: what torch refuses has no record call."""
+    op = OPS[name]
+    for _, args in samples(op):
+        for dotted in op.functions:
+            fn = table.resolve(dotted)
+            if fn is None or not dotted.startswith("torch.") or not args or not isinstance(args[0], torch.Tensor):
+                continue
+            for count in range(1, len(args) + 1):
+                bound = outcome(lambda: table.bind(fn, args[:count]))  # noqa: B023
+                if bound is not None and not isinstance(bound, Exception):
+                    want = outcome(lambda: fn(*mapped(args[:count], torch.clone)))  # noqa: B023
+                    assert not isinstance(want, TypeError), (dotted, count, want)
+
+
 NAMED = {"dim", "dims", "shifts"}
 
 

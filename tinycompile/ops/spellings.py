@@ -39,6 +39,7 @@ FORMS: dict[str, tuple[str, str]] = {
     "torch.nn.functional.softmax": ("softmax", "self dim ~_stacklevel dtype"),
     "torch.nn.functional.log_softmax": ("log_softmax", "self dim ~_stacklevel dtype"),
     "torch.nn.functional.softmin": ("softmin", "input dim ~_stacklevel dtype"),
+    "torch.special.log_softmax": ("log_softmax", "self dim"),
     "torch.layer_norm": ("layer_norm", "self normalized_shape weight bias eps ~cudnn_enable"),
     "torch.group_norm": ("group_norm", "self num_groups weight bias eps ~cudnn_enabled"),
     "torch.nn.functional.embedding": (
@@ -284,7 +285,8 @@ def _names_no_dim(dims: list[Any], kwargs: Kwargs) -> bool:
 
 
 _TORCHS_OWN = {  # by record: which calls are torch's to judge, by the dims that they name
-    "prod": _names_none, "squeeze": _names_none, "sum": _keeps_unnamed, "nansum": _keeps_unnamed, "mean": _keeps_unnamed,
+    "prod": _names_none, "squeeze": _names_none, "squeeze_copy": _names_none,
+    "sum": _keeps_unnamed, "nansum": _keeps_unnamed, "mean": _keeps_unnamed,
     "any": _names_no_dim, "all": _names_no_dim,
 }  # fmt: skip
 
@@ -294,7 +296,16 @@ def _over_dims(name: str) -> Callable[[Args, Kwargs], Bound]:
     return lambda args, kwargs: None if torchs_own(_named(args, kwargs), kwargs) else bind(args, kwargs)
 
 
+def _over_points(name: str) -> Callable[[Args, Kwargs], Bound]:
+    """Points are given as a tensor or not at all."""
+    bind = SchemaBinder(OPS[name])
+    return lambda args, kwargs: None if any(v is None for v in (*args[1:2], kwargs.get("x", 0))) else bind(args, kwargs)
+
+
 def _reductions() -> None:
+    for name in ("trapezoid", "cumulative_trapezoid"):
+        for dotted in OPS[name].functions:
+            add(dotted, _over_points(name))
     for name in _TORCHS_OWN:
         for where in ("torch", "torch.Tensor"):
             add(f"{where}.{name}", _over_dims(name))
