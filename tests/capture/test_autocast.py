@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 import tinycompile as tc
-from tests.eager.test_autocast import TORCH_REFUSES, UNDEFINED, outcome
-from tests.lower.support import bind_sample
+from tests.eager.test_autocast import TORCH_REFUSES, UNDEFINED, lowered, outcome
+from tests.lower.support import bind_sample, leaves
 from tinycompile.base.device import Device
 from tinycompile.capture.frame import capture
 from tinycompile.ops.record import OPS
@@ -41,16 +41,21 @@ def test_every_record_compiled_in_a_region(name: str) -> None:
             return
         torch.manual_seed(0)
         args = tuple(a.torch() if isinstance(a, Device) else a for a in bind_sample(op, sample))
-        compiled = tc.compile(lambda *args: op.eager(*args), backend="eager")  # noqa: B023  # called here and now
-        with region():
-            want, got = outcome(lambda: op.eager(*args)), outcome(lambda: compiled(*args))  # noqa: B023
-        if isinstance(want, Exception):
-            assert isinstance(got, type(want))
-            continue
-        assert not isinstance(got, Exception), got
-        for g, w in zip(got, want, strict=True):
-            assert (g.dtype, g.shape) == (w.dtype, w.shape)
-            torch.testing.assert_close(g, w, equal_nan=True)
+        for given in (args, lowered(args), (*lowered(args[:1]), *args[1:])):
+            compiled = tc.compile(lambda *args: op.eager(*args), backend="eager")  # noqa: B023  # called here and now
+            with region():
+                want, got = outcome(lambda: op.eager(*given)), outcome(lambda: compiled(*given))  # noqa: B023
+            assert_same(got, want)
+
+
+def assert_same(got: Any, want: Any) -> None:
+    if isinstance(want, Exception):
+        assert isinstance(got, type(want)), got
+        return
+    assert not isinstance(got, Exception), got
+    for g, w in zip(got, want, strict=True):
+        assert (g.dtype, g.shape) == (w.dtype, w.shape)
+        torch.testing.assert_close(g, w, equal_nan=True)
 
 
 def around(x: Any, w: Any) -> Any:
@@ -247,3 +252,30 @@ def test_an_einsum_is_a_product_where_it_sums_over_what_both_have(equation: str)
         got, want = tc.compile(product, backend="eager")(*tensors), product(*tensors)
     assert got.dtype == want.dtype
     torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+
+
+ROWS = torch.linspace(-1, 1, 24).reshape(1, 4, 6)
+LOW = ROWS.bfloat16()
+COMPOSED: dict[
+    str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
+] = {  # what torch composes of ops with a policy, or refuses
+    "grid_sample": (lambda x: F.grid_sample(x[None], x.new_zeros(1, 2, 2, 2), align_corners=False), (LOW,)),
+    "affine_grid": (lambda x: F.affine_grid(x[:, :2, :3], [1, 1, 2, 2], align_corners=False), (ROWS,)),
+    "pinv": (torch.linalg.pinv, (ROWS,)),
+    "max_unpool1d": (lambda x: F.max_unpool1d(x, torch.arange(6).expand(1, 4, 6), 1), (LOW,)),
+    "interpolate": (lambda x: F.interpolate(x.reshape(1, 2, 3, 2, 2), scale_factor=2, mode="area"), (LOW,)),
+    "pad": (lambda x: F.pad(x, (1, 1), mode="reflect"), (LOW,)),
+    "layer_norm": (lambda x, y: F.layer_norm(x, (6,), y[0, 0], y[0, 0]), (ROWS, LOW)),
+    "cross": (lambda x, y: torch.cross(x[0, :, :3], y[0, :, :3], dim=1), (ROWS, LOW)),
+    "index_copy_": (lambda x, y: x.clone().index_copy_(1, torch.tensor([0]), y[:, :1]), (ROWS, LOW)),
+    "hstack": (lambda x: torch.hstack([x, x]), (ROWS.half(),)),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_what_torch_composes_has_its_casts(name: str) -> None:
+    fn, args = COMPOSED[name]
+    with region():
+        want = outcome(lambda: fn(*args))
+        assert_same(outcome(lambda: tc.compile(fn)(*args)), want)
+        assert_same(outcome(lambda: [t.torch() for t in leaves(fn(*map(tc.from_torch, args)))]), want)

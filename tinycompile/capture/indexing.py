@@ -141,6 +141,8 @@ def _view_of_unknown_place(
 def put(tr: Tracer, t: TensorValue, key: Value, value: Value) -> None:
     """``t[key] = value``."""
     parts = _parts(tr, t, key)
+    if any(isinstance(p, FakeTensor) and p.meta.dtype == torch.uint8 for p in parts):
+        raise GraphBreak("unsupported-argument", "bytes as a mask, which torch warns of or refuses")
     operands = [t, key, value]
     with torch_calls.asking_torch(tr, operator.setitem, [t.fake, tuple(parts), value.argument(tr)], {}):
         if len(parts) == 1 and _is_mask(parts[0]) and not (isinstance(value, TensorValue) and value.meta.rank):
@@ -196,7 +198,13 @@ def _put_into(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value) ->
 def _put_at(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value, operands: Sequence[Value]) -> None:
     """Index tensors, behind the view that the other indices name; values broadcast to what is written."""
     view, indices, _ = _basic_first(tr, t, parts, operands, masks=True)
-    made = _cast(tr, _tensor_of(tr, value, t), t)
+    made = _tensor_of(tr, value, t)
+    if made.meta.dtype != t.meta.dtype:
+        if not _fills(indices, made):
+            raise GraphBreak(
+                "unsupported-argument", "values of another dtype than what they are written to, which torch refuses"
+            )
+        made = _cast(tr, made, t)
     rank = _rank_at(view, indices)
     while made.meta.rank > rank and made.meta.shape[0] == 1:
         made = _apply(tr, made, (0,))
@@ -207,6 +215,12 @@ def _put_at(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value, oper
         return
     path, fn = "torch.ops.aten.index_put.default", torch.ops.aten.index_put.default
     tr.write(view, lambda: torch_calls.extern(tr, path, fn, args, {}, [view, *operands]), operands[1:])
+
+
+def _fills(indices: Sequence[Any], made: TensorValue) -> bool:
+    """Whether torch fills the places of one mask with one value, which may be of any dtype."""
+    given = [i for i in indices if i is not None]
+    return len(given) == 1 and _is_mask(given[0]) and all(shapes.same(s, 1) for s in made.meta.shape)
 
 
 def _rank_at(view: TensorValue, indices: Sequence[Any]) -> int:

@@ -30,7 +30,7 @@ from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.views import Step, ViewOf, is_refused_by_now, requires_grad_alone, steps_between
 from tinycompile.dispatch import dispatcher
-from tinycompile.eager.autocast import cast_call, outside
+from tinycompile.eager.autocast import cast_call, outside, run_outside
 from tinycompile.eager.batched import BatchedTensor, active
 from tinycompile.eager.batched_random import RECORDS
 from tinycompile.eager.fake import FakeTensor, fake_extern, path_of
@@ -104,7 +104,7 @@ def asking_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Any], kwargs
 
 def _check_dtypes(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Records have formulas for more dtypes than torch has kernels for."""
-    if not any_autocast() and seems_refused(bound.op, bound.args) and refuses(fn, args, kwargs):
+    if not torch.is_autocast_enabled("cuda") and seems_refused(bound.op, bound.args) and refuses(fn, args, kwargs):
         raise RuntimeError(f"torch has no kernel of {bound.op.name} for these dtypes")
 
 
@@ -325,7 +325,7 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     functional = _without_write(fn)
     if functional is not None and args and isinstance(operands[0], TensorValue):
         check_places(tr, functional.__name__, operands[0], (*args[1:], *kwargs.values()), operands)
-        compute = functools.partial(_extern, tr, functional, args, kwargs, operands)
+        compute = run_outside(functools.partial(_extern, tr, functional, args, kwargs, operands))  # writes have no policy
         return tr.write(operands[0], compute, operands)
     check_extern(path, fn, args, kwargs)
     if (
@@ -338,7 +338,7 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
         raise GraphBreak("side-effect", f"{path} may change a setting: it is not called to learn what it returns")
     if not any_autocast():
         return extern(tr, path, fn, args, kwargs, operands)
-    cast = cast_call(path, args, kwargs)
+    cast = cast_call(path, fn, args, kwargs)
     if cast is None:
         raise GraphBreak("mode", f"{path} under autocast: torch composes it of ops that are cast")
     with outside():

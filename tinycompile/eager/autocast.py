@@ -15,9 +15,12 @@ from typing import Any
 import torch
 
 from tinycompile.base import torch_private
+from tinycompile.base.torch_private import has_kernel
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.autocast_policy import BANNED_MESSAGE, COMPOSED, POLICIES, Policy
+from tinycompile.eager.autocast_policy import policy as policy_of_record
+from tinycompile.eager.probe import ops_of
 from tinycompile.eager.tensor import Tensor
 from tinycompile.ops.calls import cast
 
@@ -45,9 +48,7 @@ def run_autocast(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     if not kind or not torch.is_autocast_enabled(kind):
         return dispatcher.redispatch(op_name, keyset.below(Key.AUTOCAST), args)
     lower = torch.get_autocast_dtype(kind)
-    policy = POLICIES[kind].get(op_name)
-    if op_name == "einsum" and kind == "cpu" and not _ends_in_a_product(args[0]):
-        policy = None
+    policy = policy_of_record(op_name, args, kind)
     keep = _cache(lower) if policy is Policy.LOWER and not keyset >> Key.TRACING & 1 else None
     torch.set_autocast_enabled(kind, False)
     try:
@@ -58,15 +59,6 @@ def run_autocast(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return dispatcher.redispatch(op_name, keyset.below(Key.AUTOCAST), args)
     finally:
         torch.set_autocast_enabled(kind, True)
-
-
-def _ends_in_a_product(equation: str) -> bool:
-    """Whether torch's last step for an einsum is a matrix product, which has a policy, and no ``mul``: a letter that is summed
-    over is on both of its sides."""
-    terms, arrow, output = equation.replace(" ", "").partition("->")
-    letters, (*before, last) = terms.replace(",", ""), terms.split(",")
-    kept = set(output) if arrow else {c for c in letters if letters.count(c) == 1}
-    return bool(set("".join(before)) & set(last) - kept - {"."})
 
 
 # --- casts -------------------------------------------------------------------------------------------------------------------
@@ -161,7 +153,9 @@ def policy_of(path: str, kind: str) -> Policy | None:
     return next((POLICIES[kind][n] for n in names if n in POLICIES.get(kind, {})), None)
 
 
-def cast_call(path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def cast_call(
+    path: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The arguments of a torch function without a record as this region casts them: for a call that will run outside of it.
 
     None where torch composes the function of ops with a policy: then only torch can tell. Raises RuntimeError as torch does."""
@@ -171,13 +165,26 @@ def cast_call(path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tupl
         return tuple(args), dict(kwargs)
     policy = policy_of(path, kind)
     if policy is None:
-        return None if path.rpartition(".")[2] in COMPOSED else (tuple(args), dict(kwargs))
+        return None if _is_composed(path, fn, args, kwargs, kind) else (tuple(args), dict(kwargs))
     if policy is Policy.FP32_RESULT and kwargs.get("dtype") is None:  # sums in float32 of what was cast are the same
         policy = Policy.FP32
     lower = torch.get_autocast_dtype(kind)
     with outside():
         cast_args = cast_arguments(policy, (*args, *kwargs.values()), kind, lower)
     return cast_args[: len(args)], dict(zip(kwargs, cast_args[len(args) :], strict=True))
+
+
+def _is_composed(path: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], kind: str) -> bool:
+    """Whether ops with a policy are, or may be, among those that torch composes a function of."""
+    if path.rpartition(".")[2] in COMPOSED:
+        return True
+    with outside():
+        called = ops_of(fn, args, kwargs)
+    inside = (op for op in called if any(has_kernel(op, key) for key in _COMPOSITE) and not has_kernel(op, kind.upper()))
+    return any(op.partition(".")[0] in POLICIES[kind] for op in called) or any(inside)
+
+
+_COMPOSITE = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")  # kernels that call other ops
 
 
 # --- regions -----------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference. An op that 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import Any
 
 from tinycompile.base import torch_private
 
@@ -25,24 +27,27 @@ def _table(**names: str) -> dict[str, Policy]:
     return {name: Policy[policy] for policy, listed in names.items() for name in listed.split()}
 
 
-# einsum on a CPU, and cross_entropy on CUDA, are composites of ops that have a policy: these are the policies they come to.
+# einsum, masked_prod, hstack and its like on a CPU, and cross_entropy on CUDA, are composites of ops that have a policy: these
+# are the policies they come to.
 CPU = _table(
     LOWER="""
         addbmm addmm baddbmm bmm conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution
         einsum linalg_vecdot linear matmul mm mkldnn_rnn_layer prelu scaled_dot_product_attention""",
     FP32="""
-        adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d binary_cross_entropy binary_cross_entropy_with_logits cdist cholesky
+        adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices avg_pool3d binary_cross_entropy
+        binary_cross_entropy_with_logits cdist cholesky
         cholesky_inverse cholesky_solve cosine_embedding_loss cross_entropy cross_entropy_loss ctc_loss
         fake_quantize_per_tensor_affine fft_fft fft_fft2 fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_irfft
         fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn fractional_max_pool2d fractional_max_pool3d geqrf grid_sampler
         grid_sampler_2d grid_sampler_3d hinge_embedding_loss huber_loss inverse kl_div l1_loss linalg_cholesky
         linalg_cholesky_ex linalg_cond linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_householder_product
         linalg_inv linalg_inv_ex linalg_lstsq linalg_matrix_rank linalg_qr linalg_solve linalg_svd linalg_svdvals
-        linalg_tensorinv linalg_tensorsolve lu_solve margin_ranking_loss max_pool3d max_unpool2d max_unpool3d mse_loss
+        linalg_tensorinv linalg_tensorsolve lu_solve margin_ranking_loss masked_prod max_pool3d max_unpool2d max_unpool3d
+        mse_loss
         multi_margin_loss multilabel_margin_loss nanquantile nll_loss nll_loss2d orgqr ormqr pinverse poisson_nll_loss polar
         prod qr quantile reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d
         smooth_l1_loss soft_margin_loss stft svd trace triangular_solve triplet_margin_loss view_as_complex""",
-    PROMOTE="cat index_copy stack",
+    PROMOTE="cat column_stack dstack hstack index_copy stack vstack",
 )
 CUDA = _table(
     LOWER="""
@@ -65,6 +70,41 @@ for _late in ("rms_norm",):  # not in the lists of each torch from 2.11 on
     if torch_private.has_kernel(_late, "AutocastCUDA") is False:
         del CUDA[_late]
 POLICIES = {"cpu": CPU, "cuda": CUDA}
+
+
+_PADS = {"reflect": "reflection", "replicate": "replication"}
+
+
+def _pad(x: Any, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> str:
+    return f"{_PADS.get(mode, mode)}_pad{len(pad) // 2}d"
+
+
+def _interpolate(
+    x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None,
+    recompute_scale_factor: Any = None, antialias: bool = False,
+) -> str:  # fmt: skip
+    n = len(x.shape) - 2
+    return f"adaptive_avg_pool{n}d" if mode == "area" else f"{'_' * antialias}upsample_{mode}{n}d"
+
+
+_CALLS: dict[str, Callable[..., str]] = {"pad": _pad, "interpolate": _interpolate}  # which op of ATen's a record's call is
+
+
+def policy(op_name: str, args: Sequence[Any], kind: str) -> Policy | None:
+    """The policy of a record's call on a device of type ``kind``."""
+    if kind == "cpu" and op_name == "einsum" and not _ends_in_a_product(args[0]):
+        return None
+    return POLICIES[kind].get(_CALLS[op_name](*args) if op_name in _CALLS else op_name)
+
+
+def _ends_in_a_product(equation: str) -> bool:
+    """Whether torch's last step for an einsum is a matrix product, which has a policy, and no ``mul``: a letter that is summed
+    over is on both of its sides."""
+    terms, arrow, output = equation.replace(" ", "").partition("->")
+    letters, (*before, last) = terms.replace(",", ""), terms.split(",")
+    kept = set(output) if arrow else {c for c in letters if letters.count(c) == 1}
+    return bool(set("".join(before)) & set(last) - kept - {"."})
+
 
 # Functions without a policy of their own that torch composes of ops that have one.
 _COMPOSED = """

@@ -7,6 +7,7 @@ beforehand: refused.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -89,6 +90,27 @@ def refuse(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
 def _on_stand_ins(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with torch.no_grad(), leaving_no_trace(), _Watch():
         return fn(*(_stand_in(a) for a in args), **{k: _stand_in(v) for k, v in kwargs.items()})
+
+
+def ops_of(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[str]:
+    """ATen's ops that ``fn`` comes to, as far as it gets on stand-ins, by name and overload."""
+    given, named = _stand_in(tuple(args)), {k: _stand_in(v) for k, v in kwargs.items()}
+    watch = _Ops()
+    with torch.no_grad(), leaving_no_trace(), watch, contextlib.suppress(Exception):
+        fn(*given, **named)
+    return frozenset(watch.names)
+
+
+class _Ops(TorchDispatchMode):
+    """Keeps the names of what is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.name().removeprefix("aten::"))
+        return func(*args, **(kwargs or {}))
 
 
 class _Watch(TorchDispatchMode):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tinycompile.dispatch import dispatcher
+from tinycompile.eager.autocast import outside
 from tinycompile.eager.no_trace import leaving_no_trace
 from tinycompile.eager.storage import ALLOCATORS
 from tinycompile.ops.record import Extern, Op, Sample, TensorSpec
@@ -75,7 +76,7 @@ def _runs(op: Op, sample: Sample, device: str, kinds: Kinds | None) -> bool:
     dtypes = iter(_dtypes(sample) if kinds is None else [dtype for dtype, _ in kinds])
     made = _with_tensors((sample.args, dict(sample.kwargs)), lambda spec: _tensor(spec, next(dtypes), device))
     try:
-        with torch.no_grad(), leaving_no_trace():
+        with torch.no_grad(), leaving_no_trace(), outside():
             op.eager(*op.schema.bind(*made))
     except Exception:  # noqa: BLE001  # whatever it is, torch raises it again for the call
         return False
