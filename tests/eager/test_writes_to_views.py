@@ -61,3 +61,105 @@ def test_gradients_laid_out_otherwise_than_what_is_written_to(name: str) -> None
     rows = torch.arange(12.0).reshape(2, 2, 3)
     got = tc.vmap(tc.func.grad(lambda x: by_number(tc, x)))(tc.from_torch(rows))
     assert got.tolist() == torch.vmap(torch.func.grad(lambda x: by_number(torch, x)))(rows).tolist()
+
+
+# Views that functions without a record of their own give of what is 2 x 3, and torch.ops.aten's.
+ATEN = torch.ops.aten
+BY_OTHER_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "adjoint": lambda y: y.adjoint(),
+    "torch.adjoint": lambda y: torch.adjoint(y),
+    "atleast_3d of a list": lambda y: torch.atleast_3d([y])[0],
+    "broadcast_tensors": lambda y: torch.broadcast_tensors(y, torch.ones(2, 1, 1))[0][1],
+    "meshgrid": lambda y: torch.meshgrid(y[0], y[1], indexing="ij")[0][:, 0],
+    "dropout1d": lambda y: torch.nn.functional.dropout1d(y, training=False),
+    "at a tensor": lambda y: y.tensor_split(torch.tensor(2), 1)[0],
+    "tensor_split": lambda y: y.tensor_split(2, 1)[1],
+    "hsplit": lambda y: torch.hsplit(y, 3)[2],
+    "vsplit": lambda y: y.vsplit(2)[0],
+    "dsplit": lambda y: y.unsqueeze(0).dsplit([2])[1],
+    "unsafe_split": lambda y: y.unsafe_split(1)[0],
+    "unsafe_chunk": lambda y: torch.unsafe_chunk(y, 2)[1],
+    "view as integers": lambda y: y.view(torch.int32).view(torch.float32),
+    **{
+        f"aten.{name}": (lambda y, fn=getattr(ATEN, name), args=args: fn(y, *args))
+        for name, args in {
+            "adjoint": (), "alias": (), "detach": (), "diagonal": (), "expand": ((1, 2, 3),), "flatten": (), "mT": (),
+            "movedim": (0, 1), "narrow": (1, 1, 2), "numpy_T": (), "permute": ((1, 0),), "ravel": (), "reshape": ((3, 2),),
+            "select": (1, 2), "slice": (1, 1, 3), "squeeze": (), "t": (), "swapaxes": (0, 1), "transpose": (0, 1),
+            "unflatten": (1, (3, 1)), "unfold": (1, 2, 2), "unsqueeze": (1,), "view": ((6,),), "_reshape_alias": ((6,), (1,)),
+            "as_strided": ((2,), (3,)), "slice_inverse": (torch.zeros(2, 3), 1, 0, 3), "linalg_diagonal": (),
+        }.items()
+    },
+    "aten.select.int": lambda y: ATEN.select.int(self=y, dim=0, index=1),
+    "aten.slice.Tensor": lambda y: ATEN.slice.Tensor(y, 1, 0, 3, 2),
+    "aten.tensor_split": lambda y: ATEN.tensor_split(y, 3, 1)[2],
+    "aten.split": lambda y: ATEN.split(y, 1)[0],
+    "aten.chunk": lambda y: ATEN.chunk(y, 2)[0],
+    "aten.unbind.int": lambda y: ATEN.unbind.int(y, 1)[2],
+    "aten.unsafe_split": lambda y: ATEN.unsafe_split(y, 1)[0],
+}  # fmt: skip
+
+
+def write_to_part(view: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    def case(lib: Any, x: Any) -> Any:
+        y = x * 1
+        view(y).mul_(3)
+        return (y * y).sum()
+
+    return case
+
+
+def read_after(view: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    def case(lib: Any, x: Any) -> Any:
+        y = x * 1
+        v = view(y)
+        y.mul_(2)
+        return (v * v).sum()
+
+    return case
+
+
+@pytest.mark.parametrize("name", BY_OTHER_FUNCTIONS)
+def test_views_by_functions_without_a_record(name: str) -> None:
+    """On the tape, under ``func.grad``, and of what had no gradient when it was viewed."""
+    view = BY_OTHER_FUNCTIONS[name]
+    for case in (write_to_part(view), read_after(view)):
+        assert outcome(tc, case) == outcome(torch, case)
+
+    def into_zeros(lib: Any, x: Any) -> Any:
+        y = lib.zeros(2, 3)
+        view(y).copy_(view(x * 2))
+        return y.sum() + 0 * x.sum()
+
+    assert outcome(tc, into_zeros) == outcome(torch, into_zeros)
+    try:
+        want = torch.func.grad(lambda x: write_to_part(view)(torch, x))(torch.full((2, 3), 2.0)).tolist()
+    except RuntimeError:  # one of several views
+        return
+    assert tc.func.grad(lambda x: write_to_part(view)(tc, x))(tc.full((2, 3), 2.0)).tolist() == want
+
+
+def test_views_of_complex_numbers() -> None:
+    """Their elements are written to; a write to the parts of numbers is refused."""
+
+    def of_a_row(lib: Any, x: Any) -> Any:
+        y = torch.complex(x, x * 2)
+        y[0].mul_(2)
+        return y.abs().sum()
+
+    assert outcome(tc, of_a_row) == outcome(torch, of_a_row)
+    for part in (torch.view_as_real, torch.real, torch.imag):
+        y = torch.complex(tc.ones(2).requires_grad_(), tc.zeros(2))
+        with pytest.raises(NotImplementedError, match="parts of complex numbers"):
+            part(y).mul_(2)
+
+
+def test_writes_by_overloads_of_aten() -> None:
+    def case(lib: Any, x: Any) -> Any:
+        y = x * 1
+        ATEN.t_.default(y)
+        ATEN.mul_.Tensor(y[0], lib.tensor(3.0))
+        ATEN.add_(y, y)
+        return (y * lib.arange(6.0).view(3, 2)).sum()
+
+    assert outcome(tc, case) == outcome(torch, case)

@@ -15,7 +15,7 @@ import torch
 from tinycompile.base.device import Device
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager import inplace
-from tinycompile.eager.as_strided import as_strided
+from tinycompile.eager.as_strided import as_strided, note_views_among
 from tinycompile.eager.autograd_function import Function, once_differentiable
 from tinycompile.eager.bridge import Found, gradients_of_torchs, run_all, to_torch
 from tinycompile.eager.engine import Backward
@@ -232,7 +232,10 @@ class _Tape:
         torch.autograd.grad: _of_torchs_grad,
         torch.as_strided: as_strided,
         torch.Tensor.as_strided: as_strided,
+        torch.ops.aten.as_strided: as_strided,
+        torch.ops.aten.as_strided.default: as_strided,
     }
+    note_views_among = staticmethod(note_views_among)
     write = staticmethod(inplace.write)
     write_item = staticmethod(inplace.write_item)
     backward = staticmethod(backward)

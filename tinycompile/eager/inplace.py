@@ -38,6 +38,7 @@ from tinycompile.eager.torch_names import THROUGH_A_VIEW
 from tinycompile.eager.torch_words import REFUSED_VIEWS
 from tinycompile.ops.calls import ops
 from tinycompile.ops.gradients import differentiable_form
+from tinycompile.ops.in_place import name_of
 from tinycompile.ops.record import OPS, BoundCall, Decompose, Extern, Op
 
 
@@ -126,7 +127,7 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
     """A torch function without a record that writes into its first argument, or leaves it as it is (a dropout in evaluation):
     torch differentiates it on a copy."""
     check_writable(args[0])
-    if getattr(fn, "__name__", "") in _VIEWS_IN_PLACE:
+    if name_of(fn) in _VIEWS_IN_PLACE:
         return view_in_place(fn, args, kwargs)
     written = False
 
@@ -137,7 +138,7 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
         written |= copy._version > 0
         return copy
 
-    on_copy.__name__ = getattr(fn, "__name__", "write")
+    on_copy.__name__ = name_of(fn) or "write"
     result = call_torch(on_copy, args, kwargs)
     return replace(args[0], result) if written else args[0]
 
@@ -150,11 +151,10 @@ def view_in_place(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
 
     Raises NotImplementedError where it has views, whose way from it would no longer lead there."""
     target: Tensor = args[0]
+    name = name_of(fn)
     if any(view() is not None for view in target._views or ()):
-        raise NotImplementedError(
-            f"{fn.__name__} of a tensor that has views which gradients go through: use {fn.__name__[:-1]}"
-        )
-    view = getattr(target, fn.__name__[:-1])(*args[1:], **kwargs)
+        raise NotImplementedError(f"{name} of a tensor that has views which gradients go through: use {name[:-1]}")
+    view = getattr(target, name[:-1])(*args[1:], **kwargs)
     edge = edge_of(view)
     with torch.no_grad():
         if target.lacks_handle:

@@ -6,12 +6,14 @@ goes to the class's ``_extern``, as does what writes to a tensor (``add_``, ``ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tinycompile.dispatch import dispatcher
+from tinycompile.dispatch import keys as dispatch_keys
 from tinycompile.eager.shortcut import WRITES, Choices, Ends, by_value, learn, short_call, written_out
 from tinycompile.ops import table
 from tinycompile.ops.in_place import writes_first
@@ -26,6 +28,7 @@ OPERATORS = (
 )  # fmt: skip
 
 
+_BATCHED = dispatch_keys.Key.BATCHED.bit
 _ENDS: Ends = {}  # of torch's functions
 Key = tuple[Any, ...]
 
@@ -54,6 +57,10 @@ class TensorMethods:
             return cls._extern(fn, args, kwargs)
         if bound.inplace or bound.out is not None:
             return cls._write(bound, fn, args, kwargs)
+        if bound.sliced:
+            return _slices(*bound.args)
+        if bound.unsafe and not bound.args[0].keys & _BATCHED:  # of examples nobody can tell the pieces from views
+            return cls._extern(fn, args, kwargs)
         return dispatcher.call_bound(bound.op.name, bound.args)
 
     @classmethod
@@ -98,6 +105,13 @@ class TensorMethods:
     @classmethod
     def _reworded(cls, error: Exception, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise what torch raises for a call that failed with ``error``; return where nobody can be asked."""
+
+
+def _slices(whole: Any, lengths: Sequence[int], dim: int) -> tuple[Any, ...]:
+    """What ``tensor_split`` and its kin return: views each on its own."""
+    starts = itertools.accumulate(lengths, initial=0)
+    ends = itertools.accumulate(lengths)
+    return tuple([dispatcher.call("slice", whole, dim, *at) for at in zip(starts, ends, strict=False)])
 
 
 _NOT_FOUND = object()

@@ -17,6 +17,7 @@ import torch
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
+from tinycompile.eager.as_strided import note_view_among
 from tinycompile.eager.backends import named_results
 from tinycompile.eager.batched import call_each, gradients_of_each, level_of, lifted
 from tinycompile.eager.engine import TorchTape
@@ -84,7 +85,7 @@ def refuse_half(args: Sequence[Any]) -> None:
 
 OPAQUE = (
     "a write through as_strided can't be followed beyond the tensor's own elements, nor where these do not lie side by side in "
-    "memory"
+    "memory; and one to the parts of complex numbers can't be"
 )
 
 
@@ -247,7 +248,7 @@ class TorchCall(Node):
         more = [s if e is not None else None for s, e in zip(seeds, edges, strict=True)]
         followed = [g for g in found if g is not None and g.requires_grad]
         node = TorchCall(self.label, (*self.edges, *edges), (*self.stand_ins, *more), followed, self.given, True)
-        return [_wrapped(g, (), node) for g in found]
+        return [_wrapped(g, (), node, torch.autograd.grad) for g in found]
 
     def _tell_of_edits(self, said: str) -> None:
         """torch's error of a stand-in that was edited knows no node that made it."""
@@ -322,20 +323,20 @@ def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         result = fn(*given[0], **given[1])
     outputs = [o for o in _torch_tensors(result) if o.requires_grad and not any(o is raw for raw, _ in originals)]
     node = TorchCall(node_name(name or getattr(fn, "__name__", "torch").strip("_")), edges, stand_ins, outputs, known)
-    return _wrapped(result, originals, node)
+    return _wrapped(result, originals, node, fn)
 
 
-def _wrapped(value: Any, originals: Sequence[tuple[Any, Any]], node: TorchCall) -> Any:
+def _wrapped(value: Any, originals: Sequence[tuple[Any, Any]], node: TorchCall, fn: Callable[..., Any]) -> Any:
     if isinstance(value, torch.Tensor):
         for raw, tensor in originals:
             if value is raw:
                 return tensor
-        for i, output in enumerate(node.outputs):
-            if value is output:
-                return set_history(from_torch(value.detach()), node, i)
-        return wrap(value)
+        at = next((i for i, output in enumerate(node.outputs) if value is output), None)
+        made = wrap(value) if at is None else set_history(from_torch(value.detach()), node, at)
+        note_view_among(fn, made, value, originals)
+        return made
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        items = [_wrapped(v, originals, node) for v in value]
+        items = [_wrapped(v, originals, node, fn) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 

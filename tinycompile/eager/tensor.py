@@ -28,6 +28,7 @@ from tinycompile.eager.shortcut import VIEWS, learn_index, short_index
 from tinycompile.eager.storage import Storage
 from tinycompile.eager.values import ValueMethods
 from tinycompile.ops import table
+from tinycompile.ops.in_place import name_of
 from tinycompile.ops.record import BoundCall
 
 _AUTOGRAD = Key.AUTOGRAD.bit
@@ -192,7 +193,10 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
             return cls.tape.call(fn, args, kwargs)
         if cls.elsewhere is not None and cls.elsewhere.concerns(args, kwargs):
             return cls.elsewhere.call(fn, args, kwargs)
-        return run_on_handles(fn, args, kwargs)
+        made = run_on_handles(fn, args, kwargs)
+        if cls.tape is not None:
+            cls.tape.note_views_among(fn, made, dispatcher.tensors_in((args, tuple(kwargs.values()))))
+        return made
 
     @classmethod
     def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -401,7 +405,7 @@ def run_on_handles(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
     except RuntimeError as error:
         tell_holdings(error)
         raise
-    if "out" in kwargs or getattr(fn, "__name__", "").endswith("_"):
+    if "out" in kwargs or name_of(fn).endswith("_"):
         for tensor in inputs:
             if isinstance(tensor, Tensor) and tensor._handle is not None:
                 tensor._meta = tensor._storage = None  # a resize, set_ or t_ changes them

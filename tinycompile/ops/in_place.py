@@ -12,6 +12,11 @@ from tinycompile.ops.table import INPLACE_OPERATORS
 _WRITING = frozenset(("__setitem__", *(f"__{name}__" for name in INPLACE_OPERATORS)))
 
 
+def name_of(fn: Callable[..., Any]) -> str:
+    """A torch function's own name: ``mul_``, also of ``torch.ops.aten.mul_.Tensor``."""
+    return getattr(fn, "__name__", "").partition(".")[0]
+
+
 def names_a_write(name: str) -> bool:
     """Whether a function of torch's, or the last part of its path, is called as those are that write: ``add_``."""
     return name.endswith("_") and not name.endswith("__")
@@ -33,5 +38,5 @@ def _position_of_inplace(fn: Callable[..., Any]) -> int | None:
 
 def writes_first(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a torch function writes to its first argument: ``sort_``, ``__setitem__``, ``relu(x, inplace=True)``."""
-    name = getattr(fn, "__name__", "")
+    name = name_of(fn)
     return name in _WRITING or names_a_write(name) or asks_in_place(fn, args, kwargs)

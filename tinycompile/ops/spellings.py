@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.ops import spellings_images, spellings_parts, spellings_scatters, spellings_tensors
+from tinycompile.ops import spellings_aten, spellings_images, spellings_parts, spellings_scatters, spellings_tensors
 from tinycompile.ops.comparison import LONE_NAN_BOUNDS, bounds_as_torch_takes_them
 from tinycompile.ops.record import OPS, BoundCall
 from tinycompile.ops.spellings_images import one_a_dim
@@ -443,5 +443,5 @@ def install() -> None:
     for dotted, (op, form) in FORMS.items():
         add(dotted, FormBinder(op, form, _OTHER_NAMES.get(dotted, {})))
     of_families = (*spellings_tensors.GROUPS, *spellings_parts.GROUPS, *spellings_scatters.GROUPS, *spellings_images.GROUPS)
-    for group in (_operators, _reductions, _layers, *of_families):
+    for group in (_operators, _reductions, _layers, *of_families, *spellings_aten.GROUPS):
         group()

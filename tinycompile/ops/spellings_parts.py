@@ -162,7 +162,6 @@ def _parts() -> None:
             add(f"{where}.{name}", _split_along(dim, least))
         add(f"{where}.unsafe_split", _unsafe_split)
         add(f"{where}.unsafe_chunk", _unsafe_chunk)
-    add("torch.ops.aten.slice.Tensor", lambda args, kwargs: call_of("slice", *args, **kwargs))
     add("torch.linalg.diagonal", _linalg_diagonal)
     for name in ("block_diag", "cartesian_prod"):
         add(f"torch.{name}", _several(name))

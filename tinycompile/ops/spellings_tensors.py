@@ -234,6 +234,11 @@ def _matrix_transposed(args: Args, kwargs: Kwargs) -> Bound:
     return call_of("transpose", args[0], -2, -1) if len(args[0].shape) >= 2 else None
 
 
+def _adjoint(args: Args, kwargs: Kwargs) -> Bound:
+    given = [*args, *kwargs.values()]
+    return _matrix_transposed((given[0],), {}) if len(given) == 1 and is_tensor(given[0]) else None
+
+
 def _of_one_matrix(args: Args, kwargs: Kwargs) -> Bound:
     return call_of("transpose", args[0], 0, 1) if len(args[0].shape) == 2 else None
 
@@ -248,6 +253,8 @@ def _views() -> None:
         add(f"torch.Tensor.{name}", _as_shape_of(record))
     add("torch.split", _split)
     add("torch.Tensor.split", _split)
+    for where in ("torch", "torch.Tensor"):
+        add(f"{where}.adjoint", _adjoint)
     for name, binder in (("T", _transposed), ("H", _of_one_matrix), ("mT", _matrix_transposed), ("mH", _matrix_transposed)):
         add_attribute(name, binder)
 

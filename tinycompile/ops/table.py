@@ -99,6 +99,11 @@ def function(name: str) -> Any:
     return None
 
 
+def binder_of(name: str) -> Binder:
+    """How ``torch.<name>``, or where there is none ``torch.Tensor.<name>``, is bound."""
+    return _BINDERS[getattr(torch, name, None) or getattr(torch.Tensor, name)]
+
+
 def names_one_op(fn: Any) -> bool:
     """Whether every call of ``fn`` that has a record has the same one."""
     return type(_BINDERS.get(fn)) is SchemaBinder
