@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tinycompile.journey.events import Step
-from tinycompile.journey.matching import assign, outermost
+from tinycompile.journey.matching import assign, drop, outermost, outside_of
 from tinycompile.journey.tracer import _RUNNING, MARK, MARKS, Segment, TorchOp, Tracer
 
 pytestmark = pytest.mark.pure
@@ -96,3 +96,17 @@ def test_only_ops_that_no_other_called_are_told() -> None:
     ops = [TorchOp("aten::linear", 0, 100, 1), TorchOp("aten::addmm", 10, 90, 1), TorchOp("aten::relu", 100, 120, 1)]
     ops.append(TorchOp("aten::mm", 20, 80, 2))
     assert [o.name for o in outermost(ops)] == ["aten::linear", "aten::mm", "aten::relu"]
+
+
+def test_what_began_in_a_block_that_is_ours_is_left_out() -> None:
+    asides = [(1, 10, 50), (1, 20, 30), (1, 45, 60), (2, 0, 5)]
+    ops = [TorchOp(f"aten::{thread}.{start}", start, start + 1, thread) for thread in (1, 2) for start in (3, 25, 40, 70)]
+    assert [o.name for o in outside_of(ops, asides)] == ["aten::1.3", "aten::1.70", "aten::2.25", "aten::2.40", "aten::2.70"]
+
+
+def test_steps_in_which_nothing_ran_go() -> None:
+    idle, parent, busy = step("op", "size", 3, 4), step("op", "f", 0, 9, step("op", "g", 1, 2)), step("op", "equal", 10, 11)
+    steps = [idle, parent, busy]
+    assign(steps, [TorchOp("aten::equal", 10, 11, THREAD)], [], on_cpu=True)
+    drop(steps, [idle, parent, busy])
+    assert steps == [parent, busy] and parent.children

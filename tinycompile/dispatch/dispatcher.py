@@ -312,6 +312,11 @@ def tensors_in(args: Sequence[Any]) -> list[Any]:
     return found
 
 
+def results_in(result: Any) -> list[Any]:
+    """The tensors of a call's result: one, or several in a tuple of whatever class (``torch.return_types.sort``)."""
+    return tensors_in(result if isinstance(result, tuple) else (result,))
+
+
 def _kind(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         return _TENSOR

@@ -24,6 +24,7 @@ from tinycompile.dispatch.keys import BACKENDS, Key, KeySet
 from tinycompile.eager.storage import Storage
 from tinycompile.eager.streams import Spec
 from tinycompile.eager.tensor import Tensor
+from tinycompile.eager.torch_calls import TorchsCall
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,24 @@ class StorageTrace:
 
         def noted(name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
             result = run(name, keyset, args)
-            for tensor in dispatcher.tensors_in((result,)):
-                self.note(tensor, name)
+            self._note_made(name, args, result)
             return result
 
         return noted
+
+    def torchs_call(self, call: TorchsCall, run: Callable[[], Any]) -> Any:
+        """The same for calls that go past the dispatcher."""
+        result = run()
+        self._note_made(call.name, call.args, result)
+        return result
+
+    def _note_made(self, by: str, args: Any, result: Any) -> None:
+        """The results whose memory is no operand's."""
+        given = {s.key for t in dispatcher.tensors_in(args) if (s := _storage(t)) is not None}
+        for tensor in dispatcher.results_in(result):
+            storage = _storage(tensor)
+            if storage is not None and storage.key not in given:
+                self.note(tensor, by)
 
     def note(self, tensor: Any, by: str) -> None:
         """The tensor's storage is new, unless it is known already."""

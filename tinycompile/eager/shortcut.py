@@ -159,7 +159,14 @@ def _to_write(args: Sequence[Any]) -> list[Any] | None:
     return None if mask not in _WRITABLE or LOCAL.changed or any_autocast() else raws
 
 
-_WRITABLE = frozenset((Key.CPU.bit, Key.CUDA.bit))
+_WRITABLE = {Key.CPU.bit, Key.CUDA.bit}
+
+
+def take_whole_way(whole: bool) -> None:
+    """Whether writes, too, are for somebody to see. (What is not written ends here while the dispatcher is watched.)"""
+    _WRITABLE.clear()
+    if not whole:
+        _WRITABLE.update((Key.CPU.bit, Key.CUDA.bit))
 
 
 def by_value(choices: Choices, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

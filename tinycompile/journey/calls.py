@@ -1,4 +1,4 @@
-"""Watching calls of compiled functions and replays of CUDA graphs.
+"""Watching calls of compiled functions, replays of CUDA graphs, and what is no work of the program's: compiles, trials.
 
 Python looks ``__call__`` up on the class, so the watched form is put there for as long as somebody watches: otherwise a call
 costs what it always does.
@@ -14,13 +14,16 @@ from typing import Any
 from tinycompile.api import CompiledFunction
 from tinycompile.base.logs import user_line
 from tinycompile.compiler import stage_order
+from tinycompile.eager import no_trace
+from tinycompile.entries import CacheEntry
 from tinycompile.journey.events import Handler, Step
 from tinycompile.journey.recorder import Recorder
+from tinycompile.pieces import Piece
 from tinycompile.runtime.cuda_graphs import GraphedCall
 
 _RECORDERS: list[Recorder] = []
 _lock = threading.Lock()
-_call, _replay = CompiledFunction.__call__, GraphedCall.__call__
+_call, _replay, _compile = CompiledFunction.__call__, GraphedCall.__call__, Piece._compile
 
 
 def watch(recorder: Recorder) -> None:
@@ -29,6 +32,8 @@ def watch(recorder: Recorder) -> None:
         _RECORDERS.append(recorder)
         setattr(CompiledFunction, "__call__", _watched_call)  # noqa: B010  # mypy takes an assignment for a redefinition
         setattr(GraphedCall, "__call__", _watched_replay)  # noqa: B010
+        setattr(Piece, "_compile", _watched_compile)  # noqa: B010
+    no_trace.around.append(recorder.aside)
 
 
 def unwatch(recorder: Recorder) -> None:
@@ -38,6 +43,8 @@ def unwatch(recorder: Recorder) -> None:
         if not _RECORDERS:
             setattr(CompiledFunction, "__call__", _call)  # noqa: B010
             setattr(GraphedCall, "__call__", _replay)  # noqa: B010
+            setattr(Piece, "_compile", _compile)  # noqa: B010
+    no_trace.around.remove(recorder.aside)
 
 
 def _watched_call(self: CompiledFunction, *args: Any, **kwargs: Any) -> Any:
@@ -52,7 +59,7 @@ def _watched_call(self: CompiledFunction, *args: Any, **kwargs: Any) -> Any:
             return _call(self, *args, **kwargs)
         finally:
             told = "no specialisation fits" if hit is None else f"specialisation {hit + 1} of {len(found)} fits"
-            for step in steps:
+            for step in [s for s in steps if not s.end]:  # a profile that is over has ended them
                 step.line = line
                 step.handlers.append(Handler("GUARDS", "check", told, "", 0, start, end))
                 if self._entries is not before:
@@ -65,6 +72,13 @@ def _tell_compile(step: Step, function: CompiledFunction, start: int) -> None:
         end = start + int(seconds * 1e9)
         step.handlers.append(Handler("COMPILE", "stage", stage, "", 0, start, end))
         start = end
+
+
+def _watched_compile(self: Piece, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
+    with ExitStack() as stack:
+        for recorder in tuple(_RECORDERS):
+            stack.enter_context(recorder.aside())
+        return _compile(self, args, kwargs)
 
 
 def _watched_replay(self: GraphedCall, *inputs: Any) -> Any:

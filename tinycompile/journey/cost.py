@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from tinycompile.dispatch.dispatcher import tensors_in
+from tinycompile.base.torch_private import storage_id
+from tinycompile.dispatch.dispatcher import results_in, tensors_in
 from tinycompile.ops.record import OPS, Pointwise, Reduction, Scan, View
 
 _SHORT = {
@@ -19,21 +21,104 @@ _SHORT = {
 
 def told(values: Any) -> str:
     """Tensors as ``f32[64, 128]``, separated by commas."""
-    return ", ".join(f"{_SHORT.get(t.dtype, str(t.dtype))}[{', '.join(map(str, t.shape))}]" for t in tensors_in((values,)))
+    return ", ".join(f"{_SHORT.get(t.dtype, str(t.dtype))}[{', '.join(map(str, t.shape))}]" for t in results_in(values))
 
 
 def span(tensor: Any) -> int:
-    """Bytes of the elements that it reaches, each once: an expanded dim costs nothing."""
+    """Bytes of the elements that it reaches, each once: an expanded dim costs nothing. Of one that is not strided, bytes of its
+    indices and values."""
+    if tensor.layout is not torch.strided:
+        raw = tensor if isinstance(tensor, torch.Tensor) else tensor.raw()
+        return sum(part.numel() * part.itemsize for part in (getattr(raw, name)() for name in _PARTS[tensor.layout]))
     count = math.prod(n for n, s in zip(tensor.shape, tensor.stride(), strict=True) if s != 0)
     return count * tensor.dtype.itemsize
 
 
-def moved(name: str, args: Any, result: Any) -> int:
-    """Operands read once and results written once; nothing for a view."""
-    op = OPS.get(name)
-    if op is not None and isinstance(op.lowering, View) and any(r.alias for r in op.schema.returns):
+_BY_ROW, _BY_COLUMN = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: _BY_ROW, torch.sparse_bsr: _BY_ROW,
+    torch.sparse_csc: _BY_COLUMN, torch.sparse_bsc: _BY_COLUMN,
+}  # fmt: skip
+# What takes places out of its first operand: it reads as much of that as it writes.
+_PICK = frozenset(("index", "index_select", "embedding", "gather", "take_along_dim", "take"))
+# What writes without a look at what was there.
+_OVERWRITE = frozenset(
+    (
+        "fill_",
+        "zero_",
+        "copy_",
+        "normal_",
+        "uniform_",
+        "random_",
+        "bernoulli_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "cauchy_",
+    )
+)
+
+
+def moved(name: str, args: Any, result: Any, written: Sequence[Any] = ()) -> int:
+    """Bytes: operands read once and results written once, nothing for what is a view, or only allocated. ``written``: the
+    operands that are written to."""
+    if written:
+        return _written(name, tensors_in(args), args, written)
+    if name.startswith(("empty", "new_empty")):
         return 0
-    return sum(map(span, tensors_in((args, result))))
+    reads_none = name.endswith("_like") or name.startswith("new_")  # but metadata
+    operands = [] if reads_none else _unique(tensors_in(args))
+    results = results_in(result)
+    memory = {_memory(t) for t in tensors_in(args)}
+    made = [r for r in _unique(results) if (where := _memory(r)) is None or where not in memory]
+    if results and not made:
+        return 0
+    if name in _PICK and operands:
+        return 2 * sum(map(span, made)) + sum(map(span, operands[1:]))
+    return sum(map(span, operands)) + sum(map(span, made))
+
+
+def _written(name: str, given: Sequence[Any], args: Sequence[Any], written: Sequence[Any]) -> int:
+    """Of a write in place, or to ``out=``."""
+    targets = {id(t) for t in written}
+    if name == "index_put_":
+        return _part(args[0], args[1]) + sum(map(span, _unique([t for t in given if id(t) not in targets])))
+    op = OPS.get(name.removesuffix("_"))
+    if op is not None and isinstance(op.lowering, View) and name.endswith("_") and any(r.alias for r in op.schema.returns):
+        return 0
+    in_place = name.endswith("_") and name not in _OVERWRITE
+    times = Counter(map(id, given))  # an out= may be an operand too
+    read = [t for t in _unique(given) if in_place or id(t) not in targets or times[id(t)] > 1]
+    return sum(map(span, read)) + sum(map(span, written))
+
+
+def _part(target: Any, index: Any) -> int:
+    """Bytes of ``target[index]``. A mask is taken for all that it covers."""
+    bare = torch.empty_strided(tuple(target.shape), target.stride(), dtype=target.dtype, device="meta")
+    parts = index if isinstance(index, tuple) else (index,)
+    return span(bare[tuple(bare_part for part in parts for bare_part in _bare(part))])
+
+
+def _bare(part: Any) -> tuple[Any, ...]:
+    """A part of an index without values: a tensor on meta, for a mask a slice of each dim."""
+    if isinstance(part, (list, tuple)):
+        part = torch.tensor(part)
+    if not hasattr(part, "dtype"):
+        return (part,)
+    if part.dtype is torch.bool:
+        return (slice(None),) * len(part.shape)
+    return (torch.empty(tuple(part.shape), dtype=part.dtype, device="meta"),)
+
+
+def _unique(tensors: Sequence[Any]) -> list[Any]:
+    return list({id(t): t for t in tensors}.values())
+
+
+def _memory(tensor: Any) -> Any:
+    """What names the memory of a tensor; None where it has none that others could share."""
+    if tensor.layout is not torch.strided:
+        return None
+    return storage_id(tensor.untyped_storage()) if isinstance(tensor, torch.Tensor) else tensor.storage.key
 
 
 def _product(args: Sequence[Any], result: Any) -> int:
@@ -83,6 +168,6 @@ def flops(name: str, args: Sequence[Any], result: Any) -> int | None:
     if isinstance(op.lowering, View):
         return 0
     if isinstance(op.lowering, (Pointwise, Reduction, Scan)):
-        of = tensors_in((result,)) if isinstance(op.lowering, Pointwise) else tensors_in((args,))
+        of = results_in(result) if isinstance(op.lowering, Pointwise) else tensors_in((args,))
         return max((int(t.numel()) for t in of), default=0)
     return None

@@ -37,6 +37,30 @@ def _innermost(step: Step, time: int) -> Step:
     return step
 
 
+def outside_of(ops: Iterable[TorchOp], asides: Iterable[tuple[int, int, int]]) -> list[TorchOp]:
+    """Those that did not begin within one of these spans, (thread, start, end) each."""
+    spans = Spans(Step("aside", "", start, end, thread) for thread, start, end in outermost_spans(asides))
+    return [op for op in ops if spans.at(op.start, op.thread) is None]
+
+
+def outermost_spans(spans: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Those of a thread that lie in no other."""
+    found: list[tuple[int, int, int]] = []
+    for thread, start, end in sorted(spans, key=lambda s: (s[0], s[1], -s[2])):
+        if not found or found[-1][0] != thread or start > found[-1][2]:
+            found.append((thread, start, end))
+    return found
+
+
+def drop(steps: list[Step], unsure: Iterable[Step]) -> None:
+    """Take steps out in which nothing ran."""
+    idle = {id(s) for s in unsure if not s.kernels and not s.children}
+    if idle:
+        steps[:] = [s for s in steps if id(s) not in idle]
+        for step in steps:
+            drop(step.children, unsure)
+
+
 def assign(steps: list[Step], ops: Sequence[TorchOp], launched: Sequence[Launched], on_cpu: bool) -> None:
     """Give each step its kernels, and add steps of kind ``torch`` and ``backward`` for what ran outside of any. ``on_cpu``:
     torch's ops are the kernels themselves."""
@@ -48,7 +72,7 @@ def assign(steps: list[Step], ops: Sequence[TorchOp], launched: Sequence[Launche
         if step is None and not any(n.thread == op.thread and n.start <= op.start <= n.end for n in nodes):
             step = Step("torch", op.name, op.start, op.end, op.thread or 0)
             outside.append(step)
-        if step is not None and step.kind == "compiled" and _is_work(op, step):
+        if step is not None and step.kind == "compiled" and op.name not in _BOOKKEEPING:
             inside = Step("torch", op.name, op.start, op.end, step.thread)
             step.children.append(inside)
             step.children.sort(key=lambda s: s.start)
@@ -84,13 +108,6 @@ def _backward(node: TorchOp, ops: Sequence[TorchOp], steps: list[Step], on_cpu: 
 _BOOKKEEPING = frozenset(
     f"aten::{name}" for name in ("empty", "empty_strided", "as_strided", "detach", "view", "view_as", "alias", "resolve_conj")
 )
-
-
-def _is_work(op: TorchOp, call: Step) -> bool:
-    """Whether an op of torch's ran between the pieces of a compiled function, or in a graph that runs op by op: not while the
-    call was compiled, and no bookkeeping of the wrapper's."""
-    compiled_until = max((h.end for h in call.handlers if h.key == "COMPILE"), default=0)
-    return op.start >= compiled_until and op.name not in _BOOKKEEPING
 
 
 def _is_op(name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
 from types import FrameType
@@ -19,32 +19,63 @@ import torch
 from tinycompile.base.logs import user_line
 from tinycompile.dispatch.dispatcher import Boxed, Choice
 from tinycompile.dispatch.keys import BACKENDS, Key, KeySet
+from tinycompile.eager.torch_calls import TorchsCall
 from tinycompile.ir.source import KernelSource, Source
 from tinycompile.journey import cost
 from tinycompile.journey.events import Handler, Step
 
-_COMPILING = KeySet.of(Key.TRACING, Key.FUNCTIONALIZE)
+# Of ops that are followed and not run: by a compile, for the shapes of their results.
+_NOT_RUN = KeySet.of(Key.TRACING, Key.FUNCTIONALIZE, Key.OUTLINE)
 Function = Callable[..., Any]
 
 
 class _Thread(threading.local):
     """``open``: the steps that are running in this thread, the outermost first, each with the key set of its handler (0 for
-    what has none)."""
+    what has none). ``aside``: within how many blocks of ``Recorder.aside`` it is."""
 
     def __init__(self) -> None:
         self.open: list[tuple[Step, int]] = []
+        self.aside = 0
         self.id = threading.get_native_id()
 
 
 class Recorder:
     """Collects ``steps``: those that no other step caused. ``events``: mark when work on CUDA devices begins and ends by events
-    on its stream, for where the device's own tracer is not to be had; ``marks`` then holds (step, before, after)."""
+    on its stream, for where the device's own tracer is not to be had; ``marks`` then holds (step, before, after).
+
+    ``asides``: (thread, start, end) of what is no work of the program's. ``unsure``: steps of functions without tensors among
+    their results, which are ops if torch's tracer saw one run. ``closed``: nothing is written down any more."""
 
     def __init__(self, events: bool = False) -> None:
         self.steps: list[Step] = []
         self.marks: list[tuple[Step, torch.cuda.Event, torch.cuda.Event]] = []
+        self.asides: list[tuple[int, int, int]] = []
+        self.unsure: list[Step] = []
         self.events = events
+        self.closed = False
         self._here = _Thread()
+
+    def close(self, end: int) -> None:
+        """Write down no more. What still runs, in other threads, ends here."""
+        self.closed = True
+        for root in self.steps:
+            for step in root.walk():
+                step.end = step.end or end
+                for handler in step.handlers:
+                    handler.start = handler.start or end
+                    handler.end = handler.end or end
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What runs in the block is ours and not the program's: a compile, torch asked for its words."""
+        here = self._here
+        start, here.aside = perf_counter_ns(), here.aside + 1
+        try:
+            yield
+        finally:
+            here.aside -= 1
+            if not self.closed:
+                self.asides.append((here.id, start, perf_counter_ns()))
 
     # -- ops -------------------------------------------------------------------------------------------------------------
 
@@ -52,7 +83,7 @@ class Recorder:
         """Runs in place of ``choice``: see :func:`tinycompile.dispatch.dispatcher.watch`. Ops that a compile traces are not
         recorded."""
         run = choice.run
-        if keyset & _COMPILING:
+        if keyset & _NOT_RUN:
             return run
         key, kind = choice.key.name, choice.kind
         fn_name = getattr(choice.fn, "__qualname__", str(choice.fn))
@@ -70,14 +101,16 @@ class Recorder:
                     try:
                         result = run(op_name, keyset, args)
                     finally:
-                        handler.end = perf_counter_ns()
+                        self._end(handler)
             finally:
                 running.pop()
             if leaf:  # what it is given, not what the call was: under vmap that is all examples
-                step.moved, step.flops = cost.moved(op_name, args, result), cost.flops(op_name, args, result)
+                self._count(step, op_name, args, result)
             return result
 
         def recorded(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
+            if self.closed or self._here.aside:
+                return run(op_name, keyset, args)
             running = self._here.open
             if running and running[-1][0].name == op_name and keyset < running[-1][1]:
                 return handle(running[-1][0], keyset, args)  # the next handler on the same route
@@ -86,11 +119,41 @@ class Recorder:
             try:
                 result = handle(step, keyset, args)
             finally:
-                step.end = perf_counter_ns()
-            step.results = cost.told(result)
+                self._end(step)
+            if not self.closed:
+                step.results = cost.told(result)
             return result
 
         return recorded
+
+    def torchs_call(self, call: TorchsCall, run: Callable[[], Any]) -> Any:
+        """Makes a call that goes past the dispatcher: see :func:`tinycompile.eager.torch_calls.watch`."""
+        if self.closed or self._here.aside or call.keyset & _NOT_RUN:
+            return run()
+        with self.step("op", call.name) as step:
+            step.keyset, step.line, step.operands = str(call.keyset), user_line(), cost.told(call.args)
+            handler = Handler(call.key.name, call.kind, call.name, step.keyset, 0, perf_counter_ns())
+            step.handlers.append(handler)
+            try:
+                with self._marked(step, call.key in BACKENDS):
+                    result = run()
+            finally:
+                self._end(handler)
+            if not self.closed:
+                written = call.written if result is None else result
+                step.results = cost.told(written)
+                if not step.results:
+                    self.unsure.append(step)
+                if not any(child.kind == "op" for child in step.children):  # else those moved the bytes
+                    self._count(step, call.name, call.args, result, call.written)
+        return result
+
+    def _count(self, step: Step, name: str, args: Any, result: Any, written: Sequence[Any] = ()) -> None:
+        """Bytes and operations of a step."""
+        if not self.closed:
+            with self.aside():
+                step.moved = cost.moved(name, args, result, written)
+                step.flops = cost.flops(name.removesuffix("_"), args, result)
 
     # -- compiled code ---------------------------------------------------------------------------------------------------
 
@@ -108,8 +171,9 @@ class Recorder:
                 step.operands = cost.told((args, tuple(kwargs.values())))
                 with self._marked(step, True):
                     result = function(*args, **kwargs)
-                step.results = cost.told(result)
-                step.moved, step.flops = cost.moved(target, args, result), cost.flops(target, args, result)
+                if not self.closed:
+                    step.results = cost.told(result)
+                self._count(step, target, args, result)
             return result
 
         return library
@@ -139,14 +203,19 @@ class Recorder:
         try:
             yield step
         finally:
-            step.end = perf_counter_ns()
+            self._end(step)
             self._here.open.pop()
 
     def _begin(self, kind: str, name: str) -> Step:
         here = self._here
         step = Step(kind, name, perf_counter_ns(), thread=here.id)
-        (here.open[-1][0].children if here.open else self.steps).append(step)
+        if not self.closed:
+            (here.open[-1][0].children if here.open else self.steps).append(step)
         return step
+
+    def _end(self, of: Step | Handler) -> None:
+        if not self.closed:
+            of.end = perf_counter_ns()
 
     @contextmanager
     def _marked(self, step: Step, leaf: bool) -> Iterator[None]:

@@ -17,6 +17,7 @@ from tinycompile.base import expr as ex
 from tinycompile.base.device import Device
 from tinycompile.compiler import CompiledGraph
 from tinycompile.dispatch import dispatcher
+from tinycompile.eager import torch_calls
 from tinycompile.ir.source import KernelSource
 from tinycompile.journey import calls, chrome, matching, profile_page, table
 from tinycompile.journey.card import Card, card_of
@@ -54,6 +55,7 @@ class Profile:
     def __enter__(self) -> Profile:
         if self.start:
             raise RuntimeError("a profile can be entered once: make another")
+        self.start = perf_counter_ns()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         if not self._events:
@@ -62,22 +64,31 @@ class Profile:
             self._zero = torch.cuda.Event(enable_timing=True)
             self._zero.record()
         dispatcher.watch(self._recorder.handler)
+        torch_calls.watch(self._recorder.torchs_call)
         linked.watch(self._recorder.function)
         calls.watch(self._recorder)
         self.start = perf_counter_ns()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        if not self.start or self.end:
+            raise RuntimeError("a profile is left once, after it was entered")
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         self.end = perf_counter_ns()
-        calls.unwatch(self._recorder)
-        linked.unwatch(self._recorder.function)
-        dispatcher.unwatch(self._recorder.handler)
-        self._tracer.stop()
-        self.problem = self._tracer.problem
-        self.steps = self._recorder.steps
-        matching.assign(self.steps, self._tracer.ops, self._tracer.launched, self.device.type == "cpu")
+        recorder, tracer = self._recorder, self._tracer
+        recorder.close(self.end)
+        calls.unwatch(recorder)
+        linked.unwatch(recorder.function)
+        torch_calls.unwatch(recorder.torchs_call)
+        dispatcher.unwatch(recorder.handler)
+        tracer.stop()
+        self.problem = tracer.problem
+        self.steps = recorder.steps
+        ops = matching.outside_of(tracer.ops, recorder.asides)
+        matching.assign(self.steps, ops, tracer.launched, self.device.type == "cpu")
+        if tracer.read:
+            matching.drop(self.steps, recorder.unsure)
         self._by_events()
         self._tell_kernels()
 

@@ -1,7 +1,7 @@
 """torch's own tracer, beside our recorder: which ops of torch's ran, and which kernels on which stream.
 
-On CUDA it is the profiler that reads CUPTI, the source of grids, registers and exact times; elsewhere the light one, which sees
-torch's CPU ops. Its clock is fitted to ours by marks that both see.
+It is torch's profiler, told to record every thread. On CUDA it reads CUPTI, the source of grids, registers and exact times. Its
+clock is fitted to ours by marks that both see.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MARKS = 3  # at each end; the quickest counts
 
 @dataclass(frozen=True)
 class TorchOp:
-    """An op of torch's on the host. ``thread``: the system's id, or None where the tracer doesn't know it."""
+    """An op of torch's on the host. ``thread``: the system's id."""
 
     name: str
     start: int
     end: int
-    thread: int | None
+    thread: int
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Launched:
 
 class _Told:
     """What torch's tracer told of ``ops`` and of what was ``launched``. ``problem``: why nothing; ``kernels``: whether a device
-    reported any."""
+    reported any; ``read``: whether it told of anything."""
 
     def __init__(self, cuda: bool) -> None:
-        self.cuda = cuda
+        self.cuda, self.read = cuda, False
         self.ops: list[TorchOp] = []
         self.launched: list[Launched] = []
         self.problem: str | None = None
@@ -58,11 +58,13 @@ class _Told:
 
 
 class Segment(_Told):
-    """One run of torch's tracer, in one thread; it is told after ``end()``."""
+    """One run of torch's tracer; it is told after ``end()``. ``thread``: the one that alone is recorded, and can end it; None:
+    all are, and each can."""
 
     def __init__(self, cuda: bool) -> None:
         super().__init__(cuda)
-        self.thread = threading.get_ident()
+        self._options = torch_private.tracing_every_thread()
+        self.thread = threading.get_ident() if self._options is None else None
         self._profiler: Any = None
         self._marks: list[tuple[int, int]] = []
 
@@ -79,10 +81,12 @@ class Segment(_Told):
     def _begin(self) -> None:
         if self.cuda:
             activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-            self._profiler = torch.profiler.profile(activities=activities, acc_events=True)  # or it warns
+            self._profiler = torch.profiler.profile(  # without acc_events it warns
+                activities=activities, acc_events=True, experimental_config=self._options
+            )
             self._profiler.start()
         else:
-            self._profiler = torch.autograd.profiler.profile(use_kineto=False)
+            self._profiler = torch.autograd.profiler.profile(use_kineto=True, experimental_config=self._options)
             self._profiler.__enter__()
 
     def end(self) -> None:
@@ -97,10 +101,10 @@ class Segment(_Told):
             else:
                 profiler.__exit__(None, None, None)
         try:
-            if self.cuda:
-                self._read_trace(_exported(profiler))
-            else:
-                self._read_events(profiler.function_events)
+            self._read_trace(_exported(profiler))
+            self.read = True
+            if self.thread is not None:
+                self.problem = "this torch's tracer records one thread: what torch does in others is not told"
         except ValueError as error:  # somebody stopped it, or started another, inside the block
             self.problem = f"torch's tracer was disturbed: {error}"
 
@@ -112,20 +116,9 @@ class Segment(_Told):
                 pass
             self._marks.append((start, perf_counter_ns()))
 
-    def _read_events(self, events: Any) -> None:
-        """The light tracer's: microseconds, and threads numbered from 1. Ours is the one with the marks."""
-        seen = [(e.time_range.start, e.time_range.end) for e in events if e.name == MARK]
-        clock = fit(self._marks, seen)
-        home = next((e.thread for e in events if e.name == MARK), None)
-        us = threading.get_native_id()
-        self.ops = [
-            TorchOp(e.name, clock(e.time_range.start), clock(e.time_range.end), us if e.thread == home else None)
-            for e in events
-            if e.name != MARK
-        ]
-
     def _read_trace(self, events: list[dict[str, Any]]) -> None:
-        """The Chrome trace that kineto writes: microseconds, host ops in ``cpu_op``, device work by correlation id."""
+        """The Chrome trace that kineto writes: microseconds, host ops in ``cpu_op`` (labels of the program's are
+        ``user_annotation``), device work by correlation id."""
         spans = [e for e in events if e.get("ph") == "X"]
         seen = [(e["ts"], e["ts"] + e["dur"]) for e in spans if e["name"] == MARK and e.get("cat") == "user_annotation"]
         clock = fit(self._marks, sorted(seen))
@@ -179,6 +172,7 @@ class Tracer(_Told):
         self.launched += segment.launched
         self.problem = self.problem or segment.problem
         self.kernels |= segment.kernels
+        self.read |= segment.read
 
 
 class _Running:
@@ -192,7 +186,7 @@ class _Running:
     def has_tracer(self) -> bool:
         """Whether this thread can have torch's tracer."""
         if self.segment is not None:
-            return self.segment.thread == threading.get_ident()
+            return self.segment.thread in (None, threading.get_ident())
         return not torch_private.profiler_runs()
 
     def begin_segment(self, cuda: bool) -> None:
