@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -269,3 +270,34 @@ def test_out_that_torch_refuses_or_the_tape_follows() -> None:
     leaf = from_torch(torch.ones(2)).requires_grad_()
     with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
         torch.add(leaf, x, out=from_torch(torch.zeros(2)))
+
+
+REFUSED_WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "by a number": lambda lib, y: y.add_(1),
+    "by itself": lambda lib, y: y.add_(y),
+    "at indices": lambda lib, y: y.index_add_(0, lib.tensor([0]), lib.ones(1)),
+    "of another function": lambda lib, y: y.cumsum_(0),
+    "out": lambda lib, y: torch.add(y, y, out=y),
+    "another size": lambda lib, y: torch.add(lib.ones(4), 1, out=y),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_WRITES)
+def test_a_refused_write_is_made_once(name: str) -> None:
+    """torch writes to an inference tensor, then refuses to count the write."""
+
+    def case(lib: Any) -> Any:
+        with torch.inference_mode():
+            y = lib.ones(3)
+        found = []
+        for _ in range(3):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a resize
+                try:
+                    REFUSED_WRITES[name](lib, y)
+                except RuntimeError as error:
+                    found.append(str(error))
+            found.append([y.tolist(), tuple(y.shape)])
+        return found
+
+    assert case(tc) == case(torch)

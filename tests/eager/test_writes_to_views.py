@@ -163,3 +163,27 @@ def test_writes_by_overloads_of_aten() -> None:
         return (y * lib.arange(6.0).view(3, 2)).sum()
 
     assert outcome(tc, case) == outcome(torch, case)
+
+
+# Name -> a write of floats into integers.
+INTO_INTEGERS: dict[str, Callable[[Any, Any], Any]] = {
+    "copy_": lambda i, x: i.copy_(x),
+    "a slice": lambda i, x: i.__setitem__(slice(0, 1), x[:1]),
+    "all": lambda i, x: i.__setitem__(..., x),
+    "through a view": lambda i, x: i.view(3, 2)[1].copy_(x[0, :2]),
+    "to one of several views": lambda i, x: i.unbind(1)[0].copy_(x[:, 2]),
+    "aten.copy_": lambda i, x: ATEN.copy_(i, x),
+}
+
+
+@pytest.mark.parametrize("name", INTO_INTEGERS)
+def test_integers_have_no_gradients(name: str) -> None:
+    def case(lib: Any, x: Any) -> Any:
+        i = lib.zeros(2, 3, dtype=torch.int64)
+        INTO_INTEGERS[name](i, x * 1)
+        assert i.is_leaf and not i.requires_grad
+        return (i * x).sum()
+
+    assert outcome(tc, case) == outcome(torch, case)
+    at = tc.full((2, 3), 2.0)
+    assert tc.func.grad(lambda x: case(tc, x))(at).tolist() == outcome(torch, case)[2][0]

@@ -32,7 +32,7 @@ from tinycompile.eager.tape import (
     retain,
     tape_of,
 )
-from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.eager.tensor import Tensor, device_and_keys, from_torch
 from tinycompile.eager.tensor import version_of as _version_of
 from tinycompile.eager.torch_words import raise_torchs, unused
 from tinycompile.ops.calls import ops
@@ -224,6 +224,12 @@ def _check_grad(tensor: Tensor, value: Any) -> None:
         bare.grad = torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")  # raises
 
 
+def _check_data(dtype: torch.dtype, requires_grad: bool) -> None:
+    """Raise torch's RuntimeError where what requires grad can't have data of this dtype."""
+    if requires_grad and not (dtype.is_floating_point or dtype.is_complex):
+        torch.empty(0, requires_grad=True).data = torch.empty(0, dtype=dtype)
+
+
 class _Tape:
     """``Tensor.tape``: see ``differentiable.py`` for what each is."""
 
@@ -359,12 +365,19 @@ class _Tape:
 
     @staticmethod
     def set_data(tensor: Tensor, value: Any) -> None:
-        other = value if isinstance(value, Tensor) else from_torch(value)
-        if type(other) is type(tensor) is Tensor and other.lacks_handle and tensor.lacks_handle:
-            tensor._meta, tensor._storage, tensor._view = other.meta, other.storage, None
+        if type(value) is type(tensor) is Tensor and value.lacks_handle and tensor.lacks_handle:
+            _check_data(value.dtype, tensor.requires_grad)
+            tensor._meta, tensor._storage, tensor._view = value.meta, value.storage, None
             return
-        tensor._handle, tensor._meta, tensor._storage, tensor._base = other.raw().detach(), None, None, None
-        tensor._view = None
+        was = tensor.raw()
+        handle = was if was.requires_grad else was.detach()  # with the same count of writes; views go on viewing what was there
+        other = value.raw() if isinstance(value, Tensor) else value
+        if isinstance(other, torch.Tensor):
+            _check_data(other.dtype, tensor.requires_grad)
+        handle.data = other
+        device, keys = device_and_keys(handle.device)
+        tensor.device, tensor.keys = device, keys | (tensor.keys & AUTOGRAD)
+        tensor._handle, tensor._meta, tensor._storage, tensor._base, tensor._view = handle, None, None, None, None
 
     @staticmethod
     def bridge(tensor: Tensor) -> torch.Tensor:

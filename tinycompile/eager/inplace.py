@@ -127,7 +127,7 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
     """A torch function without a record that writes into its first argument, or leaves it as it is (a dropout in evaluation):
     torch differentiates it on a copy."""
     check_writable(args[0])
-    if name_of(fn) in _VIEWS_IN_PLACE:
+    if name_of(fn) in VIEWS_IN_PLACE:
         return view_in_place(fn, args, kwargs)
     written = False
 
@@ -143,7 +143,7 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
     return replace(args[0], result) if written else args[0]
 
 
-_VIEWS_IN_PLACE = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
+VIEWS_IN_PLACE = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
 
 
 def view_in_place(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
@@ -199,6 +199,8 @@ def replace(target: Tensor, result: Tensor) -> Tensor:
 def check_writable(target: Tensor) -> None:
     """torch's refusals: leaves, views of leaves, views that came in groups, under no_grad or out of an autograd.Function."""
     info = target._view
+    if not _has_gradients(target):
+        return
     if info is None:
         if target._autograd is not None and tape_of(target).grad_fn is None:
             raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
@@ -213,11 +215,17 @@ def check_writable(target: Tensor) -> None:
         raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
 
 
+def _has_gradients(target: Tensor) -> bool:
+    return target.dtype.is_floating_point or target.dtype.is_complex
+
+
 # --- new histories -----------------------------------------------------------------------------------------------------------
 
 
 def rebase(target: Tensor, edge: Edge | None) -> None:
-    """``target`` was written to: from now on it is what ``edge`` names (None: a constant)."""
+    """``target`` was written to: from now on it is what ``edge`` names (None: a constant, as integers always are)."""
+    if not _has_gradients(target):
+        edge = None
     info = target._view
     if info is None:
         _renew(target, edge)

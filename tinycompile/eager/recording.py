@@ -235,6 +235,8 @@ class TorchCall(Node):
         seeds = [_stand_in(g, e) if g is not None else None for g, e in zip(grads, edges, strict=True)]
         targets = [s for s in self.stand_ins if s is not None]
         outputs, given = list(compress(self.outputs, came)), list(compress(seeds, came))
+        for stood in self.given:
+            stood.follow()
         try:
             made = iter(torch.autograd.grad(outputs, targets, given, keep or self.again, create_graph, allow_unused=True))
         except RuntimeError as error:
@@ -315,7 +317,7 @@ def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         stand_ins.append(raw if edge is not None else None)
         originals.append((raw, tensor))
         if edge is not None and isinstance(tensor, Tensor):
-            known.append(Given(tensor))
+            known.append(Given(tensor, raw))
         return raw
 
     given = _replaced((tuple(args), dict(kwargs)), stand_in)

@@ -10,7 +10,7 @@ import torch
 
 from tinycompile.base.meta import TensorMeta, meta_of_sparse, meta_of_torch
 from tinycompile.eager.tape import AutogradMeta, Edge, Node, serial, set_history
-from tinycompile.eager.tensor import Tensor, same_memory, version_of
+from tinycompile.eager.tensor import Tensor, same_memory, take_memory, version_of
 from tinycompile.eager.torch_names import REGENERATED, name_of_record, node_name
 from tinycompile.eager.torch_words import edited, function_name
 from tinycompile.ops.record import Op
@@ -73,8 +73,11 @@ class SavedTensor:
             self._complain(node, tensor)
         if isinstance(tensor, torch.Tensor):
             return tensor
-        if _was_computed(tensor) and self._source is not None and not _was_computed(self._source):
-            raise RuntimeError(DETACHED)
+        if self._source is not None:
+            if _was_computed(tensor) and not _was_computed(self._source):
+                raise RuntimeError(DETACHED)
+            if type(tensor) is Tensor:
+                take_memory(tensor, self._source)
         return self._with_history(node, tensor) if create_graph else same_memory(tensor)
 
     def _with_history(self, node: Node, tensor: Any) -> Any:
@@ -97,13 +100,21 @@ def _was_computed(tensor: Tensor) -> bool:
 
 
 class Given:
-    """A tensor as it was given to a call that is differentiated later. (It has to be the very object, as in torch's tape.)"""
+    """A tensor as it was given to a call that is differentiated later. (It has to be the very object, as in torch's tape.)
+    ``stand_in``: the leaf of torch's tape that stands for it."""
 
-    __slots__ = ("_source", "_version", "_was")
+    __slots__ = ("_handle", "_source", "_stand_in", "_version", "_was")
 
-    def __init__(self, tensor: Any) -> None:
-        self._source, self._version = tensor, version_of(tensor)
-        self._was = tensor._autograd if isinstance(tensor, Tensor) else None
+    def __init__(self, tensor: Any, stand_in: torch.Tensor | None = None) -> None:
+        self._source, self._version, self._stand_in = tensor, version_of(tensor), stand_in
+        ours = isinstance(tensor, Tensor)
+        self._was: AutogradMeta | None = tensor._autograd if ours else None
+        self._handle: torch.Tensor | None = tensor._handle if ours else None
+
+    def follow(self) -> None:
+        """After ``tensor.data = other`` torch's formulas read the other data."""
+        if self._stand_in is not None and self._source._handle is not self._handle:
+            self._handle = self._stand_in.data = self._source.raw()
 
     def check(self) -> None:
         """Raise torch's RuntimeError if it was edited since."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.dispatch import dispatcher
@@ -129,8 +130,9 @@ def _written(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
     raws = _to_write(args)
     try:
         return args[0] if raws is not None and fn(*raws) is raws[0] else None
-    except RuntimeError:  # nothing is written: torch checks first
-        return None
+    except RuntimeError as error:  # torch may have written before it refused
+        tell_holdings(error)
+        raise
 
 
 def written_out(fn: Callable[..., Any], args: Sequence[Any], out: Any) -> Any:
@@ -139,9 +141,12 @@ def written_out(fn: Callable[..., Any], args: Sequence[Any], out: Any) -> Any:
     try:
         if raws is None or fn(*raws[:-1], out=raws[-1]) is not raws[-1]:
             return None
-    except RuntimeError:
-        return None
-    out._meta = out._storage = None
+    except RuntimeError as error:
+        tell_holdings(error)
+        raise
+    finally:
+        if raws is not None:
+            out._meta = out._storage = None
     return out
 
 

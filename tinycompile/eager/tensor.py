@@ -321,6 +321,11 @@ def _same_memory(tensor: Tensor, keep_history: bool) -> Tensor:
     return made
 
 
+def take_memory(tensor: Tensor, of: Tensor) -> None:
+    """``tensor`` is on the memory of ``of`` from now on, and laid out as it."""
+    tensor._handle, tensor._meta, tensor._storage, tensor._base = of._handle, of._meta, of._storage, of._base
+
+
 def version_of(tensor: Any) -> int:
     """How often the memory was written to in place, as torch counts it; 0 where nobody counts."""
     if type(tensor) is Tensor and not tensor.keys & _NO_HANDLE and tensor._handle is not None:
