@@ -55,6 +55,26 @@ class CompiledFunction(FirstPiece):
         _live.add(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        entry = self._only
+        if entry is None or kwargs or Switch.off:
+            return self._found(args, kwargs)
+        try:
+            holds = entry.guard(*args)
+        except Exception:  # noqa: BLE001  # it raises again there
+            holds = False
+        if not holds:
+            return self._found(args, kwargs)
+        try:
+            return entry.run(*args)
+        except Exception as error:
+            if not self.can_be_redone(entry, error):
+                tell_of_misfit(error, self.options.backend, entry.captured.graph)
+                raise
+            failure = error
+        return self.redo(entry, failure, args, kwargs)
+
+    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call, by whichever entry's guards hold: ``__call__`` knows the commonest case alone."""
         if Switch.off and is_disabled():
             return self.original(*args, **kwargs)
         entry: CacheEntry | None = None

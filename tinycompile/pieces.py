@@ -61,6 +61,7 @@ class Piece:
         self.options = options
         self.recompiles: list[str] = []
         self._entries: tuple[CacheEntry, ...] = ()  # newest first
+        self._only: CacheEntry | None = None  # where there is one alone, for good, that runs to the function's end
         self._of_first: dict[
             int, tuple[CacheEntry, ...]
         ] = {}  # by id of the first argument, where that is guarded to be one object
@@ -120,6 +121,8 @@ class Piece:
     def _keep(self, entries: tuple[CacheEntry, ...]) -> None:
         """These are the entries from here on."""
         self._entries = entries
+        alone = len(entries) == 1 and type(entries[0]) is CacheEntry and entries[0].stop is None
+        self._only = entries[0] if alone else None
         self._of_first = by_first_argument(entries, self.start().parameters) if len(entries) > _FEW else {}
 
     def can_be_redone(self, entry: CacheEntry, error: Exception) -> bool:
