@@ -33,7 +33,7 @@ from tinycompile.ir.graph_module import GraphModule
 from tinycompile.optimizer_step import compiled_step
 from tinycompile.options import Options
 from tinycompile.pieces import FirstPiece
-from tinycompile.report import KernelInfo, Report, kernel_infos, make_report, stage_text
+from tinycompile.report import KernelInfo, Report, kernel_infos, make_report, stage_text, with_later
 
 
 class CompiledFunction(FirstPiece):
@@ -171,8 +171,8 @@ class CompiledFunction(FirstPiece):
 
     @property
     def kernels(self) -> list[KernelInfo]:
-        """The kernels of the newest specialisation."""
-        return kernel_infos(self._latest().compiled) if self._entries else []
+        """The kernels of the newest specialisation, and of the newest ones of what follows its break."""
+        return [k for e in self._newest() for k in kernel_infos(e.compiled)] if self._entries else []
 
     @property
     def guards(self) -> list[str]:
@@ -190,10 +190,11 @@ class CompiledFunction(FirstPiece):
         return dict(self._latest().times)
 
     def source(self, stage: str) -> str:
-        """The text of a stage of the newest specialisation: ``bytecode, python, guards, graph, joint,
-        forward, backward, optimized, loops, plan, triton, cpp, wrapper, ptx, sass``; from ``optimized`` on, forward then
-        backward. Raises ValueError for a name that is none, RuntimeError before the first call."""
-        return stage_text(self._latest(), stage)
+        """The text of a stage of the newest specialisation, then of the newest ones of what follows its break: ``bytecode,
+        python, guards, graph, joint, forward, backward, optimized, loops, plan, triton, cpp, wrapper, ptx, sass``; from
+        ``optimized`` on, forward then backward. Raises ValueError for a name that is none, RuntimeError before the first
+        call."""
+        return "\n\n".join(text for e in self._newest() if (text := stage_text(e, stage)))
 
     def explain(self, /, *args: Any, **kwargs: Any) -> Report:
         """Compile for these arguments and report what happened and why. The function is run only if there is a graph break:
@@ -207,6 +208,9 @@ class CompiledFunction(FirstPiece):
         """``entries``, ``recompiles``, ``from_disk``."""
         from_disk = sum(e.compiled is not None and e.compiled.from_disk for e in self.all_entries)
         return {"entries": len(self._entries), "recompiles": len(self.recompiles), "from_disk": from_disk}
+
+    def _newest(self) -> list[CacheEntry]:
+        return list(with_later(self, self._latest()))
 
     def _latest(self) -> CacheEntry:
         if not self._entries:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from pathlib import Path
@@ -309,8 +309,7 @@ def library_calls(source: Source) -> tuple[str, ...]:
 def make_report(function: Piece, entry: CacheEntry, seen: set[int] | None = None) -> Report:
     """The report of one specialisation, with the newest ones of the pieces behind its break."""
     seen = set() if seen is None else seen
-    seen.add(id(function))
-    later = [p for p in entry.stop.pieces if id(p) not in seen and p._entries] if entry.stop is not None else []
+    later = _behind(function, entry, seen)
     compiled = entry.compiled
     both = halves(compiled)
     plans = [(plan, dict(half.graph.hints)) for half in both if (plan := _plan_of(half)) is not None]
@@ -333,6 +332,22 @@ def make_report(function: Piece, entry: CacheEntry, seen: set[int] | None = None
         then=tuple(make_report(p, p._entries[0], seen) for p in later if id(p) not in seen),
         artifacts=entry.artifacts,
     )
+
+
+def _behind(piece: Piece, entry: CacheEntry, seen: set[int]) -> list[Piece]:
+    """The pieces behind a specialisation's break that have run and were not ``seen``; ``piece`` now is."""
+    seen.add(id(piece))
+    return [p for p in entry.stop.pieces if id(p) not in seen and p._entries] if entry.stop is not None else []
+
+
+def with_later(piece: Piece, entry: CacheEntry, seen: set[int] | None = None) -> Iterator[CacheEntry]:
+    """A specialisation and the newest ones of the pieces behind its break."""
+    seen = set() if seen is None else seen
+    later = _behind(piece, entry, seen)
+    yield entry
+    for p in later:
+        if id(p) not in seen:
+            yield from with_later(p, p._entries[0], seen)
 
 
 def _plan_of(compiled: CompiledGraph) -> Plan | None:

@@ -552,3 +552,22 @@ def test_explain_of_a_model_is_short():
     report = eager(net).explain(X)
     assert len(report.guards) > 200 and len(report.guard_table) == len(report.guards)
     assert str(report).count("\n  parameter ") == 13 and "more, in .guards" in str(report)
+
+
+def test_kernels_and_source_are_of_every_piece() -> None:
+    """As those of ``explain``: what follows a break was left out."""
+
+    def f(x):
+        y = torch.sin(x) + 1
+        tinycompile.graph_break()
+        z = torch.cos(y) * 2
+        tinycompile.graph_break()
+        return z - 3
+
+    compiled = tinycompile.compile(f)
+    compiled(torch.randn(4))
+    report = compiled.explain(torch.randn(4))
+    behind = [report, *report.then, *report.then[0].then]
+    assert [k.name for k in compiled.kernels] == [k.name for one in behind for k in one.kernels] and len(compiled.kernels) == 3
+    assert all(compiled.source("graph").count(f"ops.{op}(") == 1 for op in ("sin", "cos", "sub"))
+    assert compiled.source("triton").count("@triton.jit") == compiled.source("wrapper").count("def call(") == 3

@@ -253,3 +253,13 @@ def test_a_tracer_of_one_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     p = profiled(lambda: (a.sin(), in_thread(lambda: a.cos())))
     assert [(s.name, [k.name for k in s.kernels]) for s in p.steps] == [("sin", ["aten::sin"]), ("cos", [])]
     assert "one thread" in (p.problem or "") and not p.steps[0].children
+
+
+def test_work_of_a_module_of_torchs_has_the_line_that_called_it() -> None:
+    linear, gelu = tinycompile.compile(torch.nn.Linear(4, 4)), tinycompile.compile(torch.nn.GELU())
+    r = torch.randn(2, 4, requires_grad=True)
+    gelu(linear(r)).sum().backward()
+
+    p = profiled(lambda: gelu(linear(r)).sum().backward())
+    told = [s for s in p.walk() if s.kind in ("kernel", "library")]
+    assert len(told) > 2 and all(HERE in s.line and not s.lines for s in told)

@@ -70,8 +70,9 @@ class Step:
     compiled code), ``compiled`` (a call of a compiled function), ``replay`` (of a CUDA graph), ``torch`` (an op of torch's that
     we did not dispatch).
 
-    ``line``: the user's "file:line". For a kernel that covers several: ``lines``. ``operands`` and ``results``: shapes and
-    dtypes, in words. ``moved``: bytes, each operand and result once; ``flops``: multiplications and additions, one each.
+    ``line``: the user's "file:line". For a kernel that covers several: ``lines``; ``called``: where compiled code was called
+    from. ``operands`` and ``results``: shapes and dtypes, in words. ``moved``: bytes, each operand and result once; ``flops``:
+    multiplications and additions, one each.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Step:
     handlers: list[Handler] = field(default_factory=list)
     line: str = ""
     lines: tuple[str, ...] = ()
+    called: str = ""
     operands: str = ""
     results: str = ""
     moved: int | None = None

@@ -167,7 +167,8 @@ class Recorder:
 
         def library(*args: Any, **kwargs: Any) -> Any:
             with self.step("library", target, source=source) as step:
-                step.line = _line_in_wrapper(source) or user_line()
+                step.called = user_line()
+                step.line = _line_in_wrapper(source) or step.called
                 step.operands = cost.told((args, tuple(kwargs.values())))
                 with self._marked(step, True):
                     result = function(*args, **kwargs)
@@ -183,7 +184,7 @@ class Recorder:
 
         def launch(stream: int, *args: Any) -> Any:
             with self.step("kernel", kernel.name, source=source) as step:
-                step.lines, step.stream = kernel.lines, stream
+                step.lines, step.stream, step.called = kernel.lines, stream, user_line()
                 step.sizes = {name: args[i] for i, name in sizes}
                 step.operands = cost.told(args)
                 with self._marked(step, True):

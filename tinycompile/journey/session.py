@@ -105,6 +105,8 @@ class Profile:
         """Facts of generated kernels, from the compiled graphs that they belong to."""
         known = {id(half.source): half for half in _compiled_halves()}
         for step in self.walk():
+            if step.source is not None:
+                _tell_line(step, known.get(id(step.source)))
             if step.kind == "kernel" and step.source is not None:
                 source = next(k for k in step.source.kernels if k.name == step.name)
                 half = known.get(id(step.source))
@@ -159,6 +161,17 @@ def profile(*, events: bool = False) -> Profile:
     machines where the device's tracer (CUPTI) is not to be had. Recording slows ops down by some microseconds each.
     """
     return Profile(events=events)
+
+
+def _tell_line(step: Step, half: CompiledGraph | None) -> None:
+    """For work of a module of torch's, whose lines are none of the program's: where that called it."""
+    nodes = () if half is None or step.lines else half.graph.nodes
+    files = {f"{os.path.basename(n.loc.file)}:{n.loc.line}": n.loc.file for n in nodes if n.loc is not None}
+    if all(not line or line.startswith(_TORCHS) for line in step.lines or (files.get(step.line, step.line),)):
+        step.line, step.lines = step.called, ()
+
+
+_TORCHS = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
 def _written(text: str, path: str | os.PathLike[str] | None) -> str:
