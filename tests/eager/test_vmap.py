@@ -673,6 +673,16 @@ def test_modules() -> None:
 
 # --- random numbers ----------------------------------------------------------------------------------------------------------
 
+LSTM_STATE = [torch.zeros(2, 1, 2), torch.zeros(2, 1, 2)]
+LSTM_WEIGHTS = [w for n in (4, 2) for w in (torch.ones(8, n) / 9, torch.ones(8, 2) / 9, torch.zeros(8), torch.zeros(8))]
+
+
+def heads(x: Any) -> Any:
+    return F.multi_head_attention_forward(
+        x, x, x, 4, 2, torch.ones(12, 4) / 7, torch.zeros(12), None, None, False, 0.5, torch.eye(4), torch.zeros(4)
+    )[0]
+
+
 RANDOM: dict[str, Callable[[Any], Any]] = {
     "dropout": lambda x: F.dropout(x, 0.5, True),
     "rand_like": torch.rand_like,
@@ -692,6 +702,14 @@ RANDOM: dict[str, Callable[[Any], Any]] = {
     "of what is the same for all": lambda x: x + F.dropout(torch.ones(8), 0.5, True) + tc.ones(8).bernoulli(),
     "of ours that is the same for all": lambda x: x * F.dropout(tc.ones(8), 0.5, True),
     "in place": lambda x: x.clone().normal_(),
+    "in place, by its own probability": lambda x: x.clone().bernoulli_(),
+    "in place, by a probability": lambda x: (x * 0).bernoulli_(0.5),
+    "in place, by probabilities": lambda x: x.clone().bernoulli_(torch.full((8,), 0.5)),
+    "torch.nn.init": lambda x: torch.nn.init.normal_(x.clone()),
+    "torch.nn.init, by sizes": lambda x: torch.nn.init.kaiming_uniform_(x.view(2, 4).clone()),
+    "recurrent": lambda x: torch.lstm(x.view(2, 1, 4), LSTM_STATE, LSTM_WEIGHTS, True, 2, 0.5, True, False, False)[0],
+    "multi-head attention": lambda x: heads(x[:, None, None].expand(8, 1, 4)),
+    "multi-head attention of what is the same for all": lambda x: x.sum() + heads(torch.ones(8, 1, 4)),
 }
 
 

@@ -22,9 +22,9 @@ from tinycompile.dispatch.keys import BACKENDS, Key
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.eager.torch_words import said_of_examples
 from tinycompile.ops.calls import ops
-from tinycompile.ops.in_place import names_a_write
+from tinycompile.ops.in_place import first_by_position, name_of, writes_first
 from tinycompile.ops.meta_rules import type_name
-from tinycompile.ops.randomness import MAY_DRAW
+from tinycompile.ops.randomness import MAY_DRAW, RECURRENT
 from tinycompile.ops.record import BoundCall
 
 _BATCHED = Key.BATCHED.bit
@@ -147,14 +147,17 @@ class BatchedTensor(Tensor):
     @classmethod
     def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A torch function without a record: one call an example."""
+        args, kwargs = first_by_position(args, kwargs)
         own = EXTERN_RULES.get(fn) or cls.tape.functions.get(fn)
         if own is not None and (made := own(*args, **kwargs)) is not NotImplemented:
             return made
-        name = getattr(fn, "__name__", "a function")
-        if name in MAY_DRAW and active.levels:
-            return draw_by_level[0](fn, args, dict(kwargs))
-        if names_a_write(name):
-            raise RuntimeError(f"vmap: {name} writes in place and has no batching rule")
+        name = name_of(fn) or "a function"
+        if (name in MAY_DRAW or name in RECURRENT) and active.levels:
+            return draw_by_level[0](fn, args, kwargs)
+        if kwargs.get("out") is not None:
+            raise RuntimeError(f"vmap: {name}(out=...) can't be batched: call it without out")
+        if writes_first(fn, args, kwargs):
+            return write_each[0](fn, args, kwargs)
         if name in _OF_ANY_LENGTH:
             raise RuntimeError(
                 "vmap: We do not support batching operators that can output dynamic shape. Attempted to vmap over "
@@ -174,6 +177,10 @@ class BatchedTensor(Tensor):
         if cls.tape.follows(args, kwargs):
             return cls.tape.write(bound, fn, args, kwargs)
         given = bound.args
+        if bound.op.name == "fill" and isinstance(given[0], BatchedTensor) and not hasattr(given[1], "dtype"):
+            whole: Any = given[0].value
+            whole.fill_(given[1])
+            return given[0]
         if (
             torch.is_grad_enabled()
             and isinstance(given[0], BatchedTensor)
@@ -217,6 +224,14 @@ this file."""
 draw_by_level: list[Callable[..., Any]] = []
 """``draw_by_level[0](fn, args, kwargs)``: one that may draw random numbers; set by ``batched_random.py``, which stands above
 this file."""
+
+placed: list[Callable[..., Any]] = []
+"""``placed[0](tensor, first)``: the view of every example that ``first`` is of the first one; set by ``batched_views.py``,
+which stands above this file."""
+
+write_each: list[Callable[..., Any]] = []
+"""``write_each[0](fn, args, kwargs)``: a function that writes to its first argument; set by ``batched_writes.py``, which stands
+above this file."""
 
 write_item: list[Callable[[Any, Any, Any], None]] = []
 """``write_item[0](target, index, value)``; set by ``batched_indexing.py``, which stands above this file."""
@@ -293,36 +308,63 @@ def lifted(value: Any, level: int) -> Any:
 
 
 def call_each(fn: Callable[[Any, Any], Any], name: str, args: Any, kwargs: Any) -> Any:
-    """``fn(args, kwargs)`` once an example of the highest level, and the results stacked."""
-    level = level_of((args, tuple(kwargs.values())))
-    size: Any = next(
-        t.value.shape[0]
-        for t in dispatcher.tensors_in((args, tuple(kwargs.values())))
-        if isinstance(t, BatchedTensor) and t.level == level and t.batched
-    )
+    """``fn(args, kwargs)`` once an example of the highest level, and the results stacked; of views, the view of all."""
+    given = dispatcher.tensors_in((args, tuple(kwargs.values())))
+    level = level_of(given)
+    batched = [t for t in given if isinstance(t, BatchedTensor) and t.level == level and t.batched]
+    if not batched:
+        alone = fn(*mapped((args, dict(kwargs)), functools.partial(_example, level=level, i=0)))
+        return mapped(alone, functools.partial(BatchedTensor, level=level, batched=False))
+    size: Any = batched[0].value.shape[0]
     warn_once(f"vmap calls {name} once for each example: it has no batching rule")
     found = []
     for i in range(size):
-        found.append(fn(*mapped((args, dict(kwargs)), functools.partial(_example, level=level, i=i))))
-    return stacked(found, level)
+        found.append(mapped(fn(*mapped((args, dict(kwargs)), functools.partial(_example, level=level, i=i))), _ours))
+    return stacked(found, level, list(map(_ours, given)))
 
 
-def stacked(found: Sequence[Any], level: int) -> Any:
-    """The results of one call an example as one of all. Raises RuntimeError for what is no tensor, unless it is the same for
-    each example."""
+def _ours(tensor: Any) -> Any:
+    return from_torch(tensor) if isinstance(tensor, torch.Tensor) else tensor
+
+
+def stacked(found: Sequence[Any], level: int, given: Sequence[Any] = ()) -> Any:
+    """The results of one call an example as one of all; as a view of what was ``given`` where each is one of an example's.
+    Raises RuntimeError for what is no tensor, unless it is the same for each example."""
     first = found[0]
     if isinstance(first, Tensor):
+        for tensor in given:
+            if _has_in_place(tensor, level, found):
+                return placed[0](tensor, first)
         if any(tuple(other.shape) != tuple(first.shape) for other in found[1:]):
             raise RuntimeError("vmap: the size of a result depends on the values of each example, so no tensor can hold all")
         return BatchedTensor(ops.stack(tuple(found), 0), level)
     if isinstance(first, (tuple, list)) and not isinstance(first, torch.Size):
-        items = [stacked(column, level) for column in zip(*found, strict=True)]
+        items = [stacked(column, level, given) for column in zip(*found, strict=True)]
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
     if type(first) not in _PLAIN or any(type(other) is not type(first) or other != first for other in found[1:]):
         raise RuntimeError(
             f"vmap: a function returns a {type(first).__name__} of its own for each example, which only tensors can be"
         )
     return first
+
+
+def _has_in_place(tensor: Any, level: int, found: Sequence[Tensor]) -> bool:
+    """Whether each of ``found`` is a view of an example of the tensor, in the same place."""
+    first = found[0]
+    if not (isinstance(tensor, Tensor) and _has_memory(tensor) and _has_memory(first) and tensor.dtype == first.dtype):
+        return False
+    mine = isinstance(tensor, BatchedTensor) and tensor.level == level and tensor.batched
+    step = tensor.value.stride(0) if mine else 0  # type: ignore[attr-defined]
+    same = first.meta.shape, first.meta.strides
+    return all(
+        each.storage is tensor.storage
+        and (each.meta.shape, each.meta.strides, each.meta.offset) == (*same, first.meta.offset + i * step)
+        for i, each in enumerate(found)
+    )
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return not tensor.keys & Key.TRACING.bit and tensor.layout is torch.strided
 
 
 _PLAIN = frozenset((bool, int, float, complex, str, type(None), torch.Size, torch.dtype, torch.device))

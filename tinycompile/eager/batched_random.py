@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode
 
 from tinycompile.base.torch_private import is_innermost_mode
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.batched import BatchedTensor, active, call_each, draw_by_level, level_of, mapped, stacked
-from tinycompile.eager.rng import cuda_devices, rng_state, same_state, set_rng_state
+from tinycompile.eager.rng import State, cuda_devices, rng_state, same_state, set_rng_state
 from tinycompile.eager.tensor import Tensor, wrap
 from tinycompile.ops.calls import ops
+from tinycompile.ops.in_place import first_by_position, name_of
 from tinycompile.ops.randomness import DRAWS_IN_PLACE, FACTORIES, MAY_DRAW
 
 RANDOMNESS = (
@@ -32,6 +34,10 @@ _NOT_DIFFERENT = (
     "If this is necessary for your usage, please file an issue with functorch."
 )
 _SIZED = frozenset(("rand", "randn"))
+
+follow_drawn: list[Callable[..., Any]] = []
+"""``follow_drawn[0](result, call, args, kwargs, states)``: what ``call(args, kwargs)`` gave of each example, put on the tape;
+``states``: where the generators stood before each. Set by ``example_gradients.py``, which stands above this file."""
 Function = Callable[..., Any]
 
 
@@ -46,10 +52,10 @@ class Drawing(TorchFunctionMode):
     def __torch_function__(
         self, fn: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        named: Any = kwargs or {}
-        name = getattr(fn, "__name__", "")
+        name = name_of(fn)
+        args, named = first_by_position(args, kwargs or {})
         if name in MAY_DRAW and is_undecided((args, tuple(named.values()))):
-            return draw(fn, args, dict(named))
+            return draw(fn, args, named)
         if name in _CONVERSIONS and args and isinstance(args[0], BatchedTensor):  # torch would read it item by item
             return args[0].raw() if name == "tensor" else ops.to(args[0], named.get("dtype") or args[0].dtype)
         return fn(*args, **named)
@@ -109,7 +115,7 @@ def below(level: int) -> Iterator[None]:
 
 def draw(fn: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of a torch function that may draw, by the innermost level's randomness."""
-    here, name = active.levels[-1], fn.__name__
+    here, name = active.levels[-1], name_of(fn)
     batched = level_of((args, tuple(kwargs.values()))) == here.number
     if name in DRAWS_IN_PLACE:
         return _fill(fn, args, kwargs)
@@ -139,20 +145,25 @@ def _below(fn: Function, args: Any, kwargs: dict[str, Any]) -> Any:
     return Tensor.__torch_function__(fn, (), args, kwargs) if ours else fn(*args, **kwargs)
 
 
-def _each(fn: Function, args: Any, kwargs: dict[str, Any]) -> Any:
-    return call_each(lambda args, kwargs: _below(fn, args, kwargs), fn.__name__, args, kwargs)
+def _each(fn: Function, args: Any, kwargs: dict[str, Any], first: State | None = None) -> Any:
+    """One call an example; each from the state ``first`` of the generators, if that is given."""
+    given = args, tuple(kwargs.values())
+    devices, followed = cuda_devices(given), Tensor.tape.follows(args, kwargs)
+    states = []
+
+    def once(args: Any, kwargs: Any) -> Any:
+        if first is not None:
+            set_rng_state(first, devices)
+        if followed:
+            states.append(rng_state(devices))
+        return _below(fn, args, kwargs)
+
+    result = call_each(once, name_of(fn), args, kwargs)
+    return follow_drawn[0](result, functools.partial(_below, fn), args, kwargs, states) if followed else result
 
 
 def _each_the_same(fn: Function, args: Any, kwargs: dict[str, Any]) -> Any:
-    """One call an example, each from the same state of the generators."""
-    devices = cuda_devices((args, tuple(kwargs.values())))
-    state = rng_state(devices)
-
-    def again(args: Any, kwargs: Any) -> Any:
-        set_rng_state(state, devices)
-        return _below(fn, args, kwargs)
-
-    return call_each(again, fn.__name__, args, kwargs)
+    return _each(fn, args, kwargs, rng_state(cuda_devices((args, tuple(kwargs.values())))))
 
 
 def _unless_it_draws(call: Function, fn: Function, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -172,20 +183,33 @@ def _of_all(fn: Function, args: Any, kwargs: dict[str, Any], here: Any) -> Any:
     return BatchedTensor(wrap(_below(fn, ((here.size, *size),), kwargs)), here.number)
 
 
+def _initialises(fn: Function) -> bool:
+    """Whether it is one of ``torch.nn.init``'s, which look at the tensor's sizes, and at no tape."""
+    return getattr(fn, "__module__", "") == "torch.nn.init"
+
+
 def _fill(fn: Function, args: Any, kwargs: dict[str, Any]) -> Any:
     """``x.normal_()`` and its kin."""
     here, target = active.levels[-1], args[0]
     if here.randomness == "error":
         raise RuntimeError(RANDOMNESS)
-    if level_of((args[1:], tuple(kwargs.values()))) == here.number or Tensor.tape.follows(args, kwargs):
-        raise RuntimeError(f"vmap: {fn.__name__} writes in place and has no batching rule")
+    if _initialises(fn) and torch.is_grad_enabled():
+        with torch.no_grad():
+            return _fill(fn, args, kwargs)
+    if Tensor.tape.follows(args, kwargs):  # which goes on from numbers that depend on nothing
+        made = target.detach().clone()
+        _fill(fn, (made, *args[1:]), kwargs)
+        return target.copy_(made)
     of_level = isinstance(target, BatchedTensor) and target.level == here.number
     whole = target.value if of_level else target
+    by_example = level_of((args[1:], tuple(kwargs.values()))) == here.number or _initialises(fn)
     with below(here.number):
         if not (of_level and target.batched):
             if here.randomness == "different":
                 raise RuntimeError(_NOT_DIFFERENT)
             _below(fn, (whole, *args[1:]), kwargs)
+        elif by_example:
+            (_each if here.randomness == "different" else _each_the_same)(fn, args, kwargs)
         elif here.randomness == "different":
             _below(fn, (whole, *args[1:]), kwargs)
         else:

@@ -14,7 +14,7 @@ import torch
 from tinycompile.base import shapes
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
-from tinycompile.eager.backends import is_same, is_view, meta_of, named_results
+from tinycompile.eager.backends import SEVERAL_VIEWS, is_same, is_view, meta_of, named_results
 from tinycompile.eager.batched import BatchedTensor, call_each, level_of, mapped
 from tinycompile.eager.batched_random import RECORDS, draw_record, is_undecided
 from tinycompile.eager.in_parts import in_parts
@@ -136,6 +136,9 @@ def run_batched(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
 def _wrapped(op: Op, result: Any, level: int, args: Sequence[Any], batched: bool = True) -> Any:
     if isinstance(result, (tuple, list)):
         each = [_wrapped(op, r, level, args, batched) for r in result]
+        if op.name in SEVERAL_VIEWS and isinstance(args[0], BatchedTensor):
+            for piece in each:
+                note_view(piece, args[0], op.name, tuple(args[1:]), several=True)
         return named_results(op, each) if isinstance(result, tuple) else each
     if isinstance(result, BatchedTensor) and result.level == level:  # of a rule that called ops on the level's tensors
         return result

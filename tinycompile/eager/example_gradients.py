@@ -15,10 +15,12 @@ import torch
 
 from tinycompile.eager import func
 from tinycompile.eager.batched import BatchedTensor, active, call_each, gradients_of_each, level_of, mapped
+from tinycompile.eager.batched_random import follow_drawn
 from tinycompile.eager.recording import edge_of
+from tinycompile.eager.rng import State, cuda_devices, drawn_again
 from tinycompile.eager.saved import FREED, SavedTensor
 from tinycompile.eager.tape import AUTOGRAD, Edge, Node, set_history
-from tinycompile.eager.tensor import Tensor
+from tinycompile.eager.tensor import Tensor, from_torch
 
 
 class Way(NamedTuple):
@@ -42,7 +44,8 @@ def follow(result: Any, way_back: Callable[[Way], Any], given: Sequence[Any], na
     function like :func:`pull_back`'s."""
     tensors, made = tensors_in_result(given), tensors_in_result(result)
     edges = [edge_of(t) if _is_followed(t, level) else None for t in tensors]
-    outputs = tuple(t.dtype.is_floating_point or t.dtype.is_complex for t in made)
+    has_gradient = (t.dtype.is_floating_point or t.dtype.is_complex for t in made)
+    outputs = tuple(has and t._view is None for has, t in zip(has_gradient, made, strict=True))  # a view knows its base
     if any(outputs):
         way = Way(len(given) - len(names), names, tuple(e is not None for e in edges), outputs)
         results = [t for t, has_gradient in zip(made, outputs, strict=True) if has_gradient]
@@ -132,7 +135,29 @@ def _each_back(one: Callable[..., Any], way: Way) -> Callable[..., Any]:
     return lambda *everything: _each(back, everything, ())
 
 
+def follow_call_that_draws(
+    result: Any, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], states: Sequence[State]
+) -> Any:
+    """Put what ``call(args, kwargs)`` gave of each example on the tape. The way back calls it again and draws the same numbers:
+    where the generators stood, ``states``, is one argument more."""
+    given, level = (*args, *kwargs.values()), level_of((*args, *kwargs.values()))
+    if not follows(given, level):
+        return result
+    stood = [torch.stack([host for host, _ in states]), *map(torch.stack, zip(*(cards for _, cards in states), strict=True))]
+    devices = cuda_devices(given)
+
+    def again(stood: Any, *some: Any, **named: Any) -> Any:
+        host, *cards = (t.raw().clone() for t in stood)  # torch reads a state wrongly that does not begin its storage
+        with drawn_again((host, cards), devices):
+            return call(some, named)
+
+    again.__name__ = "a function that draws"
+    before = tuple([BatchedTensor(from_torch(t), level) for t in stood])
+    return follow(result, functools.partial(_each_back, again), (before, *given), tuple(kwargs), level)
+
+
 gradients_of_each.append(each_on_tape)
+follow_drawn.append(follow_call_that_draws)
 
 
 # --- structures: what is captured with a backward is as plain as can be ------------------------------------------------------

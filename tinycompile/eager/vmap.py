@@ -13,7 +13,15 @@ from typing import Any, TypeGuard
 
 import torch
 
-from tinycompile.eager import batched_indexing, batched_linalg, batching, batching_library, batching_rules  # noqa: F401  the rules
+from tinycompile.eager import (  # noqa: F401  the rules
+    batched_indexing,
+    batched_linalg,
+    batched_views,
+    batched_writes,
+    batching,
+    batching_library,
+    batching_rules,
+)
 from tinycompile.eager.batched import BatchedTensor, Level, active
 from tinycompile.eager.batched_random import watched
 from tinycompile.eager.rng import cuda_devices, rng_state, set_rng_state

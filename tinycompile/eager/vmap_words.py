@@ -33,6 +33,15 @@ def said_by_torch(name: str, in_dims: Any, args: tuple[Any, ...], out_dims: Any 
         raise error
 
 
+def refuse_as_strided(x: BatchedTensor, size: Any, stride: Any, offset: Any) -> None:
+    """Raise what torch raises for ``as_strided`` of each example: where one would reach beyond its own elements."""
+    value = x.value
+    sizes, strides, start = ([shapes.hint(n) for n in of] for of in (value.shape, value.stride(), (value.meta.offset,)))
+    end = max(start[0] + shapes.reach(tuple(sizes), tuple(strides)), value.storage.nbytes // value.dtype.itemsize)
+    like = torch.empty(end, dtype=value.dtype).as_strided(sizes, strides, start[0])
+    torch.vmap(lambda t: t.as_strided(size, stride, offset))(like if x.batched else like[None])
+
+
 def _stand_in(tensor: Any) -> torch.Tensor:
     return torch.zeros([shapes.hint(size) for size in tensor.shape])
 

@@ -40,3 +40,10 @@ def writes_first(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     """Whether a torch function writes to its first argument: ``sort_``, ``__setitem__``, ``relu(x, inplace=True)``."""
     name = name_of(fn)
     return name in _WRITING or names_a_write(name) or asks_in_place(fn, args, kwargs)
+
+
+def first_by_position(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments with the first one by position: functions of ``torch.nn.init`` say ``tensor=``."""
+    if args or "tensor" not in kwargs:
+        return args, dict(kwargs)
+    return (kwargs["tensor"],), {name: value for name, value in kwargs.items() if name != "tensor"}

@@ -12,11 +12,14 @@ DRAWS = frozenset((
 """Those with a probability, or a flag that says training, only where these say so."""
 
 DRAWS_IN_PLACE = frozenset(
-    ("uniform_", "normal_", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_", "bernoulli_")
+    ("uniform_", "normal_", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_", "bernoulli_", "kaiming_uniform_")
 )
-"""What is in the tensor before counts for nothing."""
+"""What is in the tensor before counts for nothing. Some are functions of ``torch.nn.init``, too."""
 
-MAY_DRAW = DRAWS | DRAWS_IN_PLACE
+MAY_DRAW = DRAWS | DRAWS_IN_PLACE | frozenset(("multi_head_attention_forward",))
+
+RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
+"""These draw, too, where they drop out; torch's vmap takes no notice of it where all examples share the arguments."""
 
 FACTORIES = frozenset(("rand", "randn", "randint", "randperm"))
 """Made of no tensor, and always drawn."""

@@ -22,6 +22,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch.schema import Argument, Schema
 from tinycompile.ops.meta_rules import SUPPORTED
 from tinycompile.ops.outline import Outlined
+from tinycompile.ops.randomness import DRAWS_IN_PLACE
 from tinycompile.ops.record import OPS, BoundCall, Op
 
 Args = tuple[Any, ...]
@@ -357,8 +358,9 @@ def add_attribute(name: str, binder: Binder) -> None:
 def add_record(op: Op) -> None:
     """Every spelling in ``op.functions``, with the in-place twin of each (a trailing underscore).
 
-    A view has none: ``t_()`` and its like change a tensor's metadata, not its data."""
-    writes = not any(r.alias for r in op.schema.returns)
+    A view has none: ``t_()`` and its like change a tensor's metadata, not its data. Nor has ``bernoulli``: its twin does not
+    look at what it overwrites."""
+    writes = f"{op.name}_" not in DRAWS_IN_PLACE and not any(r.alias for r in op.schema.returns)
     for dotted in op.functions:
         last = dotted.rsplit(".", 1)[1]
         inplace = last.strip("_") in INPLACE_OPERATORS

@@ -1,0 +1,79 @@
+"""Writes in place under vmap by functions that have no batching rule, and methods that make a tensor another view of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tinycompile.dispatch.keys import Key
+from tinycompile.eager import batched
+from tinycompile.eager.batched import BatchedTensor, gradients_of_each, level_of, overwrite
+from tinycompile.eager.inplace import VIEWS_IN_PLACE, check_writable, rebase
+from tinycompile.eager.recording import edge_of
+from tinycompile.eager.tape import AUTOGRAD, note_opaque_view, set_history
+from tinycompile.eager.tensor import Tensor, from_torch, version_of
+from tinycompile.ops.in_place import name_of
+
+Function = Callable[..., Any]
+
+
+def write(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """``fn``, which writes to its first argument: on a copy of each example, which is then copied into the memory of all."""
+    target, name = args[0], name_of(fn)
+    if isinstance(target, torch.Tensor):
+        target = from_torch(target)
+    if Tensor.tape.follows(args, kwargs):
+        check_writable(target)
+    if name in VIEWS_IN_PLACE:
+        return become(target, getattr(target, name[:-1])(*args[1:], **kwargs))
+    if name in ("zero_", "fill_") and isinstance(target, BatchedTensor) and not level_of((args[1:], tuple(kwargs.values()))):
+        getattr(target.value, name)(*args[1:], **kwargs)
+        rebase(target, None)
+        return target
+    if target.keys & Key.TRACING.bit:
+        raise RuntimeError(f"vmap: {name} writes in place and has no batching rule")
+    written = False
+
+    def on_copy(first: Any, *rest: Any, **named: Any) -> Any:
+        nonlocal written
+        copy = first.clone()
+        before = version_of(copy)
+        fn(copy, *rest, **named)
+        written |= version_of(copy) > before
+        return copy
+
+    on_copy.__name__ = name.strip("_")
+    result = gradients_of_each[0](on_copy, args, kwargs)
+    if written:
+        overwrite(target, result, name)
+        rebase(target, edge_of(result))
+    return target
+
+
+def become(target: BatchedTensor, view: BatchedTensor) -> Tensor:
+    """No element moves; from now on the tensor is this view of what it was. So is, as with torch, what vmap was called with,
+    unless a tape follows that."""
+    for other in [v for r in target._views or () if (v := r()) is not None and v is not view]:
+        note_opaque_view(other, target)  # its way would no longer lead there
+    edge = edge_of(view)
+    _become(target, view)
+    if target._view is not None:
+        target._view = view._view
+    return target if edge is None else set_history(target, *edge)
+
+
+def _become(target: BatchedTensor, view: BatchedTensor) -> None:
+    value: Any = target.value
+    seen: Any = view.value
+    if isinstance(value, BatchedTensor):
+        _become(value, seen)
+    elif value.keys & (AUTOGRAD | Key.TRACING.bit) or value.lacks_handle:
+        target.value = seen
+    else:
+        value.as_strided_(seen.shape, seen.stride(), seen.storage_offset())
+    target._meta = view.meta
+
+
+batched.write_each.append(write)
