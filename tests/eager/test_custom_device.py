@@ -593,7 +593,7 @@ def test_without_codegen_graphs_run_op_by_op() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         same(tinycompile.compile(f)(x, y)[0], f(a, b)[0])
-    assert log[:3] == ["mul", "add", "relu"]
+    assert [ran for ran in log if ran != "copy"][:3] == ["mul", "add", "relu"]
 
 
 def test_compiled_code_under_our_tape(quiet) -> None:
@@ -609,7 +609,7 @@ def test_the_profile_and_the_memory_see_it() -> None:
     with tinycompile.profile() as p:
         x + x
     (step,) = [s for s in p.walk() if s.name == "add"]
-    assert step.keyset == "{PRIVATEUSE1}" and step.handlers[0].name == f"numpy add on {NAME}" and step.moved == 3 * 64
+    assert step.keyset == "{PRIVATEUSE1}" and step.handlers[0].name == f"numpy add on {NAME}" and step.moved == 2 * 64
     assert any(t.startswith("tinycompile.Tensor float32[16]") for i in tinycompile.storages(NAME) for t in i.tensors)
 
 

@@ -273,7 +273,7 @@ def _keys_of(entry: _Entry, args: tuple[Any, ...]) -> int:
             mixed = True
     if mixed:
         if not entry.devices_may_differ:
-            _check_devices(tensors)
+            check_devices(tensors)
         for tensor in tensors:  # a CPU scalar goes where the others are
             if not _is_cpu_scalar(tensor) and keys_of(tensor) & BACKENDS & ~Key.CPU.bit:
                 mask &= ~Key.CPU.bit
@@ -332,8 +332,8 @@ def _is_cpu_scalar(tensor: Any) -> bool:
     return tensor.device.type == "cpu" and len(tensor.shape) == 0
 
 
-def _check_devices(tensors: Sequence[Any]) -> None:
-    """CPU scalars may go anywhere; the rest must be on one device. The wordings are torch's."""
+def check_devices(tensors: Sequence[Any]) -> None:
+    """CPU scalars may go anywhere; the rest must be on one device. Raises RuntimeError in torch's words."""
     wide = [t for t in tensors if not _is_cpu_scalar(t)]
     for tensor in wide[1:]:
         first, other = Device.of(wide[0].device), Device.of(tensor.device)

@@ -7,6 +7,7 @@ warning.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from tinycompile.eager.device_memory import (
     Memory,
     RegisteredDevice,
     allocate,
+    check_indices,
     device_of,
     from_host,
     hosted,
@@ -34,9 +36,11 @@ from tinycompile.eager.device_memory import (
 )
 from tinycompile.eager.device_queues import QUEUES, DeviceQueues, Queue, let_go
 from tinycompile.eager.in_parts import in_parts
+from tinycompile.eager.methods import SHOWN
 from tinycompile.eager.storage import ALLOCATORS
 from tinycompile.eager.tape import note_view
 from tinycompile.eager.tensor import Tensor, unwrap, view_of
+from tinycompile.ops.meta_rules import result_type
 from tinycompile.ops.record import OPS, Decompose, Op, Pointwise
 
 _PRIVATE = Key.PRIVATEUSE1.bit
@@ -55,7 +59,8 @@ def register_device(
     ``allocator(nbytes, index)`` returns memory, any object; it is let go of when nobody holds the storage. ``copy(to, of)``
     copies all bytes between two memories of one size; the host's are flat uint8 torch tensors. ``kernels``: by the name of the
     op's record, each called as ``kernel(out, *args)``: ``out`` is a new tensor (a tuple of them where the op has several
-    results) in the shape, strides and dtype that the record says, ``args`` are in schema order. ``codegen(kernel, plan)``
+    results) in the shape, strides and dtype that the record says, ``args`` are in schema order (a number for which the schema
+    says Tensor comes as a tensor of 0 dims). ``codegen(kernel, plan)``
     compiles one fused kernel: see ``docs/add_a_backend.md``. ``streams(index)`` makes a queue of work with the methods of
     :class:`~tinycompile.eager.device_queues.Queue`, for ``tinycompile.cuda.Stream(name)`` and its like; kernels launch on
     ``tinycompile.cuda.current_stream(out.device).raw``, and ``copy`` is called when that has done what it was given. Returns
@@ -107,6 +112,7 @@ def forget_device() -> None:
     del ALLOCATORS[slot.taken.name]
     QUEUES.pop(slot.taken.name, None)
     rename_privateuse1("privateuseone")
+    _number.cache_clear()
     Tensor.elsewhere, slot.taken = None, None
 
 
@@ -132,19 +138,47 @@ def _runner(op: Op, kernel: Callable[..., None]) -> Callable[..., Any]:
             return _on_cpu(op, args)
         here = device_of(args, op)
         out = _placed(op.meta(*(meta_of(a) for a in args)), here)
-        kernel(out, *(_scalars_here(a, here) for a in args))
+        call_kernel(kernel, out, _operands(op, args, here))
         return out if isinstance(out, Tensor) else named_results(op, out)
 
     run.__qualname__ = f"{here_name(kernel)} on {slot.taken.name if slot.taken else ''}"
     return run
 
 
+def call_kernel(kernel: Callable[..., None], out: Any, args: Sequence[Any]) -> None:
+    """Whatever a kernel raises is the user's to see: see ``methods.SHOWN``."""
+    kernel(out, *args)
+
+
+SHOWN.add(call_kernel.__code__)
+
+
+def _operands(op: Op, args: Sequence[Any], device: Device) -> list[Any]:
+    """What a kernel gets: tensors on the device wherever the schema says so. A number becomes one of 0 dims, in the dtype to
+    which the operands are promoted."""
+    given = [_scalars_here(a, device) for a in args]
+    if numbers := _numbers_for_tensors(op, args):
+        dtype = result_type([meta_of(a) for s, a in zip(op.schema.args, args, strict=False) if s.type == "Tensor"])
+        for i in numbers:
+            given[i] = _number(args[i], repr(args[i]), dtype, device)
+    return given
+
+
+@functools.lru_cache(maxsize=64)
+def _number(value: Any, told: str, dtype: torch.dtype, device: Device) -> Tensor:
+    """A tensor of 0 dims. ``told``: tells numbers apart that are equal (0.0 and -0.0)."""
+    return from_host(torch.tensor(value, dtype=dtype), device)
+
+
+def _numbers_for_tensors(op: Op, args: Sequence[Any]) -> list[int]:
+    """The positions of numbers for which the schema says Tensor."""
+    pairs = enumerate(zip(op.schema.args, args, strict=False))
+    return [i for i, (a, v) in pairs if a.type == "Tensor" and isinstance(v, (int, float, complex))]
+
+
 def _lacks_tensor(op: Op, args: Sequence[Any]) -> bool:
     """Whether it was given a number for a tensor, which only pointwise ops take: torch says so."""
-    given = zip(op.schema.args, args, strict=False)
-    return not isinstance(op.lowering, Pointwise) and any(
-        a.type == "Tensor" and isinstance(v, (int, float, complex)) for a, v in given
-    )
+    return not isinstance(op.lowering, Pointwise) and bool(_numbers_for_tensors(op, args))
 
 
 def here_name(kernel: Callable[..., Any]) -> str:
@@ -176,7 +210,7 @@ def _run(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
             if op_name in SEVERAL_VIEWS:
                 for piece in result:
                     note_view(piece, args[0], op_name, args[1:], several=True)
-            return result
+            return named_results(op, result) if type(result) is tuple else result
     if not op_name.endswith("_like") and any(dispatcher.keys_of(t) & _PRIVATE for t in dispatcher.tensors_in(args)):
         warn_once(f"{device_of(args)} has no kernel for {op_name}: it runs on the CPU, between copies")
     return _on_cpu(op, args)
@@ -197,6 +231,8 @@ def _view_or_copy(op: Op, args: tuple[Any, ...]) -> Any:
 
 def _on_cpu(op: Op, args: tuple[Any, ...]) -> Any:
     """Copies there, torch's kernel, copies back; ``to_device`` stays where it leads to."""
+    if op.name in ("index", "index_put"):
+        check_indices(args[0], args[1])
     device, at = device_of(args, op), op.schema.device_arg
     target = Device.of(args[1]) if op.name == "to_device" else device
     copied: dict[int, torch.Tensor] = {}

@@ -14,6 +14,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.backends import is_view, named_results
 from tinycompile.eager.device_memory import (
+    check_indices,
     copied,
     device_of,
     fit,
@@ -59,6 +60,9 @@ class Elsewhere:
         pairs = zip(*map(dispatcher.tensors_in, ((*args, *kwargs.values()), (*hosts, *named.values()))), strict=True)
         given = [(t, h, h._version) for t, h in pairs]
         before = [h.untyped_storage() if isinstance(t, Tensor) and t.keys & _PRIVATE else None for t, h, _ in given]
+        _check_devices(fn, args, kwargs)
+        if fn is torch.get_device:
+            return args[0].get_device()
         name = getattr(fn, "__name__", str(fn))
         if any(before):
             warn_once(f"{device} has no kernel for {name}: it runs on the CPU, between copies")
@@ -75,6 +79,7 @@ class Elsewhere:
         """``run(fn, args, kwargs)`` on the CPU, to which gradients follow: a torch function that torch differentiates."""
         device = device_of((tuple(args), tuple(kwargs.values())))
         warn_once(f"{device} has no kernel for {getattr(fn, '__name__', fn)}: it runs on the CPU, between copies")
+        _check_devices(fn, args, kwargs)
         given = _moved_to((tuple(args), dict(kwargs)), Device("cpu"))
         result = run(fn, *given)
         found = [t for t in dispatcher.tensors_in((result,)) if isinstance(t, Tensor)]
@@ -113,6 +118,21 @@ class Elsewhere:
             fit(into, value.meta)
             write(into, to_host(value))
         return named_results(bound.op, target) if several else target
+
+
+# Functions that ask a second tensor for its dtype or sizes, or copy it.
+_OF_ANY_DEVICE = frozenset(
+    ("to", "type_as", "copy_", "view_as", "reshape_as", "expand_as", "resize_as_", "is_same_size", "is_set_to", "result_type")
+)
+
+
+def _check_devices(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse tensors on several devices, as torch does."""
+    name = getattr(fn, "__name__", "")
+    if name in ("__getitem__", "__setitem__"):
+        check_indices(args[0], args[1])
+    elif name not in _OF_ANY_DEVICE:
+        dispatcher.check_devices(dispatcher.tensors_in((*args, *kwargs.values())))
 
 
 def _made_for(bound: BoundCall, kwargs: Mapping[str, Any]) -> BoundCall | None:

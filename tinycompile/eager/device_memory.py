@@ -83,6 +83,8 @@ def to_host(tensor: Tensor, copied: dict[int, torch.Tensor] | None = None) -> to
 
 def from_host(value: torch.Tensor, device: Device) -> Tensor:
     """A tensor on the device with the values and strides of one on the CPU."""
+    if value.layout is not torch.strided:
+        raise NotImplementedError(f"{device} has no tensors of layout {value.layout}")
     value = value.resolve_conj().resolve_neg()
     made = allocate(TensorMeta(tuple(value.shape), value.stride(), value.dtype, device, 0))
     if count := extent(made.meta):
@@ -165,6 +167,13 @@ def device_of(args: Sequence[Any], op: Op | None = None) -> Device:
     return Device.of(next(filter(is_named, args)) if at is None else args[at])
 
 
+def check_indices(of: Any, index: Any) -> None:
+    """Indices lie on the CPU or where the tensor is. Raises RuntimeError as torch does."""
+    allowed = Device("cpu"), Device.of(of.device)
+    if any(Device.of(t.device) not in allowed for t in dispatcher.tensors_in((index,))):
+        raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({allowed[1]})")
+
+
 def is_named(value: Any) -> bool:
     """Whether it names the device in the slot."""
     if isinstance(value, str):
@@ -195,6 +204,8 @@ def returned(value: Any, device: Device, given: Sequence[tuple[Any, Any, int]] =
             if isinstance(tensor, Tensor) and tensor.keys & _PRIVATE and _share(value, host):
                 return view_of(tensor, placed_as(value, tensor.device))
         return from_host(value.detach(), device) if is_registered(device) else from_torch(value)
+    if isinstance(value, Tensor) and is_registered(device) and not value.keys & _PRIVATE:  # what a vmap around drew
+        return dispatcher.call("to_device", value, device)
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         items = [returned(v, device, given) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

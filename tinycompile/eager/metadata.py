@@ -96,6 +96,10 @@ class MetadataMethods:
         """Bytes in all elements."""
         return self.meta.numel * self.dtype.itemsize
 
+    def get_device(self) -> int:
+        """The device's index; -1 on a CPU and on meta."""
+        return -1 if self.is_cpu or self.is_meta else max(self.device.index, 0)
+
     def size(self, dim: int | None = None) -> Any:
         """All sizes, or one."""
         return self.shape if dim is None else self.meta.shape[_dim(dim, self.ndim)]

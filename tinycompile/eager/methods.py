@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -146,6 +147,17 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
+SHOWN: set[CodeType] = set()
+"""Code that calls what the user wrote (a device's kernel): its errors are no word on the operands."""
+
+
+def _is_shown(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in SHOWN:
+        trace = trace.tb_next
+    return trace is not None
+
+
 # Never an operand of a tensor: Python looks at the other side, then words the TypeError.
 _FOREIGN = frozenset({str, bytes, type(None), dict, set, list, tuple})
 
@@ -163,8 +175,8 @@ def _operator(name: str) -> Callable[..., Any]:
                 return NotImplemented
             try:
                 return args[0]._whole_way(ends, key, fn, args, {})
-            except TypeError:
-                if alone:
+            except TypeError as error:
+                if alone or _is_shown(error):
                     raise
                 return NotImplemented  # as torch: Python asks the other side, and words the error
         return made
