@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from tinycompile.eager import batched
 from tinycompile.eager.batched import BatchedTensor, write_view
-from tinycompile.eager.indexing import basic_first, is_basic
+from tinycompile.eager.indexing import basic_first, is_basic, plain_index
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.ops.calls import cast, ops
 
@@ -22,21 +23,26 @@ _DYNAMIC = (
 def read(x: Any, index: Any) -> Any:
     """``x[index]``."""
     view, indices = _resolved(x, index)
-    return ops.index(view, indices)
+    return ops.index(view, indices) if indices else view
 
 
 def write(target: Any, index: Any, value: Any) -> None:
     """``target[index] = value``."""
+    index = plain_index(index)
     if is_basic(index):
         write_view(target[index], value)
         return
     if _is_mask(index) and not (_is_tensor(value) and len(value.shape)):  # no size depends on the mask
         mask = index
+        _check_mask(mask, target, 0)
         for _ in range(len(target.shape) - len(mask.shape)):
             mask = ops.unsqueeze(mask, -1)
         target.copy_(ops.where(mask, _as_tensor(value, target), target))
         return
     view, indices = _resolved(target, index)
+    if not indices:
+        write_view(view, value)
+        return
     given = _as_tensor(value, target)
     while len(given.shape) > len(ops.index(view, indices).shape) and given.shape[0] == 1:
         given = ops.select(given, 0, 0)
@@ -50,24 +56,72 @@ batched.write_item.append(write)
 
 def _resolved(x: Any, index: Any) -> tuple[Any, tuple[Any, ...]]:
     """The view that the plain parts name, and the index tensors for its dims; a mask as the indices of what is True."""
-    parts = [p for part in (index if isinstance(index, tuple) else (index,)) for p in _parts(part, x)]
-    ranks = [0 if p is None or p is ... else 1 for p in parts]
-    return basic_first(x, parts, ranks)
+    parts = [_part(p, x) for p in (index if _lists_parts(index) else (index,))]
+    view, rest = basic_first(x, parts, [_rank(p) for p in parts])
+    indices: list[Any] = []
+    for part in rest:
+        if isinstance(part, bool):  # the dim that a truth adds has one place, or none
+            indices.append(ops.full((int(part),), 0, dtype=torch.int64, device=x.device))
+        else:
+            indices += _where_true(part, view, len(indices)) if _is_mask(part) else [part]
+    return view, tuple(indices)
 
 
-def _parts(part: Any, x: Any) -> list[Any]:
-    if part is None or part is ... or isinstance(part, slice) or type(part) is int:
-        return [part]
+def _lists_parts(index: Any) -> bool:
+    """Whether each item is an index: of a tuple, and as in torch of a short list of anything but numbers."""
+    if isinstance(index, tuple):
+        return True
+    kinds = (slice, type(None), type(...), Sequence, Tensor, torch.Tensor)
+    return isinstance(index, list) and len(index) < _SHORT and any(isinstance(item, kinds) for item in index)
+
+
+_SHORT = 32
+
+
+def _part(part: Any, x: Any) -> Any:
+    """None, the Ellipsis, a slice, a number, a truth, or an index tensor of ours."""
+    if part is None or part is ... or isinstance(part, (slice, int)):
+        return part
     if not _is_tensor(part):
-        part = torch.tensor(part, device=x.device.torch())
-    if not _is_mask(part):
-        return [from_torch(part) if isinstance(part, torch.Tensor) else part]
-    while isinstance(part, BatchedTensor):
-        if part.batched:
+        if isinstance(part, str) or not hasattr(part, "__len__"):
+            torch.zeros([1] * len(x.shape))[part]  # raises
+        nothing = isinstance(part, Sequence) and not part
+        part = torch.tensor(part, device=x.device.torch(), dtype=torch.int64 if nothing else None)
+    part = from_torch(part) if isinstance(part, torch.Tensor) else part
+    return part if len(part.shape) or not _is_mask(part) else bool(_same_for_all(part))
+
+
+def _rank(part: Any) -> int:
+    """How many dims it takes."""
+    if part is None or part is ... or isinstance(part, bool):
+        return 0
+    return len(part.shape) if _is_mask(part) else 1
+
+
+def _where_true(mask: Any, x: Any, dim: int) -> list[Any]:
+    """A mask over the dims from ``dim`` on as index tensors."""
+    _check_mask(mask, x, dim)
+    return [from_torch(at) for at in _same_for_all(mask).nonzero(as_tuple=True)]
+
+
+def _check_mask(mask: Any, x: Any, dim: int) -> None:
+    if dim + len(mask.shape) > len(x.shape):
+        raise IndexError(f"too many indices for tensor of dimension {len(x.shape)}")
+    for i, size in enumerate(mask.shape):
+        if size != x.shape[dim + i]:
+            raise IndexError(
+                f"The shape of the mask {list(mask.shape)} at index {i} does not match the shape of the indexed tensor "
+                f"{list(x.shape)} at index {dim + i}"
+            )
+
+
+def _same_for_all(mask: Any) -> Any:
+    """The torch tensor of a mask that no example has of its own."""
+    while isinstance(mask, BatchedTensor):
+        if mask.batched:
             raise RuntimeError(_DYNAMIC)
-        part = part.value
-    raw = part.raw() if isinstance(part, Tensor) else part
-    return [from_torch(at) for at in raw.nonzero(as_tuple=True)]
+        mask = mask.value
+    return mask.raw()
 
 
 def _is_tensor(value: Any) -> bool:

@@ -79,8 +79,9 @@ def basic_first(tensor: Any, parts: Sequence[Any], ranks: Sequence[int]) -> tupl
 
 
 def split_index(rank: int, parts: Sequence[Any], ranks: Sequence[int]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The basic index that names a view, and an index tensor or None for each dim of that (None at the end is left out).
-    ``rank``: of the tensor; ``ranks``: how many dims each part takes, 0 for None and the Ellipsis."""
+    """The basic index that names a view, and an index tensor or None for each dim of that (None at the end is left out). A
+    truth is a new dim, and stands in the place of its index tensor. ``rank``: of the tensor; ``ranks``: how many dims each
+    part takes, 0 for None, truths and the Ellipsis."""
     rest = rank - sum(ranks)
     if rest < 0:
         raise IndexError(f"too many indices for tensor of dimension {rank}")
@@ -90,6 +91,9 @@ def split_index(rank: int, parts: Sequence[Any], ranks: Sequence[int]) -> tuple[
         if part is ...:
             basic += [slice(None)] * rest
             indices += [None] * rest
+        elif isinstance(part, bool):
+            basic.append(None)
+            indices.append(part)
         elif part is None or isinstance(part, (slice, int, Expr)):
             basic.append(part)
             indices += [None] if part is None or isinstance(part, slice) else []
