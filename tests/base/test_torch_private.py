@@ -263,3 +263,14 @@ def test_some_of_what_a_context_saved() -> None:
         x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         made.sum().backward()
+
+
+def test_the_default_device_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert private.named_default_device() is None
+    with torch.device("meta"):
+        assert private.named_default_device() == torch.device("meta")
+        with torch.device("cuda"):
+            assert private.named_default_device() == torch.device("cuda")
+    monkeypatch.setattr(private, "_function_mode_at", None)
+    with torch.device("meta"):
+        assert private.named_default_device() is None  # the public way can't tell

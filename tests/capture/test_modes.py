@@ -200,3 +200,16 @@ def test_forward_mode_differentiation_is_eagers() -> None:
             torch.testing.assert_close((made.primal, made.tangent), (f(X), 2 * X))
     assert compiled.cache_info()["entries"] == 2
     torch.testing.assert_close(torch.func.jvp(compiled, (X,), (torch.ones(3, 4),))[1], 2 * X)
+
+
+def test_constants_under_a_default_device() -> None:
+    """What the stages work out of numbers they work out on the CPU."""
+    x = torch.ones(2, 3)
+    for fn in (
+        lambda a: a + torch.ones(3, device="cpu") * 2,
+        lambda a: torch.where(a > 0, a * 2.5, 0.1).half() + 1,
+        lambda a: torch.nn.functional.pad(a, (1, 1)).softmax(1),
+    ):
+        with torch.device("meta"):
+            made = tinycompile.compile(fn)(x)
+        torch.testing.assert_close(made, fn(x))

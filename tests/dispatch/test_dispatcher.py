@@ -54,7 +54,7 @@ def batched() -> Iterator[list[str]]:
 def test_a_registered_kernel_runs_with_defaults_filled_in() -> None:
     dispatcher.register(A, Key.PRIVATEUSE1, lambda *args: args)
     assert dispatcher.call(A, OTHER) == (OTHER, None, None)
-    assert dispatcher.call(A, self=OTHER, device="cpu") == (OTHER, None, "cpu")
+    assert dispatcher.call(A, self=OTHER, device="mps") == (OTHER, None, "mps")
 
 
 def test_the_highest_key_runs_first_and_can_redispatch() -> None:
@@ -89,6 +89,14 @@ def test_keys_in_lists_count() -> None:
     dispatcher.register(A, Key.TRACING, lambda *args: "traced")
     fake = Dummy(KeySet.of(Key.TRACING, Key.PRIVATEUSE1), OTHER.device)
     assert dispatcher.call(A, OTHER, [OTHER, fake]) == "traced"
+
+
+def test_a_named_device_goes_before_that_of_the_tensors() -> None:
+    dispatcher.register(A, Key.CUDA, lambda *args: "cuda")
+    dispatcher.register(A, Key.PRIVATEUSE1, lambda *args: "other")
+    assert [dispatcher.call(A, OTHER, device=d) for d in (None, "cuda:1", "mps")] == ["other", "cuda", "other"]
+    dispatcher.let_devices_differ(A)
+    assert dispatcher.call(A, OTHER, device="cuda") == "other"  # the op moves it there
 
 
 def test_without_tensors_the_device_argument_chooses() -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from tinycompile.base import torch_private
+
 # torch's own numbers (c10/core/DeviceType.h), so that a packed device means the same on both sides.
 DEVICE_TYPES: tuple[str, ...] = (
     "cpu", "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip", "fpga", "maia", "xla", "vulkan", "metal", "xpu", "mps",
@@ -102,6 +104,14 @@ class Device(str):
 
     def __str__(self) -> str:
         return self.type if self.index < 0 else f"{self.type}:{self.index}"
+
+
+def default_device() -> Device:
+    """torch's, with its index. torch makes a tensor there to learn that, and has none on a registered device."""
+    named = torch_private.named_default_device()
+    if named is not None and _CODE.get(named.type) == _PRIVATE:
+        return Device(named.type, max(_index(named), 0))
+    return Device.of(torch.get_default_device())
 
 
 def _index(device: torch.device) -> int:

@@ -156,6 +156,14 @@ def only_default_device() -> bool:
     return bool(modes) and all(type(mode) is DeviceContext for mode in modes)
 
 
+def named_default_device() -> torch.device | None:
+    """The default device as it was named. None where none was; the public way can't tell."""
+    if _function_modes is None or _function_mode_at is None:
+        return None
+    modes = [_function_mode_at(i) for i in reversed(range(_function_modes()))]
+    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
+
+
 def is_innermost_mode(mode: Any) -> bool:
     """Whether it is the torch-function mode that sees this thread's calls first. The public way can't tell, and says no."""
     if _function_modes is None or _function_mode_at is None or not _function_modes():

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from tinycompile.base import torch_private
+from tinycompile.base.device import default_device
 from tinycompile.capture.guard_entries import READ_ERRORS, Entry
 from tinycompile.capture.sources import Held, HeldItem, Source
 from tinycompile.ir.builder import UniqueNames, identifier
@@ -34,7 +35,7 @@ HELPERS: dict[str, Any] = {
     "_READ_ERRORS": READ_ERRORS,
     "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
     "_ordinary_mode": torch_private.ordinary_mode,
-    "_only_default_device": torch_private.only_default_device, "_default_device": torch.get_default_device,
+    "_only_default_device": torch_private.only_default_device, "_default_device": default_device,
     "_no_python_modes": torch_private.no_python_modes, "_any_autocast": torch_private.any_autocast,
     "_inference_mode": torch.is_inference_mode_enabled, "_is_empty": is_empty,
     "_deterministic": torch.are_deterministic_algorithms_enabled,

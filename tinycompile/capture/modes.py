@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tinycompile.base import torch_private
+from tinycompile.base.device import default_device
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.eager.autocast import region_state
 
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
 def guard_modes(tr: Tracer) -> None:
     """The modes of this call must be those of each later one. Breaks under a mode that capture can't follow."""
     check = tr.guards.state_check
-    default_device = torch_private.only_default_device()
-    if not default_device and not torch_private.no_python_modes():
+    on_default = torch_private.only_default_device()
+    if not on_default and not torch_private.no_python_modes():
         check("not _no_python_modes() and not _only_default_device()", "a torch function or dispatch mode, or a dual level")
         raise GraphBreak("mode", "a torch function or dispatch mode, or forward-mode differentiation, is active")
     check(f"_grad_enabled() is {tr.grad_enabled}", f"grad mode is {'on' if tr.grad_enabled else 'off'}")
     inference = torch.is_inference_mode_enabled()
-    if tr.root_regions is None and not inference and not default_device:
+    if tr.root_regions is None and not inference and not on_default:
         check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode, dual level")
     else:
-        if default_device:
-            device = tr.guards.hold(torch.get_default_device(), "device_")
+        if on_default:
+            device = tr.guards.hold(default_device(), "device_")
             check(f"_only_default_device() and _default_device() == {device.name}", f"the default device is {device.value}")
         else:
             check("_no_python_modes()", "no torch function or dispatch mode, no dual level")

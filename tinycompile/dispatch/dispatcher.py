@@ -54,6 +54,7 @@ class _Entry:
     kernels: dict[Key, tuple[Callable[..., Any], Boxed]] = field(default_factory=dict)
     composite: Callable[..., Any] | None = None
     devices_may_differ: bool = False
+    placed_by: int | None = None  # where the argument is that says on which device the result is
     choices: dict[int, tuple[KeySet, Boxed]] = field(default_factory=dict)
     leaves: set[int] = field(default_factory=set)
     may_be_leaf: bool = True
@@ -78,7 +79,7 @@ def define(schema: Schema | str) -> Schema:
     with _lock:
         if parsed.name in _ENTRIES:
             raise ValueError(f"op {parsed.name} is defined already")
-        _ENTRIES[parsed.name] = _Entry(parsed)
+        _ENTRIES[parsed.name] = _Entry(parsed, placed_by=parsed.device_arg)
     return parsed
 
 
@@ -117,7 +118,8 @@ def register(op_name: str, key: Key, kernel: Callable[..., Any] | None, *, with_
 
 def let_devices_differ(op_name: str) -> None:
     """Leave it to the op to judge tensors of several devices (``copy_``: yes; ``add``: the dispatcher refuses)."""
-    _entry(op_name).devices_may_differ = True
+    entry = _entry(op_name)
+    entry.devices_may_differ, entry.placed_by = True, None
 
 
 def composite(op_name: str, fn: Callable[..., Any]) -> None:
@@ -246,7 +248,7 @@ def _entry(op_name: str) -> _Entry:
 
 
 def _keys_of(entry: _Entry, args: tuple[Any, ...]) -> int:
-    """The union of the tensors' keys; the device argument's backend when there is no tensor. Checks that devices agree."""
+    """The union of the tensors' keys; the backend of the device that is named. Checks that devices agree."""
     mask = 0
     device: Any = None
     mixed = False
@@ -261,7 +263,7 @@ def _keys_of(entry: _Entry, args: tuple[Any, ...]) -> int:
         elif kind != _PLAIN:
             break
     else:
-        if mask & BACKENDS and not mask & _BATCHED:
+        if mask & BACKENDS and not mask & _BATCHED and entry.placed_by is None:
             return mask
     mask, device = 0, None
     tensors = tensors_in(args)
@@ -279,11 +281,10 @@ def _keys_of(entry: _Entry, args: tuple[Any, ...]) -> int:
                 mask &= ~Key.CPU.bit
     if mask & _BATCHED and mask & _AUTOGRAD:
         mask = _of_highest_level(tensors, mask)
-    if not mask & BACKENDS:
-        at = entry.schema.device_arg
-        chosen = None if at is None else args[at]
-        mask |= 1 << (Key.CPU if chosen is None else backend_key(Device.of(chosen).type))
-    return mask
+    chosen = None if entry.placed_by is None else args[entry.placed_by]
+    if chosen is not None:
+        mask = mask & ~BACKENDS | 1 << backend_key(Device.of(chosen).type)
+    return mask if mask & BACKENDS else mask | Key.CPU.bit
 
 
 def _of_highest_level(tensors: Sequence[Any], mask: int) -> int:

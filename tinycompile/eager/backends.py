@@ -76,13 +76,15 @@ def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
             return args[0]
         if not args[0].on_torchs_tape:  # (what torch follows, it follows through views that it makes, now)
             return make_view(op, args[0], op.meta(args[0].meta, *args[1:]), args[1:])
+    if op_name in _PLACED and args and getattr(args[0], "lacks_handle", False):
+        args = (_outline(args[0]), *args[1:])
     try:
         result = op.eager(*[a.raw() if type(a) is Tensor else unwrap(a) for a in args])
     except RuntimeError as error:
         tell_holdings(error)
         raise
     first = args[0] if args else None
-    if type(first) is Tensor and type(result) is torch.Tensor and op_name not in _COPIES_DATA:
+    if type(first) is Tensor and type(result) is torch.Tensor and op_name not in _PLACED:
         if result is first._handle:
             return first
         if not any(type(a) is Tensor and a._handle is result for a in args[1:]):
@@ -95,6 +97,11 @@ def run_torch(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         for piece in wrapped:
             note_view(piece, args[0], op_name, args[1:], several=True)
     return named_results(op, wrapped) if type(wrapped) is tuple else wrapped
+
+
+def _outline(like: Tensor) -> Tensor:
+    """A tensor without data as one on a registered device, for a result of its shape elsewhere."""
+    return from_meta(like.meta)
 
 
 def run_meta(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
@@ -140,5 +147,6 @@ def fill() -> None:
             dispatcher.composite(op.name, _decomposition(op, op.lowering))
 
 
+_PLACED = _COPIES_DATA | {op.name for op in OPS.values() if op.schema.device_arg is not None}  # maybe elsewhere
 _ALIASES = frozenset(op.name for op in OPS.values() if is_view(op) or is_same(op))
 fill()

@@ -55,7 +55,8 @@ class Elsewhere:
 
     def call(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A torch function that has no record: on the CPU, and what it wrote to is written back."""
-        device = device_of((*args, *kwargs.values()))
+        place = kwargs.get("device")
+        device = device_of((*args, *kwargs.values())) if place is None else Device.of(place)
         hosts, named = hosted((tuple(args), dict(kwargs)))
         pairs = zip(*map(dispatcher.tensors_in, ((*args, *kwargs.values()), (*hosts, *named.values()))), strict=True)
         given = [(t, h, h._version) for t, h in pairs]
@@ -71,13 +72,13 @@ class Elsewhere:
         for (tensor, host, version), storage in zip(given, before, strict=True):
             if storage is not None and (host._version != version or host is written):
                 take_over(tensor, host, storage)
-        if _leads_away(fn, (*args[1:], *kwargs.values())):
+        if not is_registered(device) or _leads_away(fn, (*args[1:], *kwargs.values())):
             return from_torch(result) if isinstance(result, torch.Tensor) else result
         return returned(result, device, given if any(before) else ())
 
     def moved(self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """``run(fn, args, kwargs)`` on the CPU, to which gradients follow: a torch function that torch differentiates."""
-        device = device_of((tuple(args), tuple(kwargs.values())))
+        device = device_of((*args, *kwargs.values()))
         warn_once(f"{device} has no kernel for {getattr(fn, '__name__', fn)}: it runs on the CPU, between copies")
         _check_devices(fn, args, kwargs)
         given = _moved_to((tuple(args), dict(kwargs)), Device("cpu"))

@@ -159,12 +159,14 @@ def placed_as(host: torch.Tensor, device: Device) -> TensorMeta:
 
 
 def device_of(args: Sequence[Any], op: Op | None = None) -> Device:
-    """Of the tensors among the arguments on the registered device, else what is given for the op's device argument."""
+    """What is given for the op's device argument, else that of the tensors on the registered device among the arguments."""
+    at = None if op is None or op.name == "to_device" else op.schema.device_arg
+    if at is not None and args[at] is not None:
+        return Device.of(args[at])
     for tensor in dispatcher.tensors_in(args):
         if dispatcher.keys_of(tensor) & _PRIVATE:
             return Device.of(tensor.device)
-    at = None if op is None else op.schema.device_arg
-    return Device.of(next(filter(is_named, args)) if at is None else args[at])
+    return Device.of(next(filter(is_named, args)))
 
 
 def check_indices(of: Any, index: Any) -> None:

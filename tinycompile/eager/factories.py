@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from tinycompile.base.device import Device
-from tinycompile.dispatch import local_keys
+from tinycompile.base.device import Device, default_device
+from tinycompile.base.torch_private import only_default_device
+from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.storage import ALLOCATORS
@@ -23,6 +24,8 @@ def make(fn: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, An
     """Through the record that torch's factory has, else as it is; under tracing the result is a FakeTensor."""
     kind = FakeTensor if Key.TRACING in local_keys.included() else Tensor
     given = {k: _option(v) for k, v in options.items() if k != "requires_grad"}
+    if given.get("device") is None and not dispatcher.tensors_in(args) and (place := _elsewhere(_meant(None))) is not None:
+        given["device"] = place
     if not torch.cuda.is_available():
         given.pop("pin_memory", None)  # pinned memory is for copies to a card
     return _leaf(wrap(kind.__torch_function__(fn, (), args, given)), bool(options.get("requires_grad")))
@@ -39,10 +42,27 @@ def _leaf(made: Tensor, requires_grad: bool) -> Tensor:
     return made.requires_grad_() if requires_grad else made
 
 
-def _moved(made: Tensor, device: Device | str) -> Tensor:
-    """To a registered device, where torch can make nothing itself."""
-    moved: Tensor = ops.to_device(made, Device.of(device))
+def _meant(device: Device | str | None) -> Device | str | None:
+    """The device that is named, or that is torch's default; None where neither is."""
+    return default_device() if device is None and only_default_device() else device
+
+
+def _elsewhere(device: Device | str | None) -> Device | None:
+    """The device if it is a registered one, where torch can make nothing itself."""
+    if not ALLOCATORS or device is None:
+        return None
+    meant = Device.of(device)
+    return meant if meant.type in ALLOCATORS else None
+
+
+def _moved(made: Tensor, device: Device) -> Tensor:
+    moved: Tensor = ops.to_device(made, device)
     return moved
+
+
+def _hosted(data: Any) -> Any:
+    """Nested data with torch's tensors for ours, which are copied from a registered device."""
+    return unwrap(data) if Tensor.elsewhere is None else Tensor.elsewhere.hosted(data)
 
 
 def _option(value: Any) -> Any:
@@ -59,20 +79,24 @@ def tensor(
 ) -> Tensor:
     """A new tensor with a copy of ``data``: a number, nested sequences, or an array. ``pin_memory``: in page-locked memory,
     where there is a card to copy to."""
-    if device is not None and Device.of(device).type in ALLOCATORS:
-        return _leaf(_moved(from_torch(torch.tensor(unwrap(data), dtype=dtype)), device), requires_grad)
+    place = _meant(device)
+    there = _elsewhere(data.device if place is None and isinstance(data, Tensor) else place)
+    if there is not None:
+        return _leaf(_moved(from_torch(torch.tensor(_hosted(data), dtype=dtype, device="cpu")), there), requires_grad)
     pinned = pin_memory and torch.cuda.is_available()
-    made = torch.tensor(unwrap(data), dtype=dtype, device=_option(device), pin_memory=pinned)
+    made = torch.tensor(_hosted(data), dtype=dtype, device=_option(place), pin_memory=pinned)
     return _leaf(from_torch(made), requires_grad)
 
 
 def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Device | str | None = None) -> Tensor:
     """``data`` itself where it can be shared (tensors, arrays), else a copy."""
-    if isinstance(data, Tensor) and dtype in (None, data.dtype) and (device is None or Device.of(device) == data.device):
-        return data
-    if device is not None and Device.of(device).type in ALLOCATORS:
-        return _moved(as_tensor(data, dtype), device)
-    return from_torch(torch.as_tensor(unwrap(data), dtype=dtype, device=_option(device)))
+    place = _meant(device)
+    if isinstance(data, Tensor):
+        moved: Tensor = data.to(device=data.device if place is None else place, dtype=dtype)  # type: ignore[attr-defined]
+        return moved
+    if (there := _elsewhere(place)) is not None:
+        return _moved(from_torch(torch.as_tensor(_hosted(data), dtype=dtype, device="cpu")), there)
+    return from_torch(torch.as_tensor(_hosted(data), dtype=dtype, device=_option(place)))
 
 
 def from_numpy(array: Any) -> Tensor:

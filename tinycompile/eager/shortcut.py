@@ -253,6 +253,8 @@ def learn(
     known = ends.get(key, _NEW)
     if known is None or type(known) is Known or known is WRITES:
         return
+    if bound is not None and _names_a_device(bound):
+        return
     every = (*args, *kwargs.values())
     if known is _NEW:
         kind = type(args[0])
@@ -268,6 +270,11 @@ def learn(
     assert isinstance(known, Choices)
     if bound is not None and not bound.inplace and bound.out is None and _has_one_result(bound.op):
         _learn_values(known, bound, every)
+
+
+def _names_a_device(bound: BoundCall) -> bool:
+    at = bound.op.schema.device_arg
+    return at is not None and bound.args[at] is not None
 
 
 def _writes_alone(bound: BoundCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

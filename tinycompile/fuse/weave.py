@@ -176,7 +176,7 @@ class Weaver:
                 outside = self._emit(Scalar("outside", torch.bool, "not", (keep,), s.origin))
                 inside = self._emit(Scalar("inside", torch.bool, "or", (outside, inside), s.origin))
             checked = self._emit(Scalar("checked", torch.bool, "checked", (inside,), s.origin))
-            nothing = torch.zeros((), dtype=self.dtypes[value]).item()
+            nothing = torch.zeros((), dtype=self.dtypes[value], device="cpu").item()
             value = self._where(checked, value, nothing, s.value, s.origin)
             frame.checked.add(index)
         return value

@@ -25,7 +25,7 @@ def fold_constants(body: Sequence[Statement]) -> list[Statement]:
     folded: list[Statement] = []
     for s in body:
         if isinstance(s, Const) and not isinstance(s.value, Expr):
-            known[s.name] = torch.tensor(s.value, dtype=s.dtype)
+            known[s.name] = torch.tensor(s.value, dtype=s.dtype, device="cpu")
         elif isinstance(s, Scalar) and all(a in known for a in s.args):
             value = _apply(s, [known[a] for a in s.args])
             if value is not None:

@@ -49,7 +49,7 @@ class NestBuilder(Builder):
 
     def const(self, value: Number | Dim, dtype: torch.dtype) -> Value:
         if dtype in NARROW:
-            value = value if isinstance(value, Expr) else torch.tensor(value, dtype=dtype).item()
+            value = value if isinstance(value, Expr) else torch.tensor(value, dtype=dtype, device="cpu").item()
             dtype = torch.float32
         number = value if isinstance(value, Expr) else _as_dtype(value, dtype)
         key = ("const", repr(number), dtype)  # repr tells -0.0 from 0.0 and True from 1

@@ -98,7 +98,7 @@ class _Inputs:
             return self.b.const(x, dtype)
         if isinstance(x, Expr):
             return self.b.cast(self.b.cast(self.b.const(x, torch.int64), common), dtype)
-        rounded = torch.tensor(x, dtype=torch.float64).to(common).item()
+        rounded = torch.tensor(x, dtype=torch.float64, device="cpu").to(common).item()
         if self.op in _SUMS:
             finite = self.meta.device.type != "cpu" or abs(rounded) != float("inf")
             return self.b.const(x if finite else rounded, dtype)

@@ -10,7 +10,7 @@ import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base import shapes
-from tinycompile.base.device import Device
+from tinycompile.base.device import Device, default_device
 from tinycompile.base.expr import Dim, Expr
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
@@ -25,7 +25,7 @@ Coords = tuple[Dim, ...]
 
 def device_of(device: Any) -> Device:
     """The device of a new tensor: the default one for None, the current index for a bare "cuda", the first for other names."""
-    chosen = Device.of(torch.get_default_device() if device is None else device)
+    chosen = default_device() if device is None else Device.of(device)
     if chosen.type in ("cpu", "meta"):
         return Device(chosen.type)
     if chosen.index >= 0:

@@ -276,7 +276,7 @@ def _scattered(lowering: Scatter, args: Sequence[Any], meta: Any) -> torch.Tenso
         np.add.at(flat, at, values)
     else:
         flat[at] = values
-    return torch.empty_strided(size, meta.strides, dtype=meta.dtype).copy_(torch.from_numpy(flat).reshape(size))
+    return torch.empty_strided(size, meta.strides, dtype=meta.dtype, device="cpu").copy_(torch.from_numpy(flat).reshape(size))
 
 
 def _operand(arg: Any) -> Any:

@@ -78,7 +78,7 @@ def _to(args: Args, kwargs: Kwargs) -> Bound:
         other = rest.pop(0)
     if rest and isinstance(rest[0], (str, torch.device, Device, int)) and not isinstance(rest[0], bool):
         device = rest.pop(0)
-    if rest and isinstance(rest[0], torch.dtype):
+    if rest and (isinstance(rest[0], torch.dtype) or (rest[0] is None and device is not None)):
         dtype = rest.pop(0)
     if other is not None:
         dtype, device = other.dtype, other.device

@@ -41,7 +41,7 @@ def _value(node: Node, filled: dict[str, torch.Tensor]) -> torch.Tensor | None:
     if position is not None:
         number = node.args[position]
         unknown = isinstance(number, (Ref, Expr)) or not holds(meta.dtype, number)
-        return None if unknown else torch.full((1,) * meta.rank, number, dtype=meta.dtype)
+        return None if unknown else torch.full((1,) * meta.rank, number, dtype=meta.dtype, device="cpu")
     if not filled or not isinstance(OPS[node.target].lowering, Pointwise) or meta.strides != contiguous_strides(meta.shape):
         return None
     args = [filled.get(a.name) if isinstance(a, Ref) else a for a in node.args]

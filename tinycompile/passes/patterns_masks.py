@@ -61,7 +61,7 @@ def _broadcast(coords: Coords, meta: TensorMeta) -> Coords:
 
 
 def _fill(number: Any, dtype: torch.dtype, rank: int = 0) -> Sides:
-    one = torch.full((1,) * rank, number, dtype=dtype)
+    one = torch.full((1,) * rank, number, dtype=dtype, device="cpu")
     return Sides(one, one)
 
 
@@ -142,7 +142,7 @@ class _Reader:
             other = next((a for a in args if isinstance(a, torch.Tensor)), None)
             if other is None:
                 return None
-            args = [torch.full((), args[0], dtype=other.dtype), *args[1:]]
+            args = [torch.full((), args[0], dtype=other.dtype, device="cpu"), *args[1:]]
         try:
             value = OPS[node.target].eager(*args)
         except (RuntimeError, TypeError, ZeroDivisionError):
@@ -168,7 +168,7 @@ def _whole(value: Any) -> Dim | None:
 
 def _compare(op: str, d: Dim) -> Sides | None:
     """``d OP 0`` as two sides of a diagonal, or one value everywhere."""
-    yes, no = torch.tensor(True), torch.tensor(False)
+    yes, no = torch.tensor(True, device="cpu"), torch.tensor(False, device="cpu")
     low, above = (d, 0) if op == "ge" else (d, 1) if op == "gt" else (0 - d, 0) if op == "le" else (0 - d, 1)
     if ex.at_least(low, above):
         return Sides(yes, yes)

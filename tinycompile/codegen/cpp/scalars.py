@@ -120,7 +120,7 @@ def c_const(value: Any, dtype: torch.dtype) -> str:
     """A literal of ``dtype``."""
     if dtype in NARROW:
         bits = torch.uint8 if dtype.itemsize == 1 else torch.int16
-        raw = int(torch.tensor(value, dtype=torch.float64).to(dtype).view(bits).item()) & 0xFFFF
+        raw = int(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype).view(bits).item()) & 0xFFFF
         return f"({C_TYPES[dtype]}){raw:#0{2 + 2 * dtype.itemsize}x}"
     if dtype.is_floating_point:
         return _c_float(float(value), dtype)

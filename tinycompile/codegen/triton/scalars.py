@@ -126,7 +126,7 @@ def literal(value: Any, dtype: torch.dtype) -> str:
     if not is_float(dtype):
         return str(int(value))
     if dtype in FLOAT8:
-        return str(torch.tensor(value, dtype=torch.float64).to(dtype).view(torch.uint8).item())
+        return str(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype).view(torch.uint8).item())
     number = float(value)
     if number != number:
         return 'float("nan")'
