@@ -84,7 +84,11 @@ from tinycompile.eager.factories_special import (
     poisson,
     polar,
     scalar_tensor,
+    sparse_bsc_tensor,
+    sparse_bsr_tensor,
+    sparse_compressed_tensor,
     sparse_coo_tensor,
+    sparse_csc_tensor,
     sparse_csr_tensor,
     tril_indices,
     triu_indices,
@@ -117,8 +121,9 @@ __all__ = [
     "library", "linspace", "list_backends", "logspace", "lookup_backend", "mark_dynamic", "mark_static", "multinomial",
     "no_grad", "normal", "ones", "ones_like", "poisson", "polar", "profile", "rand", "rand_like", "randint", "randint_like",
     "randn", "randn_like", "randperm", "register_backend", "register_device", "reset", "scalar_tensor", "set_grad_enabled",
-    "sparse_coo_tensor", "sparse_csr_tensor", "storages", "tensor", "trace", "trace_storages", "tril_indices", "triu_indices",
-    "vander", "vmap", "zeros", "zeros_like",
+    "sparse_bsc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor", "sparse_coo_tensor", "sparse_csc_tensor",
+    "sparse_csr_tensor", "storages", "tensor", "trace", "trace_storages", "tril_indices", "triu_indices", "vander",
+    "vmap", "zeros", "zeros_like",
 ]  # fmt: skip
 
 

@@ -261,3 +261,105 @@ def test_compiled_functions_leave_them_to_torch(ours: bool) -> None:
     args = (from_torch(s), from_torch(d)) if ours else (s, d)
     got = tc.compile(fn)(*args)
     assert torch.equal(got.torch() if ours else got, fn(s, d))
+
+
+# --- what else there is of torch's -------------------------------------------------------------------------------------------
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "matrix product": lambda s: (s @ (tc if isinstance(s, Tensor) else torch).ones(3, 2)).sum(),
+    "of a multiple": lambda s: (s * 2).to_dense().sum(),
+    "squared": lambda s: (s * s).to_dense().sum(),
+    "to dense": lambda s: (s.to_dense() ** 3).sum(),
+    "constant": lambda s: (tc if isinstance(s, Tensor) else torch).ones(2).sum(),
+}
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function_transforms_differentiate_for_them(name: str, layout: str) -> None:
+    fn, theirs = FUNCTIONS[name], LAYOUTS[layout](DENSE)
+    leaf = theirs.clone().requires_grad_()
+    found = fn(leaf)  # (torch.func has no rules for some)
+    expected = torch.autograd.grad(found, leaf)[0] if found.requires_grad else torch.zeros_like(theirs)
+    ours = from_torch(theirs)
+    grad, value = tc.func.grad_and_value(fn)(ours)
+    assert torch.equal(_dense(grad), expected.to_dense()) and not grad.requires_grad
+    assert torch.equal(value.torch(), fn(theirs)) and not value.requires_grad and not ours.requires_grad
+    if name == "constant":
+        return
+    result, pull_back = tc.func.vjp(fn, ours)
+    assert not result.requires_grad and torch.equal(_dense(pull_back(tc.tensor(1.0))[0]), expected.to_dense())
+
+
+def _dense(grad: Any) -> torch.Tensor:
+    return grad.detach().to_dense().torch()
+
+
+def test_a_derivative_for_one_of_several() -> None:
+    def f(s, d):
+        return ((s @ d) ** 2).sum()
+
+    s, d = DENSE.to_sparse(), torch.arange(6.0).reshape(3, 2)
+    leaf, other = s.clone().requires_grad_(), d.clone().requires_grad_()
+    expected = torch.autograd.grad(f(leaf, other), (leaf, other))
+    for argnums in (0, 1, (0, 1)):
+        found = tc.func.grad(f, argnums)(from_torch(s), from_torch(d))
+        for grad, at in zip(found if isinstance(found, tuple) else (found,), (argnums,) if argnums in (0, 1) else argnums):
+            assert torch.equal(_dense(grad), expected[at].to_dense())
+
+
+MADE: dict[str, Callable[[Any], Any]] = {
+    "size alone": lambda m: m.sparse_coo_tensor((2, 3)),
+    "size by keyword": lambda m: m.sparse_coo_tensor(size=(2, 3), dtype=torch.float64),
+    "all by keyword": lambda m: m.sparse_coo_tensor(indices=m.tensor([[0], [1]]), values=m.tensor([2.0]), size=(2, 3)),
+    "csr": lambda m: m.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 2.0], (2, 4)),
+    "csc": lambda m: m.sparse_csc_tensor([0, 1, 2], [0, 1], [1.0, 2.0]),
+    "bsr": lambda m: m.sparse_bsr_tensor([0, 1, 2], [0, 1], [[[1.0]], [[2.0]]]),
+    "bsc": lambda m: m.sparse_bsc_tensor([0, 1, 2], [0, 1], [[[1.0]], [[2.0]]], requires_grad=True),
+    "by layout": lambda m: m.sparse_compressed_tensor([0, 1, 2], [0, 1], [1.0, 2.0], layout=torch.sparse_csr),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_constructors(name: str) -> None:
+    ours, theirs = MADE[name](tc), MADE[name](torch)
+    same(ours, theirs)
+    assert ours.requires_grad == theirs.requires_grad
+
+
+def test_a_call_without_arguments_is_refused_as_torch_refuses_it() -> None:
+    with pytest.raises(TypeError, match="invalid combination of arguments"):
+        tc.sparse_coo_tensor()
+
+
+@pytest.mark.parametrize("kind", ["coo", "csr", "dense"])
+@pytest.mark.parametrize("name", ["_indices", "_values", "_nnz", "nbytes", "data_ptr"])
+def test_what_torch_answers_of_its_parts(name: str, kind: str) -> None:
+    def ask(t: Any) -> Any:
+        found = getattr(t, name)
+        found = found() if callable(found) else found
+        return found.tolist() if hasattr(found, "tolist") else found
+
+    theirs = LAYOUTS[kind](DENSE) if kind != "dense" else DENSE
+    ours = from_torch(theirs)
+    try:
+        expected = ask(theirs)
+    except (RuntimeError, NotImplementedError) as error:
+        with pytest.raises(type(error)) as raised:
+            ask(ours)
+        assert str(raised.value).split("\n")[0] == str(error).split("\n")[0]
+    else:
+        assert ask(ours) == expected
+
+
+def test_torchs_constructors_say_what_keeps_gradients() -> None:
+    at, values = tc.tensor([[0, 1], [1, 0]]), tc.ones(2, requires_grad=True)
+    for made in (
+        lambda: torch.sparse_coo_tensor(at, values, (2, 2)),
+        lambda: torch.sparse_csr_tensor(tc.tensor([0, 1, 2]), tc.tensor([1, 0]), values, (2, 2)),
+        lambda: torch.from_dlpack(values),
+    ):
+        with pytest.raises(BufferError, match=r"detach\(\)\. .*tinycompile\.sparse_coo_tensor"):
+            made()
+    tc.sparse_coo_tensor(at, values, (2, 2)).to_dense().sum().backward()
+    assert values.grad.tolist() == [1, 1]

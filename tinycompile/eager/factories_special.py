@@ -115,12 +115,33 @@ def kaiser_window(length: int, periodic: bool = True, beta: float = 12.0, **opti
     return make(torch.kaiser_window, (length, periodic, beta), options)
 
 
-def sparse_coo_tensor(indices: Any, values: Any, size: Any = None, **options: Any) -> Tensor:
-    """A sparse tensor: ``values`` at the columns of ``indices`` (dims, n), zero elsewhere."""
-    return make(torch.sparse_coo_tensor, (indices, values) if size is None else (indices, values, size), options)
+def sparse_coo_tensor(*args: Any, **options: Any) -> Tensor:
+    """A sparse tensor of (indices, values), (indices, values, size) or (size): ``values`` at the columns of ``indices``
+    (dims, n), zero elsewhere."""
+    return make(torch.sparse_coo_tensor, args, options)
 
 
-def sparse_csr_tensor(crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: Any) -> Tensor:
-    """A sparse matrix by compressed rows: row i has ``values[crow_indices[i]:crow_indices[i + 1]]`` at these columns."""
-    given = (crow_indices, col_indices, values)
-    return make(torch.sparse_csr_tensor, given if size is None else (*given, size), options)
+def sparse_csr_tensor(*args: Any, **options: Any) -> Tensor:
+    """A sparse matrix by compressed rows, of (crow_indices, col_indices, values) and a size if need be: row i has
+    ``values[crow_indices[i]:crow_indices[i + 1]]`` at these columns."""
+    return make(torch.sparse_csr_tensor, args, options)
+
+
+def sparse_csc_tensor(*args: Any, **options: Any) -> Tensor:
+    """The same by compressed columns: (ccol_indices, row_indices, values)."""
+    return make(torch.sparse_csc_tensor, args, options)
+
+
+def sparse_bsr_tensor(*args: Any, **options: Any) -> Tensor:
+    """As ``sparse_csr_tensor``, of blocks of one size."""
+    return make(torch.sparse_bsr_tensor, args, options)
+
+
+def sparse_bsc_tensor(*args: Any, **options: Any) -> Tensor:
+    """As ``sparse_csc_tensor``, of blocks of one size."""
+    return make(torch.sparse_bsc_tensor, args, options)
+
+
+def sparse_compressed_tensor(*args: Any, **options: Any) -> Tensor:
+    """One of these four, by its ``layout``."""
+    return make(torch.sparse_compressed_tensor, args, options)

@@ -17,6 +17,7 @@ from tinycompile.eager import autograd
 from tinycompile.eager.batched import BatchedTensor, active, mapped
 from tinycompile.eager.engine import TorchTape, bridges_among, nodes_behind
 from tinycompile.eager.recording import edge_of, functions
+from tinycompile.eager.sparse import SparseTensor
 from tinycompile.eager.tape import AccumulateGrad, Edge, Node, ViewInfo, generation_of
 from tinycompile.eager.tensor import Tensor, from_torch, same_memory
 from tinycompile.eager.transforms import made_by, whole
@@ -57,7 +58,7 @@ def grad_and_value(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, h
             keep = _is_differentiable_again(scalar, leaves)
             found = _gradients([scalar], leaves, [None], None, keep)
         chosen = _chosen(given, argnums)
-        return _rebuilt(chosen, iter(found)), result if keep else mapped(result, _off_the_tape)
+        return _rebuilt(chosen, iter(found)), result if keep else _off_the_tape(result, leaves)
 
     return made_by(grad_and_value, fn, wrapped, argnums=argnums, has_aux=has_aux)
 
@@ -117,7 +118,7 @@ class _Linearized:
                 )
         self.again = any(_is_differentiable_again(o, self.leaves) for o in self.outputs)
         if not self.again:
-            self.aux = mapped(self.aux, _off_the_tape)
+            self.aux = _off_the_tape(self.aux, self.leaves)
 
     def pull_back(self, seeds: Sequence[Any], retain_graph: bool = True, create_graph: bool | None = None) -> list[Any]:
         """A gradient for each leaf, of one cotangent (or None) for each output."""
@@ -128,7 +129,7 @@ class _Linearized:
 
     def left(self) -> Any:
         """The result as the caller sees it: on a tape where there is another one."""
-        return self.result if self.again else mapped(self.result, _off_the_tape)
+        return self.result if self.again else _off_the_tape(self.result, self.leaves)
 
 
 def jacrev(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -192,9 +193,14 @@ def _gradients(
     """Of outputs for leaves; zeros for a leaf that none of them depends on."""
     pairs = [(o, s) for o, s in zip(outputs, seeds, strict=True) if edge_of(o) is not None]
     if not pairs:
-        return [zeros(leaf) for leaf in leaves]
+        return [_zeros(leaf) for leaf in leaves]
     tracked, given = [o for o, _ in pairs], [s for _, s in pairs]
-    return list(autograd.grad(tracked, leaves, given, retain_graph, create_graph, True, materialize_grads=True))
+    found = autograd.grad(tracked, leaves, given, retain_graph, create_graph, allow_unused=True)
+    return [_zeros(leaf) if grad is None else grad for grad, leaf in zip(found, leaves, strict=True)]
+
+
+def _zeros(leaf: Tensor) -> Any:
+    return from_torch(torch.zeros_like(leaf.raw().detach())) if isinstance(leaf, SparseTensor) else zeros(leaf)
 
 
 # --- leaves ------------------------------------------------------------------------------------------------------------------
@@ -236,6 +242,9 @@ def _places(argnums: int | tuple[int, ...], count: int) -> list[int]:
 def _leaf(value: Any) -> Tensor:
     """On the tape of the innermost level; connected to what ``value`` came from, if it is on that tape already."""
     tensor = from_torch(value) if isinstance(value, torch.Tensor) else value
+    if isinstance(tensor, SparseTensor):  # torch's tape follows it
+        raw = tensor.raw()
+        return from_torch(raw.clone() if raw.requires_grad else raw.detach().requires_grad_())
     level = active.levels[-1].number if active.levels else 0
     if level and not (isinstance(tensor, BatchedTensor) and tensor.level == level):
         tensor = BatchedTensor(tensor, level, batched=False)
@@ -249,13 +258,20 @@ def _is_differentiable_again(output: Any, leaves: Sequence[Tensor]) -> bool:
     if active.levels:
         return True
     mine: set[Node | None] = {edge.node for leaf in leaves if (edge := edge_of(leaf)) is not None and not edge.node.edges}
+    torchs = _on_torchs_tape(leaves)
     edge = edge_of(output)
     stack: list[Node] = [] if edge is None else [edge.node]
     seen: set[Node] = set(stack)
     while stack:
         node = stack.pop()
-        edges = node.edges if not isinstance(node, TorchTape) else _edges_behind(node.tensor)
-        if node not in mine and (isinstance(node, AccumulateGrad) or not edges):
+        edges: Sequence[Edge | None]
+        if isinstance(node, TorchTape):
+            edges, known, others = _behind(node.tensor, torchs)
+            ends = others or not (edges or known)
+        else:
+            edges = node.edges
+            ends = node not in mine and (isinstance(node, AccumulateGrad) or not edges)
+        if ends:
             return True
         new = [e.node for e in edges if e is not None and e.node not in seen]
         seen.update(new)
@@ -263,24 +279,37 @@ def _is_differentiable_again(output: Any, leaves: Sequence[Tensor]) -> bool:
     return False
 
 
-def _edges_behind(tensor: torch.Tensor) -> tuple[Edge, ...]:
-    """Where torch's tape behind a tensor leads back to ours; nowhere, if it also leads to a leaf of torch's own."""
+def _on_torchs_tape(leaves: Sequence[Tensor]) -> list[torch.Tensor]:
+    return [leaf.raw() for leaf in leaves if isinstance(leaf, SparseTensor)]
+
+
+def _behind(tensor: torch.Tensor, mine: Sequence[torch.Tensor]) -> tuple[tuple[Edge, ...], bool, bool]:
+    """Where torch's tape behind a tensor leads back to ours; whether it leads to leaves of torch's that are ``mine``, and to
+    others."""
     nodes = nodes_behind([tensor])
     bridges = bridges_among(nodes)
     anchors = [bridge.next_functions[0][0] for bridge in bridges]
-    leaves = [n for n in nodes if hasattr(n, "variable") and n not in anchors]
-    return () if leaves else tuple(bridge.edge for bridge in bridges)
+    leaves = [n.variable for n in nodes if hasattr(n, "variable") and n not in anchors]
+    known = [any(leaf is t for t in mine) for leaf in leaves]
+    return tuple(bridge.edge for bridge in bridges), any(known), not all(known)
 
 
 def _ours(tensor: Any) -> Any:
     return from_torch(tensor) if isinstance(tensor, torch.Tensor) else tensor
 
 
-def _off_the_tape(tensor: Any) -> Any:
-    left = same_memory(tensor) if isinstance(tensor, Tensor) else tensor
-    on_torchs = left.on_torchs_tape if isinstance(left, Tensor) else left.requires_grad
-    came = on_torchs and _edges_behind(left.raw() if isinstance(left, Tensor) else left)  # from what was written into torch's
-    return left.detach() if came else left
+def _off_the_tape(value: Any, leaves: Sequence[Tensor]) -> Any:
+    """Nested tensors off our tape, and off torch's where all that it leads to is ours, or one of the ``leaves``."""
+    mine = _on_torchs_tape(leaves)
+
+    def off(tensor: Any) -> Any:
+        left = same_memory(tensor) if isinstance(tensor, Tensor) else tensor
+        if not (left.on_torchs_tape if isinstance(left, Tensor) else left.requires_grad):
+            return left
+        edges, known, others = _behind(left.raw() if isinstance(left, Tensor) else left, mine)
+        return left.detach() if (edges or known) and not others else left
+
+    return mapped(value, off)
 
 
 # --- structures --------------------------------------------------------------------------------------------------------------

@@ -208,13 +208,14 @@ def _install() -> None:
         setattr(TensorMethods, f"__{short}__", _operator(f"__{short}__"))
     for name in ATTRIBUTES:
         setattr(TensorMethods, name, _attribute(name))
-    for name in dir(torch.Tensor):
-        if not name.startswith("_") and name not in TensorMethods.__dict__:
+    for name in (*dir(torch.Tensor), *OF_SPARSE):
+        if (name in OF_SPARSE or not name.startswith("_")) and name not in TensorMethods.__dict__:
             found = getattr(torch.Tensor, name)
             setattr(TensorMethods, name, _method(name) if callable(found) else _plain_attribute(name))
     TensorMethods.__hash__ = object.__hash__  # type: ignore[method-assign]  # tensors hash by identity, though == is elementwise
 
 
+OF_SPARSE = ("_indices", "_nnz", "_values")  # methods that are public but for their names
 ATTRIBUTES = ("T", "mT", "H", "mH", "real", "imag")
 
 _install()

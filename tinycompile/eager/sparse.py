@@ -47,6 +47,15 @@ class SparseTensor(Tensor):
         return bool(self.raw().is_contiguous(memory_format=memory_format))
 
     @property
+    def nbytes(self) -> Any:
+        """What torch says: of COO it raises RuntimeError."""
+        return self.raw().nbytes
+
+    def data_ptr(self) -> int:
+        """There is no memory of its own: raises RuntimeError as torch does."""
+        return self.raw().data_ptr()
+
+    @property
     def storage(self) -> Any:
         """There is none: raises NotImplementedError as torch does."""
         return self.raw().untyped_storage()
