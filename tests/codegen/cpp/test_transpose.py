@@ -25,7 +25,7 @@ STEP = 97  # from row to row, in elements
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lines = [
         f'extern "C" void t{i}({kind}* tile, const {kind}* from, int64_t rows, int64_t columns) '
-        f"{{ tc::transpose<64>(tile, from, {STEP}, rows, columns); }}"
+        f"{{ tc::transpose<64, 64>(tile, from, {STEP}, rows, columns); }}"
         for i, kind in enumerate(MEMORY_TYPES[d] for d in DTYPES)
     ]
     target = TARGETS[request.param]
@@ -55,7 +55,7 @@ def test_blocks_are_a_cache_line_wide(dtype: torch.dtype, rows: int, lanes: int)
     add = torch.logical_or if dtype == torch.bool else torch.add
     fn = tinycompile.compile(lambda x, y: add(x, y.t()), backend="cpp")
     assert torch.equal(fn(x, y), add(x, y.t()))
-    tile = re.search(r"\w+_tile\[(\d+)\];\n.*transpose<(\d+)>", fn.kernels[0].source)
+    tile = re.search(r"\w+_tile\[(\d+)\];\n.*transpose<(\d+), \d+>", fn.kernels[0].source)
     assert tile is not None
     points, width = int(tile[1]), int(tile[2])
     assert width == min(256, 1 << (lanes - 1).bit_length())

@@ -50,7 +50,7 @@ def _transposed(s: Load, array: str, plan: Schedule, text: Statements, names: Na
     sizes = f"{text.dim(step)}, {lane}_end - {lane}_begin, {row}_end - {row}_begin"
     filled = [
         f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{block * plan.tile_rows}];",
-        f"tc::transpose<{block}>({array}, {start}, {sizes});",
+        f"tc::transpose<{block}, {plan.tile_rows}>({array}, {start}, {sizes});",
     ]
     share, factor = block // plan.tile_rows, c_factor(step, text.symbol)
     next_lane = f"({block} + ({row} - {row}_begin)*{share})*{factor}"
