@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import MethodOf, Value
-from tinycompile.capture.values.classes import ClassValue
+from tinycompile.capture.values.classes import ClassValue, is_heap_type
 from tinycompile.capture.values.container import BASES, ContainerObject, NewContainer
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, Cell
@@ -55,8 +57,10 @@ def _super_of_metaclass(tr: Tracer, cls: type, receiver: ClassValue, name: str) 
     for owner in mro[mro.index(cls) + 1 :]:
         raw = owner.__dict__.get(name)
         if raw is not None:
-            if isinstance(raw, (classmethod, staticmethod, property)):
+            if not isinstance(raw, FunctionType) and hasattr(type(raw), "__get__"):
                 raise GraphBreak("unsupported-value", f"super().{name} in a metaclass")
+            if not isinstance(raw, FunctionType):
+                return tr.class_member(owner, name, raw)
             return BoundFunction(tr.class_member(owner, name, raw), receiver)
     raise AttributeError(f"'super' object has no attribute '{name}'")
 
@@ -68,8 +72,10 @@ def _super_member(tr: Tracer, owner: type, name: str, receiver: ObjectValue | Cl
         return BoundFunction(tr.class_member(owner, name, raw.__func__), of)
     if isinstance(raw, staticmethod) or name == "__new__":
         return tr.class_member(owner, name, raw.__func__ if isinstance(raw, staticmethod) else raw)
-    if isinstance(receiver, ClassValue):
+    if isinstance(receiver, ClassValue) or not hasattr(type(raw), "__get__"):
         return tr.class_member(owner, name, raw)
+    if is_heap_type(type(raw)) or isinstance(raw, functools.cached_property):
+        raise GraphBreak("unsupported-value", f"super().{name}, a descriptor")
     if isinstance(raw, property):
         tr.class_member(owner, name, raw)
         return tr.from_callable(raw.fget).call(tr, [receiver], {})

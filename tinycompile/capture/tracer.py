@@ -356,11 +356,14 @@ class Tracer(Inputs, Lookups):
         return registry.call_class(self, cls, args, kwargs)
 
     def call_class_method(self, receiver: Value, cls: type, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
-        """A method that a subclass of tuple defines in Python."""
-        fn = getattr(cls, name)
-        if not hasattr(fn, "__code__"):
+        """A method that a subclass of tuple defines in Python, or inherits from one that does."""
+        owner, raw = class_lookup(cls, name) or (cls, None)
+        fn = raw.__func__ if isinstance(raw, (classmethod, staticmethod)) else raw
+        if not isinstance(fn, FunctionType):
             raise GraphBreak("unsupported-value", f"method {name!r} of a {cls.__name__}")
-        return self.class_member(cls, name, fn).call(self, [receiver, *args], kwargs)
+        self.inherited(cls, owner, name)
+        first = [] if isinstance(raw, staticmethod) else [self.from_python(cls) if isinstance(raw, classmethod) else receiver]
+        return self.class_member(owner, name, fn).call(self, [*first, *args], kwargs)
 
     # --- tensors ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import operator
 
@@ -383,6 +384,90 @@ class Doubled(collections.namedtuple("Doubled", "a b")):
 @case
 def named_tuple_with_its_own_new(x):
     return x, Doubled(3), Doubled(x).b, Doubled._make((1, 2)), Doubled(1)._replace(a=7)
+
+
+class Pair(collections.namedtuple("Pair", "a b")):
+    kind = "pair"
+
+    def total(self):
+        return self.a + self.b
+
+    @classmethod
+    def of(cls, a):
+        return cls(a, a * 2)
+
+    @staticmethod
+    def twice(value):
+        return value * 2
+
+
+class Child(Pair):
+    __slots__ = ()
+
+
+class Grandchild(Child):
+    def total(self):
+        return super().total() + 1
+
+
+@breaks
+def methods_that_named_tuples_inherit(x):
+    pair, child = Child(x, 1), Grandchild(1, x)
+    return (
+        pair.total(),
+        pair.twice(x),
+        pair.of(3),
+        Child.of(x),
+        child.total(),
+        child._make((1, 2)),
+        pair.kind,
+        pair._replace(b=2),
+    )
+
+
+class Described:
+    def __get__(self, obj, owner=None):
+        return type(obj).__name__, owner.__name__
+
+
+class Above:
+    count, table, described, relu = 3, (1, 2), Described(), torch.relu
+    bound = functools.partialmethod(lambda self, a, b: (a, b), 1)
+
+    @functools.cached_property
+    def kept(self):
+        return 5
+
+
+class Between(Above):
+    count = 4
+
+
+class Below(Between):
+    def data(self):
+        return super().count, super(Between, self).count, super().table
+
+    def described_ones(self):
+        return super().described, super().bound(2), super().kept
+
+
+class Levels(type):
+    level, sizes = 7, (1, 2)
+
+
+class MoreLevels(Levels):
+    def look(cls):
+        return super().level, super().sizes
+
+
+class Leveled(metaclass=MoreLevels):
+    pass
+
+
+@breaks
+def super_finds_more_than_functions(x):
+    below = Below()
+    return x * 2, below.data(), below.described_ones(), Leveled.look()
 
 
 class Sorted:
