@@ -94,12 +94,18 @@ def note_view_among(fn: Callable[..., Any], made: Tensor, handle: torch.Tensor, 
     if handle.layout is not torch.strided or not handle._is_view() or made.on_torchs_tape:
         return
     of = next((t for raw, t in given if handle._base is (raw._base if raw._is_view() else raw)), None)
-    if type(of) is not Tensor or 0 in made.meta.shape:
+    if type(of) is Tensor:
+        raw = of.raw()
+        as_it_is = handle.is_conj() == raw.is_conj() and handle.is_neg() == raw.is_neg()
+        note_place(made, of, as_it_is, several=name_of(fn) in SEVERAL_VIEWS)
+
+
+def note_place(made: Tensor, of: Tensor, as_it_is: bool = True, several: bool = False) -> None:
+    """``made`` is a view of ``of``, by where it lies. ``as_it_is``: of its elements, not of what is computed of them."""
+    if 0 in made.meta.shape:
         return
-    as_it_is = made.dtype == of.dtype and handle.is_conj() == of.raw().is_conj() and handle.is_neg() == of.raw().is_neg()
-    steps = steps_to(of.meta, made.meta) if as_it_is else None
+    steps = steps_to(of.meta, made.meta) if as_it_is and made.dtype == of.dtype else None
     if steps is None:
         note_opaque_view(made, of)
     else:
-        several = name_of(fn) in SEVERAL_VIEWS
         note_views(made, of, steps, several)

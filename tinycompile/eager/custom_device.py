@@ -167,7 +167,7 @@ def _operands(op: Op, args: Sequence[Any], device: Device) -> list[Any]:
 @functools.lru_cache(maxsize=64)
 def _number(value: Any, told: str, dtype: torch.dtype, device: Device) -> Tensor:
     """A tensor of 0 dims. ``told``: tells numbers apart that are equal (0.0 and -0.0)."""
-    return from_host(torch.tensor(value, dtype=dtype), device)
+    return from_host(torch.tensor(value, dtype=dtype, device="cpu"), device)
 
 
 def _numbers_for_tensors(op: Op, args: Sequence[Any]) -> list[int]:

@@ -82,13 +82,10 @@ class Elsewhere:
         warn_once(f"{device} has no kernel for {getattr(fn, '__name__', fn)}: it runs on the CPU, between copies")
         _check_devices(fn, args, kwargs)
         given = _moved_to((tuple(args), dict(kwargs)), Device("cpu"))
-        result = run(fn, *given)
-        found = [t for t in dispatcher.tensors_in((result,)) if isinstance(t, Tensor)]
-        there = {t.storage.key for t in found if not expanded(t)}  # nobody may write to those that are
-        if any(t.storage.key in there for t in dispatcher.tensors_in((given[0], *given[1].values())) if isinstance(t, Tensor)):
-            name = getattr(fn, "__name__", fn)
-            raise NotImplementedError(f"{name} on {device} would be a view that gradients go through: call it on detach()")
-        return _moved_to(result, device)
+        every = (*args, *kwargs.values()), (*given[0], *given[1].values())
+        pairs = [(t, c) for t, c in zip(*map(dispatcher.tensors_in, every), strict=True) if c is not t]
+        name = getattr(fn, "__name__", str(fn))
+        return _mapped(run(fn, *given), lambda made: _moved_back(made, pairs, device, name))
 
     def put(self, target: Tensor, result: Tensor) -> None:
         """``target.copy_(result)``, off the tape."""
@@ -159,16 +156,45 @@ def _has_kernel(op: Op) -> bool:
     return op.name in slot.taken.kernels or isinstance(op.lowering, Decompose)
 
 
+def _moved_back(made: Tensor, given: Sequence[tuple[Tensor, Tensor]], device: Device, name: str) -> Tensor:
+    """A result on the device. What is an argument's copy on the CPU is that argument, and a view of the copy one of it.
+    ``given``: the arguments there, each with its copy."""
+    info = made._view
+    for there, copy in given:
+        if made is copy:
+            return there
+        if info is not None and info.base is copy:
+            if info.origin:
+                raise NotImplementedError(f"{name} on {device} would be a view that gradients go through: call it on detach()")
+            view = there
+            for op_name, rest in info.chain:
+                view = dispatcher.call_bound(op_name, (view, *rest))
+            return view
+        if made.storage is copy.storage and not expanded(made):  # (to what is, nobody may write)
+            raise NotImplementedError(
+                f"{name} on {device} would share memory, which gradients don't follow: call it on detach()"
+            )
+    moved: Tensor = _moved_to(made, device)
+    return moved
+
+
 def _moved_to(value: Any, device: Device) -> Any:
     """Tensors of ours on the other side, on the tape as they are; a device that is named, too. Also in lists."""
-    if isinstance(value, Tensor):
-        return value if is_registered(device) is value.lacks_handle else dispatcher.call("to_device", value, device)
     if isinstance(value, (Device, torch.device)):
         return device if is_registered(Device.of(value)) else value
+    if isinstance(value, Tensor):
+        return value if is_registered(device) is value.lacks_handle else dispatcher.call("to_device", value, device)
+    return _mapped(value, lambda v: _moved_to(v, device))
+
+
+def _mapped(value: Any, fn: Callable[[Any], Any]) -> Any:
+    """``fn`` of each tensor of ours, and each device, in nested values."""
+    if isinstance(value, (Tensor, Device, torch.device)):
+        return fn(value)
     if type(value) is dict:
-        return {k: _moved_to(v, device) for k, v in value.items()}
+        return {k: _mapped(v, fn) for k, v in value.items()}
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        items = [_moved_to(v, device) for v in value]
+        items = [_mapped(v, fn) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 

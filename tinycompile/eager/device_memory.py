@@ -14,6 +14,7 @@ from tinycompile.base.shapes import contiguous_strides
 from tinycompile.base.torch_private import storage_id
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key
+from tinycompile.eager.as_strided import note_place
 from tinycompile.eager.device_queues import Queue
 from tinycompile.eager.storage import Storage
 from tinycompile.eager.streams import current_stream
@@ -204,7 +205,10 @@ def returned(value: Any, device: Device, given: Sequence[tuple[Any, Any, int]] =
             if value is host:
                 return tensor
             if isinstance(tensor, Tensor) and tensor.keys & _PRIVATE and _share(value, host):
-                return view_of(tensor, placed_as(value, tensor.device))
+                view = view_of(tensor, placed_as(value, tensor.device))
+                if value._is_view():
+                    note_place(view, tensor)
+                return view
         return from_host(value.detach(), device) if is_registered(device) else from_torch(value)
     if isinstance(value, Tensor) and is_registered(device) and not value.keys & _PRIVATE:  # what a vmap around drew
         return dispatcher.call("to_device", value, device)

@@ -29,7 +29,7 @@ OPERATORS = (
 )  # fmt: skip
 
 
-_BATCHED = dispatch_keys.Key.BATCHED.bit
+_VIEWED = dispatch_keys.Key.BATCHED.bit | dispatch_keys.Key.PRIVATEUSE1.bit
 _ENDS: Ends = {}  # of torch's functions
 Key = tuple[Any, ...]
 
@@ -60,7 +60,7 @@ class TensorMethods:
             return cls._write(bound, fn, args, kwargs)
         if bound.sliced:
             return _slices(*bound.args)
-        if bound.unsafe and not bound.args[0].keys & _BATCHED:  # of examples nobody can tell the pieces from views
+        if bound.unsafe and not bound.args[0].keys & _VIEWED:  # of examples, and elsewhere, the pieces are views like others
             return cls._extern(fn, args, kwargs)
         return dispatcher.call_bound(bound.op.name, bound.args)
 
