@@ -1,19 +1,19 @@
-"""``tinycompile.cuda``: streams, events and memory of CUDA devices. Without one, all of it exists and does nothing."""
+"""``tinycompile.cuda``: streams, events and memory of devices, under ``torch.cuda``'s names. Without a card all of it exists."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tinycompile.eager.memory import MemoryUse, memory
+from tinycompile.eager.memory import MemoryUse, memory, reset_peak
 from tinycompile.eager.streams import Event, Spec, Stream, current_stream, default_stream, stream, synchronize
+from tinycompile.eager.tensor import Tensor, from_torch
 
 __all__ = [
     "Event", "MemoryUse", "Stream", "current_device", "current_stream", "default_stream", "device_count", "empty_cache",
-    "is_available", "max_memory_allocated", "memory", "memory_allocated", "memory_reserved", "reset_peak_memory_stats",
-    "stream", "synchronize",
+    "is_available", "max_memory_allocated", "memory", "memory_allocated", "memory_reserved", "record_stream",
+    "reset_peak_memory_stats", "stream", "synchronize",
 ]  # fmt: skip
 
 
@@ -32,33 +32,40 @@ def current_device() -> int:
     return torch.cuda.current_device()
 
 
-def _number(read: Callable[..., int], device: Spec) -> int:
-    return int(read(None if device is None else _torchs(device))) if torch.cuda.is_available() else 0
+def record_stream(tensor: Any, stream: Stream | torch.cuda.Stream) -> None:
+    """``tensor.record_stream(stream)`` for tensors of either kind: torch's own take no stream of ours."""
+    ours = tensor if isinstance(tensor, Tensor) else from_torch(tensor)
+    ours.record_stream(stream)
 
 
-def _torchs(device: Any) -> Any:
-    return device.torch() if hasattr(device, "torch") else device
+def _use(device: Spec) -> MemoryUse | None:
+    """What is in use there; None where no device is named and there is no card."""
+    return None if device is None and not torch.cuda.is_available() else memory(device)
 
 
 def memory_allocated(device: Spec = None) -> int:
-    """Bytes in tensors on a card; 0 without one."""
-    return _number(torch.cuda.memory_allocated, device)
+    """Bytes in tensors on a device, as :func:`memory` tells; without one, on the current card: 0 where there is none."""
+    use = _use(device)
+    return 0 if use is None else use.allocated
 
 
 def memory_reserved(device: Spec = None) -> int:
-    """Bytes that the allocator holds on a card; 0 without one."""
-    return _number(torch.cuda.memory_reserved, device)
+    """Bytes that the allocator holds on a device, as ``memory_allocated``."""
+    use = _use(device)
+    return 0 if use is None else use.reserved
 
 
 def max_memory_allocated(device: Spec = None) -> int:
-    """The most bytes in tensors at once since the start or the last reset; 0 without a card."""
-    return _number(torch.cuda.max_memory_allocated, device)
+    """The most bytes in tensors at once since the start or the last reset, as ``memory_allocated``."""
+    use = _use(device)
+    return 0 if use is None else use.peak
 
 
 def reset_peak_memory_stats(device: Spec = None) -> None:
     """Count the peak from here."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats(None if device is None else _torchs(device))
+    use = _use(device)
+    if use is not None:
+        reset_peak(use.device)
 
 
 def empty_cache() -> None:

@@ -94,6 +94,37 @@ def test_without_cuda_its_numbers_are_zero() -> None:
     cuda.reset_peak_memory_stats(), cuda.empty_cache()
 
 
+def test_numbers_of_a_cpu_under_torchs_names_are_those_of_memory() -> None:
+    cuda = tinycompile.cuda
+    with tinycompile.trace_storages():
+        x = tinycompile.zeros(1 << 20)
+        x + 1
+    use = cuda.memory("cpu")
+    told = cuda.memory_allocated("cpu"), cuda.memory_reserved("cpu"), cuda.max_memory_allocated(torch.device("cpu"))
+    assert told == (use.allocated, use.reserved, use.peak) and use.peak >= 8 << 20
+    del x
+    cuda.reset_peak_memory_stats("cpu")
+    assert cuda.max_memory_allocated("cpu") < use.peak
+
+
+@pytest.mark.parametrize("name", ["index", "sort", "linalg_inv", "cumsum_out", "__getitem__ of a mask"])
+def test_what_ops_without_a_record_make_is_traced(name: str) -> None:
+    x = tinycompile.ones(33, 33)
+    calls = {
+        "index": lambda: x[tinycompile.tensor([0, 2])],
+        "sort": lambda: x.sort(),
+        "linalg_inv": lambda: torch.linalg.inv(tinycompile.eye(33)),
+        "cumsum_out": lambda: torch.cumsum(x, 0, out=tinycompile.empty(33, 33)),
+        "__getitem__ of a mask": lambda: x[x > 0],
+    }
+    with tinycompile.trace_storages():
+        made = calls[name]()
+    found = [i for i in tinycompile.storages("cpu") if i.made and "test_memory.py" in i.made and "float32[" in str(i.tensors)]
+    by = {"cumsum_out": "empty", "__getitem__ of a mask": "index"}.get(name, name)
+    assert by in {i.made.split()[0] for i in found}, "an out= was made by what made it"
+    assert made is not None
+
+
 def test_fake_tensors_have_no_storage_to_tell() -> None:
     builder = GraphBuilder()
     kept = [builder.placeholder("x", tinycompile.zeros(45677).meta)]

@@ -28,6 +28,30 @@ def test_a_cpu_has_one_empty_queue() -> None:
     assert x.tolist() == [2, 2, 2]
 
 
+def test_tensors_of_either_kind_are_recorded_on_a_stream() -> None:
+    s = cuda.Stream("cpu", priority=-1)
+    for x in (tinycompile.ones(2), torch.ones(2)):
+        cuda.record_stream(x, s)
+    assert s.priority == cuda.current_stream("cpu").priority == 0, "a CPU has none"
+
+
+@pytest.mark.cpu
+def test_in_compiled_functions_too() -> None:
+    def f(x):
+        y = x + 1
+        cuda.record_stream(y, cuda.current_stream("cpu"))
+        return y * 2
+
+    for x in (tinycompile.ones(2), torch.ones(2)):
+        assert tinycompile.compile(f)(x).tolist() == [4, 4]
+
+
+def test_events_take_torchs_arguments() -> None:
+    e = cuda.Event(enable_timing=False, blocking=True, interprocess=True)
+    e.record(), e.synchronize()
+    assert e.query()
+
+
 @cpu_only
 def test_events_time_the_host() -> None:
     start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)

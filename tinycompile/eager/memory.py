@@ -69,6 +69,14 @@ def memory(device: Spec = None) -> MemoryUse:
     return MemoryUse(found, held, held, max(held, STORAGES.peak.get(found.type, 0)))
 
 
+def reset_peak(device: Device) -> None:
+    """Count the peak of a device from here."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device.torch())
+    else:
+        STORAGES.peak[device.type] = STORAGES.held.get(device.type, 0)
+
+
 def storages(device: Spec = None) -> list[StorageInfo]:
     """Every storage that a live tensor of ours or of torch's holds, the largest first. ``device``: only there.
 

@@ -54,6 +54,11 @@ class Stream:
             self.raw = queues.another(self.device.index)
         self._outer: list[Any] = []
 
+    @property
+    def priority(self) -> int:
+        """As it was asked for; 0 where there is none."""
+        return int(getattr(self.raw, "priority", 0))
+
     @classmethod
     def of(cls, raw: Any, device: Device | None = None) -> Stream:
         """Around a stream of torch's, or of a registered ``device``'s."""
@@ -122,18 +127,19 @@ class Event:
     """A mark in a stream. ``raw`` is torch's event, or after ``record`` on a stream of a registered device its mark; None
     without either."""
 
-    __slots__ = ("_at", "_blocking", "_where", "enable_timing", "raw")
+    __slots__ = ("_at", "_blocking", "_interprocess", "_where", "enable_timing", "raw")
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
-        """``enable_timing``: for :meth:`elapsed_time`. ``blocking``: :meth:`synchronize` sleeps and does not spin."""
-        self.enable_timing, self._blocking, self._at = enable_timing, blocking, 0.0
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        """``enable_timing``: for :meth:`elapsed_time`. ``blocking``: :meth:`synchronize` sleeps and does not spin.
+        ``interprocess``: torch's event (``raw``) can be handed to another process."""
+        self.enable_timing, self._blocking, self._interprocess, self._at = enable_timing, blocking, interprocess, 0.0
         self._where: Device | None = None  # the registered device in whose queue it is
         self.raw: Any = self._of_torch()
 
     def _of_torch(self) -> Any:
         if not torch.cuda.is_available():
             return None
-        return torch.cuda.Event(enable_timing=self.enable_timing, blocking=self._blocking)
+        return torch.cuda.Event(self.enable_timing, self._blocking, self._interprocess)
 
     def record(self, stream: Stream | torch.cuda.Stream | None = None) -> None:
         """Here is where ``stream`` (the current one) has got to with what it was given so far."""

@@ -32,12 +32,12 @@ class ValueMethods:
         try:
             return _shared(self).__dlpack__(**options)
         except BufferError as error:
-            if not self.requires_grad:
-                raise
-            raise BufferError(
-                f"{error}. (torch.sparse_coo_tensor(...) and other constructors of torch's ask for the data of what is no "
-                "tensor of torch's; tinycompile.sparse_coo_tensor(...) and its kin keep gradients)"
-            ) from None
+            if self.requires_grad:
+                error.add_note(
+                    "torch.sparse_coo_tensor(...) and other constructors of torch's ask for the data of what is no tensor of "
+                    "torch's; tinycompile.sparse_coo_tensor(...) and its kin keep gradients"
+                )
+            raise
 
     def __dlpack_device__(self: Any) -> Any:
         """DLPack's device pair. Raises BufferError where torch sees no memory."""
