@@ -199,3 +199,19 @@ def test_grids(name: str) -> None:
             assert ours.stride() == theirs.stride()
             assert ours.requires_grad == theirs.requires_grad
         assert [t.data_ptr() == a.data_ptr() for t in found[0]] == [t.data_ptr() == a.data_ptr() for t in expected[0]]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_leaving_as_views_of_our_tensors(view: str) -> None:
+    """They share memory with the argument, and our tape knows of it."""
+    part = VIEWS[view]
+    compiled = tinycompile.compile(part)
+    found = []
+    for lib, fn in ((torch, part), (tinycompile, compiled)):
+        x = lib.arange(12.0).view(4, 3).clone().requires_grad_()
+        y = x * 1
+        for _ in range(2):
+            fn(y).mul_(3)
+        (y * y).sum().backward()
+        found.append((y.tolist(), x.grad.tolist()))
+    assert found[0] == found[1]

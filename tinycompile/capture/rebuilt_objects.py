@@ -247,7 +247,9 @@ def view_again(rebuilder: Rebuilder, value: TensorValue) -> str:
         rebuilder.symbols.update(s.name for d in dims_in(step.args) for s in symbols(d))
         args = "".join(f", {_argument(rebuilder, a)}" for a in step.args)
         args += "".join(f", {k}={_argument(rebuilder, a)}" for k, a in step.kwargs)
-        made = rebuilder.held(step.fn, step.op.rpartition(".")[2])
+        name = step.op.rpartition(".")[2]
+        ours = value.cls is OurTensor and step.op.startswith("torch.Tensor.")  # whose methods take torch's tensors only
+        made = rebuilder.held(getattr(OurTensor, name) if ours else step.fn, name)
         made = f"{made}({text}{args})" if value.view.origin != "no_grad" else f"{without_grad}({made}, {text}{args})"
         text = made if step.item is None else f"{made}[{step.item}]"
     return text
