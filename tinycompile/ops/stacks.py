@@ -170,7 +170,9 @@ def _addr(x: Any, vec1: Any, vec2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
     product = ops.mul(ops.unsqueeze(wide[1], 1), wide[2])
     product = product if alpha == 1 else ops.mul(product, alpha)
     base = ops.expand(wide[0] if beta == 1 else ops.mul(wide[0], beta), shape)  # (which must fit, even where it does not count)
-    return cast(product if beta == 0 else ops.add(base, product), dtype)
+    if beta == 0:  # its values count nowhere, not even NaN; it has a gradient all the same, of zeros
+        return cast(ops.where(ops.full((), False, dtype=torch.bool, device=x.device), base, product), dtype)
+    return cast(ops.add(base, product), dtype)
 
 
 def _kron(x: Any, other: Any) -> Any:
