@@ -13,7 +13,7 @@ import tinycompile as tc
 from tests.eager.test_vmap import heads
 from tinycompile.eager.tensor import from_torch
 
-pytestmark = [pytest.mark.pure, pytest.mark.filterwarnings("ignore:vmap calls")]
+pytestmark = [pytest.mark.pure, pytest.mark.filterwarnings("ignore:vmap calls", "ignore:dropout2d")]
 
 DRAWS: dict[str, Callable[[Any], Any]] = {
     "dropout2d": lambda x: F.dropout2d(x[:, None], 0.5, True),

@@ -12,6 +12,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.eager.batched import EXTERN_RULES, BatchedTensor, mapped
 from tinycompile.eager.batching import Batch
 from tinycompile.eager.tensor import Tensor
+from tinycompile.ops.calls import ops
 
 # Of matrices alone: none of them names a dim.
 _LINALG = (
@@ -36,18 +37,43 @@ def _of_matrices(fn: Callable[..., Any]) -> Callable[..., Any]:
         batch = Batch(None, given)
         below = batch.below if batch.size is None else functools.partial(mapped, fn=batch.full)
         found = Tensor._extern(fn, below(args), below(kwargs))
-        return _results(found, batch.level, batch.size is not None)
+        return _results(found, batch)
 
     return rule
 
 
-def _results(value: Any, level: int, batched: bool) -> Any:
+def _results(value: Any, batch: Batch) -> Any:
     if isinstance(value, (tuple, list)):
-        return type(value)([_results(v, level, batched) for v in value])  # torch.return_types too
-    return BatchedTensor(value, level, batched)
+        return type(value)([_results(v, batch) for v in value])  # torch.return_types too
+    if batch.size is not None and tuple(value.shape) == (0,):  # residuals that there are none of, for each example
+        value = ops.expand(value, (batch.size, 0))
+    return BatchedTensor(value, batch.level, batch.size is not None)
+
+
+def _laid_out_anew(fn: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
+    """For a function that refuses examples that do not lie one after the other: they are copied first."""
+
+    def on_copies(*args: Any, **kwargs: Any) -> Any:
+        if all(map(_in_a_row, dispatcher.tensors_in((*args, *kwargs.values())))):
+            return rule(*args, **kwargs)
+        given, named = mapped((args, kwargs), _copied)
+        return fn(*given, **named)
+
+    return on_copies
+
+
+def _in_a_row(tensor: Any) -> bool:
+    return not isinstance(tensor, BatchedTensor) or bool(tensor.value.is_contiguous())
+
+
+def _copied(tensor: Any) -> Any:
+    return tensor if _in_a_row(tensor) else tensor.clone(memory_format=torch.contiguous_format)
 
 
 for _where, _names in ((torch.linalg, _LINALG), (torch, _TORCH), (torch.Tensor, _TORCH)):
     for _name in _names:
         if (_fn := getattr(_where, _name, None)) is not None:
             EXTERN_RULES[_fn] = _of_matrices(_fn)
+for _fn in (torch.matrix_exp, torch.linalg.matrix_exp, torch.native_group_norm):
+    EXTERN_RULES[_fn] = _laid_out_anew(_fn, EXTERN_RULES.get(_fn, lambda *args, **kwargs: NotImplemented))
+EXTERN_RULES[torch.Tensor.matrix_exp] = EXTERN_RULES[torch.matrix_exp]

@@ -24,7 +24,8 @@ def write(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     target, name = args[0], name_of(fn)
     if isinstance(target, torch.Tensor):
         target = from_torch(target)
-    if Tensor.tape.follows(args, kwargs):
+    followed = Tensor.tape.follows(args, kwargs)
+    if followed:
         check_writable(target)
     if name in VIEWS_IN_PLACE:
         return become(target, getattr(target, name[:-1])(*args[1:], **kwargs))
@@ -45,7 +46,8 @@ def write(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return copy
 
     on_copy.__name__ = name.strip("_")
-    result = gradients_of_each[0](on_copy, args, kwargs)
+    before = target.copied() if followed and isinstance(target, BatchedTensor) else target  # the tape saves what it was
+    result = gradients_of_each[0](on_copy, (before, *args[1:]), kwargs)
     if written:
         overwrite(target, result, name)
         rebase(target, edge_of(result))

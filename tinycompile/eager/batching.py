@@ -22,6 +22,7 @@ from tinycompile.eager.tape import note_view
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.ops import meta_rules
 from tinycompile.ops.calls import cast, ops
+from tinycompile.ops.outline import NotCoveredError
 from tinycompile.ops.record import OPS, Decompose, Op, Pointwise, Reduction, Scan
 
 Rule = Callable[..., Any]
@@ -122,15 +123,24 @@ def run_batched(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         return args[0]
     if op_name in RECORDS and is_undecided(args):
         return draw_record(op_name, args)
-    op.meta(*(meta_of(a) for a in args))  # raises what one example's call would raise
     batch = Batch(op, args)
+    covered = _check(op, args)
     if batch.size is None:
         below = dispatcher.call_bound(op_name, batch.below(args))
         return _wrapped(op, below, batch.level, args, batched=False)
-    result = _rule_of(op)(batch, *args)
+    result = _rule_of(op)(batch, *args) if covered else NotImplemented
     if result is NotImplemented:
         return call_each(lambda args, _: dispatcher.call_bound(op_name, args), op_name, args, {})
     return _wrapped(op, result, batch.level, args)
+
+
+def _check(op: Op, args: Sequence[Any]) -> bool:
+    """Raise what one example's call would raise. Returns whether the record knows: else it is torch's to judge."""
+    try:
+        op.meta(*(meta_of(a) for a in args))
+    except NotCoveredError:
+        return False
+    return True
 
 
 def _wrapped(op: Op, result: Any, level: int, args: Sequence[Any], batched: bool = True) -> Any:

@@ -133,7 +133,7 @@ def _attention(
         )
     rank = rank_of(q, k, v)
     masked = None if mask is None else batch.aligned(mask, max(rank, len(mask.shape)))
-    return call(batch, batch.full(q), batch.full(k), batch.full(v), masked, dropout_p, is_causal, scale, enable_gqa)
+    return call(batch, *(batch.spread(t, rank) for t in (q, k, v)), masked, dropout_p, is_causal, scale, enable_gqa)
 
 
 @rule("attention_forward", "attention_backward")

@@ -16,6 +16,7 @@ import torch
 from tinycompile.eager import (  # noqa: F401  the rules
     batched_indexing,
     batched_linalg,
+    batched_updates,
     batched_views,
     batched_writes,
     batching,

@@ -22,6 +22,10 @@ from tinycompile.ops.record import OPS, Metas
 _BIT = Key.OUTLINE.bit
 
 
+class NotCoveredError(NotImplementedError):
+    """A call that a decomposition leaves to torch."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
     """What a decomposition may ask of a tensor."""
@@ -56,11 +60,11 @@ class Outlined:
     fn: Callable[..., Any]
 
     def __call__(self, *args: Any) -> Metas:
-        """The results' metas. Raises what the parts' rules raise, NotImplementedError where ``fn`` declines."""
+        """The results' metas. Raises what the parts' rules raise, NotCoveredError where ``fn`` declines."""
         with local_keys.include(Key.OUTLINE):
             result = self.fn(*(_outlined(a) for a in args))
         if result is NotImplemented:
-            raise NotImplementedError("the decomposition does not cover these arguments")
+            raise NotCoveredError("the decomposition does not cover these arguments")
         return tuple(r.meta for r in result) if isinstance(result, (tuple, list)) else result.meta
 
     def covers(self, args: Sequence[Any]) -> bool:

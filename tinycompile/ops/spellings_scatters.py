@@ -84,7 +84,13 @@ def _fits_index_put(x: Any, indices: Any, values: Any, accumulate: bool = False)
     return shapes.broadcasts_to(tuple(values.shape), indexed_shape(x, indices, block))
 
 
+def _fits_gather(x: Any, dim: int, index: Any) -> bool:
+    """An index of no places may be of any dtype: torch's to judge."""
+    return index.dtype in (torch.int64, torch.int32)
+
+
 _FITS: dict[str, Callable[..., bool]] = {
+    "gather": _fits_gather,
     "scatter": _fits_scatter,
     "scatter_add": _fits_scatter,
     "scatter_reduce": _fits_scatter,
