@@ -1,4 +1,4 @@
-"""``tinycompile.cuda``: streams, events and memory of devices, under ``torch.cuda``'s names. Without a card all of it exists."""
+"""``tinycompile.cuda``: streams, events and memory of devices, under ``torch.cuda``'s names. All of it exists everywhere."""
 
 from __future__ import annotations
 

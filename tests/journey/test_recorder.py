@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,7 @@ def w() -> Tensor:
 
 AT = tinycompile.tensor([0, 2])
 SQUARE = tinycompile.eye(3)
+HALF = tinycompile.from_torch(torch.arange(12).reshape(3, 4) > 5)
 PAST_THE_TABLE: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Any], str, int]] = {
     # the tensor, the call, what ATen calls it, the bytes that it moves
     "method in place": (x, lambda a: a.add_(1), "add_", 96),
@@ -56,7 +58,7 @@ PAST_THE_TABLE: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Any], s
     "mask": (x, lambda a: a[a.torch() > 5], "index", 2 * 24 + 12),
     "set a row": (x, lambda a: a.__setitem__(0, 1.0), "index_put_", 16),
     "set by indices": (x, lambda a: a.__setitem__(AT, 1.0), "index_put_", 32 + 16),
-    "set by a mask": (x, lambda a: a.__setitem__(a.torch() > 5, 1.0), "index_put_", 48 + 12),
+    "set by a mask": (x, lambda a: a.__setitem__(HALF, 1.0), "index_put_", 24 + 12),
     "several results": (x, lambda a: a.sort(), "sort", 48 + 48 + 96),
     "linear algebra": (lambda: SQUARE, torch.linalg.inv, "linalg_inv", 72),
     "sparse": (lambda: SQUARE, lambda a: a.to_sparse(), "to_sparse", 36 + 12 + 48),
@@ -80,6 +82,37 @@ def test_ops_that_go_past_the_dispatcher_are_recorded(case: str) -> None:
         assert name in ("t_", "view") or any(k.name.startswith("aten::") for k in step.kernels)
         if name == "t_":
             break
+
+
+ODD = {
+    "empty list": [],
+    "list": [0, 1],
+    "lists": ([0, 1], [1, 2]),
+    "bool": True,
+    "mask of a dim": (slice(None), [True, False, True, False]),
+    "mask of two": tinycompile.ones(3, 4) > 0,
+    "numpy": numpy.array([0, 2]),
+    "ellipsis": (..., 0),
+    "new dim": (None, 1),
+    "mixed": (tinycompile.tensor([True, False, True]), 0),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_whatever_the_index_is(case: str) -> None:
+    a, index = x(), ODD[case]
+    count = a.torch()[index if not isinstance(index, tuple) and not isinstance(index, Tensor) else _torchs(index)].numel()
+    for make in (x, w):
+        a = make()
+        p = profiled(lambda: a.__setitem__(index, 1.0))
+        assert names(p)[0] == "index_put_" and (a == 1).sum().item() >= count
+        moved = sum(s.moved or 0 for s in p.walk())
+        assert moved >= 4 * count and (case in ("mask of two", "mixed") or moved == 4 * count)
+    assert profiled(lambda: x()[index]).steps
+
+
+def _torchs(index: Any) -> Any:
+    return tuple(map(_torchs, index)) if isinstance(index, tuple) else index.torch() if isinstance(index, Tensor) else index
 
 
 @pytest.mark.parametrize("case", [c for c in PAST_THE_TABLE if c not in ("out", "told to be in place", "sparse", "copy")])
@@ -125,6 +158,17 @@ def test_shapes_that_were_worked_out_are_no_ops() -> None:
         assert steps and not any(h.key == "OUTLINE" for s in steps for h in s.handlers)
     p = profiled(lambda: tinycompile.vmap(lambda r: F.hinge_embedding_loss(r, tinycompile.ones(4)))(x()))
     assert not any(h.key == "OUTLINE" for s in p.walk() for h in s.handlers)
+
+
+def test_what_autocast_asks_torch_is_no_op() -> None:
+    m = tinycompile.ones(3, 4)
+
+    def run() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            m @ m.t()
+
+    (matmul,) = [s for s in profiled(run).walk() if s.name == "matmul"]
+    assert [k.name for k in matmul.kernels] == ["aten::matmul"]
 
 
 def test_a_call_that_fails_is_listed_once() -> None:

@@ -20,6 +20,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.autocast_policy import BANNED_MESSAGE, COMPOSED, POLICIES, Policy
 from tinycompile.eager.autocast_policy import policy as policy_of_record
+from tinycompile.eager.no_trace import aside
 from tinycompile.eager.probe import ops_of
 from tinycompile.eager.tensor import Tensor
 from tinycompile.ops.calls import cast
@@ -132,7 +133,8 @@ def _cache(lower: torch.dtype) -> _Casts | None:
     if not torch.is_autocast_cache_enabled() or not torch.is_grad_enabled():
         return None
     if _weights.token is None or _weights.token() is None:
-        _weights.token, _weights.casts = torch_private.autocast_token(), {}
+        with aside():
+            _weights.token, _weights.casts = torch_private.autocast_token(), {}
     return None if _weights.token is None else _weights.casts
 
 

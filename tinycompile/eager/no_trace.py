@@ -13,11 +13,18 @@ around: list[Callable[[], AbstractContextManager[None]]] = []
 
 
 @contextmanager
-def leaving_no_trace() -> Iterator[None]:
-    """Torch's generator stays as it is. Nothing is warned of, and what torch warns of once it still will."""
+def aside() -> Iterator[None]:
+    """What runs in the block is no work of the program's."""
     with ExitStack() as stack:
         for enter in tuple(around):
             stack.enter_context(enter())
+        yield
+
+
+@contextmanager
+def leaving_no_trace() -> Iterator[None]:
+    """Torch's generator stays as it is. Nothing is warned of, and what torch warns of once it still will."""
+    with aside():
         state, always = torch.get_rng_state(), torch.is_warn_always_enabled()
         try:
             with warnings.catch_warnings():

@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.device import Device
 from tinycompile.base.torch_private import storage_id
 from tinycompile.dispatch.dispatcher import results_in, tensors_in
+from tinycompile.eager.no_trace import leaving_no_trace
+from tinycompile.eager.tensor import Tensor, unwrap
 from tinycompile.ops.record import OPS, Pointwise, Reduction, Scan, View
 
 _SHORT = {
@@ -25,8 +28,10 @@ def told(values: Any) -> str:
 
 
 def span(tensor: Any) -> int:
-    """Bytes of the elements that it reaches, each once: an expanded dim costs nothing. Of one that is not strided, bytes of its
-    indices and values."""
+    """Bytes of the elements that it reaches, each once: an expanded dim costs nothing, nor does what has no data. Of one that
+    is not strided, bytes of its indices and values."""
+    if tensor.device.type == "meta":
+        return 0
     if tensor.layout is not torch.strided:
         raw = tensor if isinstance(tensor, torch.Tensor) else tensor.raw()
         return sum(part.numel() * part.itemsize for part in (getattr(raw, name)() for name in _PARTS[tensor.layout]))
@@ -64,7 +69,7 @@ def moved(name: str, args: Any, result: Any, written: Sequence[Any] = ()) -> int
     operands that are written to."""
     if written:
         return _written(name, tensors_in(args), args, written)
-    if name.startswith(("empty", "new_empty")):
+    if name.startswith(("empty", "new_empty")) or name == "numpy":  # memory alone
         return 0
     reads_none = name.endswith("_like") or name.startswith("new_")  # but metadata
     operands = [] if reads_none else _unique(tensors_in(args))
@@ -93,21 +98,14 @@ def _written(name: str, given: Sequence[Any], args: Sequence[Any], written: Sequ
 
 
 def _part(target: Any, index: Any) -> int:
-    """Bytes of ``target[index]``. A mask is taken for all that it covers."""
-    bare = torch.empty_strided(tuple(target.shape), target.stride(), dtype=target.dtype, device="meta")
-    parts = index if isinstance(index, tuple) else (index,)
-    return span(bare[tuple(bare_part for part in parts for bare_part in _bare(part))])
-
-
-def _bare(part: Any) -> tuple[Any, ...]:
-    """A part of an index without values: a tensor on meta, for a mask a slice of each dim."""
-    if isinstance(part, (list, tuple)):
-        part = torch.tensor(part)
-    if not hasattr(part, "dtype"):
-        return (part,)
-    if part.dtype is torch.bool:
-        return (slice(None),) * len(part.shape)
-    return (torch.empty(tuple(part.shape), dtype=part.dtype, device="meta"),)
+    """Bytes of ``target[index]``: torch is asked, with one byte for all elements."""
+    there = isinstance(target, Tensor) and target.lacks_handle
+    index = Tensor.elsewhere.hosted(index) if there else unwrap(index)
+    byte = torch.empty((), dtype=torch.uint8, device="cpu" if there else Device.of(target.device).torch())
+    if target.device.type == "meta":
+        return 0
+    with leaving_no_trace():
+        return byte.expand(tuple(target.shape))[index].numel() * int(target.dtype.itemsize)
 
 
 def _unique(tensors: Sequence[Any]) -> list[Any]:
