@@ -301,3 +301,33 @@ def test_a_refused_write_is_made_once(name: str) -> None:
         return found
 
     assert case(tc) == case(torch)
+
+
+LOSSES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "nll_loss": lambda lib, x, w, p: F.nll_loss(x, lib.tensor([0, 1]), w),
+    "nll_loss by keyword": lambda lib, x, w, p: F.nll_loss(x, lib.tensor([0, 1]), weight=w, reduction="sum"),
+    "cross_entropy": lambda lib, x, w, p: F.cross_entropy(x, lib.tensor([0, 1]), w),
+    "cross_entropy of probabilities": lambda lib, x, w, p: F.cross_entropy(x, p, w),
+    "binary_cross_entropy": lambda lib, x, w, p: F.binary_cross_entropy(x.sigmoid(), p, w),
+    "with logits": lambda lib, x, w, p: F.binary_cross_entropy_with_logits(x, p, pos_weight=w),
+    "multi_margin_loss": lambda lib, x, w, p: F.multi_margin_loss(x, lib.tensor([0, 1]), weight=w),
+    "soft_margin_loss": lambda lib, x, w, p: F.soft_margin_loss(x, w.expand(2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_torch_does_not_differentiate_for_is_refused_each_time(name: str) -> None:
+    """The call was known by then from tensors that require no grad."""
+
+    def case(lib: Any) -> Any:
+        x, p = lib.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]], requires_grad=True), lib.ones(2, 3) / 3
+        found = []
+        for requires_grad in (False, False, True, True, False):
+            weight = lib.ones(3, requires_grad=requires_grad)
+            try:
+                found.append((round(LOSSES[name](lib, x, weight, p).item(), 4), requires_grad))
+            except RuntimeError as error:
+                found.append((type(error), str(error).split(" with")[0]))
+        return found
+
+    assert case(tc) == case(torch)

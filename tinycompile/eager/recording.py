@@ -39,7 +39,7 @@ from tinycompile.eager.tape import (
 from tinycompile.eager.tensor import Tensor, from_torch, unwrap, view_of, wrap
 from tinycompile.eager.torch_names import node_name
 from tinycompile.eager.torch_words import REFUSED_VIEWS, refused_view
-from tinycompile.ops.gradients import CUT, differentiable_form, refused
+from tinycompile.ops.gradients import CUT, differentiable_form, may_refuse, refused
 from tinycompile.ops.record import OPS, Decompose, Extern, Op
 
 # --- edges -------------------------------------------------------------------------------------------------------------------
@@ -388,20 +388,25 @@ def call_on_tape(known: Known, fn: Callable[..., Any], args: Sequence[Any], raws
         else:
             edges.append(None)
             needs.append(False)
+    reads = _reads(known, tuple(needs))
+    if reads is None:
+        return None
     made = sibling(fn(*raws), args, raws)
     if made is None or not made.meta.dtype.is_floating_point:
         return None if made is not None and made.meta.dtype.is_complex else made
-    return set_history(made, OpNode.of_small_call(_reads(known, tuple(needs)), (*args, *known.rest), edges, made), 0)
+    return set_history(made, OpNode.of_small_call(reads, (*args, *known.rest), edges, made), 0)
 
 
 _new: Any = tuple.__new__  # past the Python function by which a NamedTuple is made
 _anomaly = torch.is_anomaly_enabled
 
 
-def _reads(known: Known, needs: tuple[Any, ...]) -> Reads:
-    found = known.reads.get(needs)
-    if found is None:
-        found = known.reads[needs] = reads_of(known.op, (*needs, *(None,) * len(known.rest)))
+def _reads(known: Known, needs: tuple[Any, ...]) -> Reads | None:
+    """None where torch may refuse the call."""
+    found = known.reads.get(needs, _new)
+    if found is _new:
+        every = (*needs, *(None,) * len(known.rest))
+        found = known.reads[needs] = None if may_refuse(known.op, every) else reads_of(known.op, every)
     return found
 
 

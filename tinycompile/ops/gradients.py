@@ -75,6 +75,11 @@ def refused(op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(a for a in found if a is not None)
 
 
+def may_refuse(op: Op, needs: Sequence[Any]) -> bool:
+    """Whether one of those that need a gradient may be such a tensor. ``needs``: by argument."""
+    return any(needs[op.schema.positions[name]] for name in _REFUSED.get(op.name, ()))
+
+
 FORMS: dict[str, Callable[..., Any]] = {}
 """Ops that are differentiated through other ops than themselves: ``dropout`` through ``native_dropout``, which also gives the
 mask. Called with the op's arguments; the results are the op's."""
