@@ -414,6 +414,7 @@ def test_dims_of_a_dict_are_those_of_its_values_in_order() -> None:
         (lambda v: v(lambda x: x, out_dims="x")(torch.ones(2)), ValueError),
         (lambda v: v(lambda x: x, out_dims=3)(torch.ones(2)), IndexError),
         (lambda v: v(lambda x: (x, None))(torch.ones(2)), ValueError),
+        (lambda v: v(lambda x: (x, 3), out_dims=(0, None), chunk_size=1)(torch.ones(2)), TypeError),
         (lambda v: v(lambda x: x.shape)(torch.ones(2, 2)), ValueError),
         (lambda v: v(lambda x: x * x.data_ptr())(torch.ones(2)), RuntimeError),
     ],
@@ -431,6 +432,30 @@ def test_wrong_calls(make: Callable[[Any], Any], error: type[Exception]) -> None
         with pytest.raises(error) as compiled:
             tc.compile(make)(vmap)
         assert str(compiled.value).splitlines()[0] == str(eager.value).splitlines()[0]
+
+
+ANYTHING: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "a number": (lambda a: (a, 3), (0, None)),
+    "None": (lambda a: (a, None), (0, None)),
+    "sizes": (lambda a: (a, a.shape), (0, None)),
+    "sizes alone": (lambda a: a.shape, None),
+    "a word": (lambda a: "x", None),
+    "a list": (lambda a: [a, True], [0, None]),
+    "a dict": (lambda a: {"a": a, "b": 3}, {"a": 0, "b": None}),
+    "what is nested": (lambda a: (a, (3, a)), (0, (None, 0))),
+    "all that is nested": (lambda a: (a, (3, "x")), (0, None)),
+}
+
+
+@pytest.mark.parametrize("name", ANYTHING)
+def test_results_without_a_dim_may_be_anything(name: str) -> None:
+    """In eager calls and inside compiled functions."""
+    fn, out_dims = ANYTHING[name]
+    x = torch.randn(3, 4)
+    want = torch.vmap(fn, out_dims=out_dims)(x)
+    compiled = tc.compile(lambda x: torch.vmap(fn, out_dims=out_dims)(x), backend="aot_eager")
+    for got in (tc.vmap(fn, out_dims=out_dims)(x), compiled(x)):
+        assert type(got) is type(want) and repr(got) == repr(want)
 
 
 @pytest.mark.parametrize("out_dims", [(0, 0), (), [0], (0,), {"a": 0}, {"b": 0}, (0, (0,)), 1, (1, 0), (1, (0, 1))], ids=str)

@@ -109,8 +109,16 @@ class _Linearized:
                 raise RuntimeError("vjp(f, *primals): output of function f should be a tuple: (output, aux) if has_aux is True")
             result, self.aux = result[0], (result[1],)
         self.result = result
-        self.outputs = list(_tensors(result))
+        self.outputs = list(_leaves_in(result))
+        if not self.outputs or self.outputs == [None]:
+            raise RuntimeError(
+                f"vjp(f, *primals): Expected f to be a function that has non-empty output (got output = {self.outputs})"
+            )
         for output in self.outputs:
+            if not isinstance(output, (Tensor, torch.Tensor)):
+                raise RuntimeError(
+                    f"vjp(f, *primals): expected f(*primals) to return only tensors, got unsupported type {type(output)}"
+                )
             if not (output.dtype.is_floating_point or output.dtype.is_complex):
                 raise RuntimeError(
                     "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with dtype "
@@ -132,29 +140,38 @@ class _Linearized:
         return self.result if self.again else _off_the_tape(self.result, self.leaves)
 
 
-def jacrev(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def jacrev(
+    fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, *, chunk_size: int | None = None
+) -> Callable[..., Any]:
     """A function that gives the Jacobian of ``fn``'s result for an argument (or arguments), one row of the result at a time:
     a tensor of shape result + argument; where either is a structure of tensors, a structure of results of structures of
-    arguments. ``has_aux``: as of :func:`grad`."""
+    arguments. ``has_aux``: as of :func:`grad`. ``chunk_size``: so many rows at once, to take less memory; None: all of them."""
+    if not (chunk_size is None or chunk_size > 0):
+        raise ValueError("jacrev: `chunk_size` should be greater than 0.")
 
     @functools.wraps(fn)
     def wrapped(*args: Any) -> Any:
         if (compiled := whole(jacrev, fn, argnums=argnums, has_aux=has_aux)) is not None:
             return mapped(compiled(*args), _ours)
         linear = _Linearized(fn, args, argnums, has_aux)
-        blocks = iter([_rebuilt(linear.chosen, iter(_rows(linear, at))) for at in range(len(linear.outputs))])
+        for at, output in enumerate(linear.outputs):
+            if output.dtype.is_complex:
+                raise RuntimeError(
+                    f"jacrev: Expected all outputs to be real but received complex tensor at flattened input idx: {at}"
+                )
+        blocks = iter([_rebuilt(linear.chosen, iter(_rows(linear, at, chunk_size))) for at in range(len(linear.outputs))])
         found = mapped(linear.result, lambda _: next(blocks))
         return (found, *linear.aux) if has_aux else found
 
     return made_by(jacrev, fn, wrapped, argnums=argnums, has_aux=has_aux)
 
 
-def _rows(linear: _Linearized, at: int) -> list[Any]:
-    """The derivatives of one output for each leaf."""
+def _rows(linear: _Linearized, at: int, chunk_size: int | None) -> list[Any]:
+    """The derivatives of one output for each leaf, so many rows at once."""
     output, nothing = linear.outputs[at], [None] * len(linear.outputs)
     count = output.numel()
     rows = ops.reshape(ops.eye(count, dtype=output.dtype, device=output.device), (count, *output.shape))
-    found = vmap(lambda row: linear.pull_back([*nothing[:at], row, *nothing[at + 1 :]]))(rows)
+    found = vmap(lambda row: linear.pull_back([*nothing[:at], row, *nothing[at + 1 :]]), chunk_size=chunk_size)(rows)
     return [ops.reshape(f, (*output.shape, *leaf.shape)) for f, leaf in zip(found, linear.leaves, strict=True)]
 
 
@@ -165,7 +182,7 @@ def hessian(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Calla
     @functools.wraps(fn)
     def wrapped(*args: Any) -> Any:
         ranks = [len(t.shape) for t in _tensors(_chosen(args, argnums))]
-        of_blocks = itertools.product(ranks, ranks)
+        of_blocks = itertools.cycle(itertools.product(ranks, ranks))
         return mapped(rows(*args), lambda block: _columns_first(block, next(of_blocks)[0]))
 
     return wrapped
@@ -320,14 +337,16 @@ def _chosen(args: Sequence[Any], argnums: int | tuple[int, ...]) -> Any:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, (Tensor, torch.Tensor)):
+    return (leaf for leaf in _leaves_in(value) if isinstance(leaf, (Tensor, torch.Tensor)))
+
+
+def _leaves_in(value: Any) -> Iterator[Any]:
+    """What is in a structure, tensors and all else."""
+    if isinstance(value, (tuple, list, dict)):
+        for v in value.values() if isinstance(value, dict) else value:
+            yield from _leaves_in(v)
+    else:
         yield value
-    elif isinstance(value, (tuple, list)):
-        for v in value:
-            yield from _tensors(v)
-    elif isinstance(value, dict):
-        for v in value.values():
-            yield from _tensors(v)
 
 
 def _shape_of(value: Any) -> str:

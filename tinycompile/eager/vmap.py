@@ -127,6 +127,8 @@ def _joined(found: Sequence[Any], dims: Any) -> Any:
     if isinstance(first, (Tensor, torch.Tensor)):
         dim = dims[0] if isinstance(dims, (tuple, list)) else dims
         return first if dim is None else torch.cat(list(found), dim)
+    if not isinstance(first, (dict, tuple, list)):
+        return torch.cat(list(found), 0)  # raises
     if isinstance(first, dict):
         given = dims.values() if isinstance(dims, dict) else [dims] * len(first)
         return {k: _joined([f[k] for f in found], d) for k, d in zip(first, given, strict=True)}
@@ -226,8 +228,11 @@ def _begins(dims: Any, results: Any) -> bool:
 
 
 def _left(results: Any, out_dims: Any, here: Level, ours: bool, strict: bool) -> Any:
-    """Results with the examples at ``out_dims``; what does not depend on the example is repeated."""
-    if isinstance(results, (tuple, list)) and not isinstance(results, torch.Size):
+    """Results with the examples at ``out_dims``; what does not depend on the example is repeated. Without a dim they may be
+    anything."""
+    if isinstance(results, torch.Size):
+        results = tuple(results)
+    if isinstance(results, (tuple, list)):
         each = out_dims if isinstance(out_dims, (tuple, list)) else [out_dims] * len(results)
         items = [_left(r, d, here, ours, strict) for r, d in zip(results, each, strict=True)]
         return type(results)(*items) if hasattr(results, "_fields") else type(results)(items)
@@ -235,7 +240,7 @@ def _left(results: Any, out_dims: Any, here: Level, ours: bool, strict: bool) ->
         given = out_dims.values() if isinstance(out_dims, dict) else [out_dims] * len(results)
         return {k: _left(v, d, here, ours, strict) for (k, v), d in zip(results.items(), given, strict=True)}
     if not isinstance(results, (Tensor, torch.Tensor)):
-        if not strict:
+        if not strict or out_dims is None:
             return results
         raise ValueError(f"vmap: a function of examples returns tensors, not {type(results).__name__}")
     dim = out_dims[0] if isinstance(out_dims, (tuple, list)) else out_dims

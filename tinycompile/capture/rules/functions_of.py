@@ -128,11 +128,16 @@ def _options(tr: Tracer, given: Kwargs, known: Sequence[str]) -> dict[str, Any]:
     """The options that ours have too; those of torch's that change nothing but memory are left out, others refused."""
     options = {k: v.constant(tr) for k, v in given.items()}
     for name, default in (("chunk_size", None), ("_preallocate_and_copy", False), ("has_aux", False)):
-        if name not in known and name in options and (name == "chunk_size" or options[name] == default):
+        if name not in known and name in options and (options[name] == default or _is_chunk(name, options[name])):
             del options[name]
     if options.keys() - set(known):
         raise GraphBreak("unsupported-argument", f"tinycompile.func with {', '.join(sorted(options.keys() - set(known)))}")
     return options
+
+
+def _is_chunk(name: str, value: Any) -> bool:
+    """Whether it is a number of rows at once: a graph takes memory as it is planned."""
+    return name == "chunk_size" and isinstance(value, int) and value > 0
 
 
 def _register(made_by: Any, eager: Callable[..., Any], names: Sequence[str]) -> None:
