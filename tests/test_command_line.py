@@ -113,6 +113,28 @@ def test_ops_takes_the_names_that_torch_has(name: str, capsys: pytest.CaptureFix
     assert "reached by torch.nn.functional.gelu" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "record", "function"),
+    [
+        ("mse_loss", "mse_loss", "torch.nn.functional.mse_loss"),
+        ("max_pool2d", "max_pool2d", "torch.max_pool2d"),
+        ("dropout", "dropout", "torch.nn.functional.dropout"),
+        ("einsum", "einsum", "torch.einsum"),
+        ("add_", "add", "torch.Tensor.add_"),
+        ("torch.Tensor.add_", "add", "torch.Tensor.add_"),
+        ("torch.zeros", "full", "torch.Tensor.new_ones"),
+        ("torch.ops.aten.t", "t", "torch.ops.aten.t"),
+        ("slice_backward", "slice_backward", "other records"),
+    ],
+)
+def test_ops_tells_which_functions_come_to_it(
+    name: str, record: str, function: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ops", name]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == record and function in next(line for line in lines if line.startswith("reached by"))
+
+
 def test_options_go_to_the_benchmarks(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--suite", "none-such"]) == 2
     assert "invalid choice: 'none-such'" in capfd.readouterr().err

@@ -22,6 +22,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import KeySet, backend_key
 from tinycompile.eager.autocast_policy import POLICIES
 from tinycompile.eager.batching import rule_in_words
+from tinycompile.ops import table
 from tinycompile.ops.record import OPS
 from tinycompile.runtime.cache import DiskCache, Entry
 from tinycompile.terminal import columns, size, title
@@ -142,7 +143,8 @@ def run_ops(name: str | None) -> int:
     print(title(name))
     if op.doc:
         print(op.doc)
-    print(f"kind:      {type(op.lowering).__name__.lower()}\nreached by {', '.join(op.functions) or 'the dispatcher only'}")
+    reached = ", ".join(table.functions_of(name)) or "other records, and calls that come to them"
+    print(f"kind:      {type(op.lowering).__name__.lower()}\nreached by {reached}")
     print("\ndispatch table, highest key first:\n" + dispatcher.table(name))
     for device in ("cpu", "cuda"):
         keys = KeySet.of(backend_key(Device.of(device).type))
@@ -158,9 +160,13 @@ def _record_of(name: str) -> str:
     """The record that a name means: its own, a torch function's (``torch.relu``), or ATen's (``aten::add``)."""
     if name in OPS:
         return name
-    by_function = {function: op.name for op in OPS.values() for function in op.functions}
+    for dotted in (name, *(f"{where}.{name}" for where in ("torch", "torch.Tensor", "torch.nn.functional"))):
+        meant = table.records_of(table.resolve(dotted)) if dotted.partition(".")[0] in table.ROOTS else ()
+        if meant:
+            own = dotted.rpartition(".")[2].strip("_")
+            return own if own in meant else min(meant)
     plain = re.sub(r"^(torch\.ops\.)?aten(::|\.)", "", name).partition(".")[0] if "aten" in name else name
-    return by_function.get(name, plain if plain in OPS else plain.lower())
+    return plain if plain in OPS else plain.lower()
 
 
 def run_bench(arguments: Sequence[str]) -> int:

@@ -168,3 +168,42 @@ def test_compiled(view: str) -> None:
         for written in ("nothing", "itself", "base by what is followed", "base, no_grad"):
             args = torch, source, VIEWS[view], WRITES[written], USES["sum"]
             assert outcome(*args, compiled) == outcome(*args), (source, written)
+
+
+# Calls through which no gradients go.
+ASKED: dict[str, Callable[[Any, Any], Any]] = {
+    "is_inference": lambda lib, v: v.is_inference(),
+    "type": lambda lib, v: v.type(),
+    "is_same_size": lambda lib, v: v.is_same_size(v),
+    "equal": lambda lib, v: torch.equal(v, v),
+    "its dtype": lambda lib, v: v.to(torch.float32) is v,
+    "contiguous": lambda lib, v: v.contiguous() is v,
+    "new_tensor": lambda lib, v: v.new_tensor([1.0]).tolist(),
+    "new_zeros": lambda lib, v: v.new_zeros(2).tolist(),
+    "real": lambda lib, v: v.real is v,
+    "argmax": lambda lib, v: v.argmax().tolist(),
+    "isnan": lambda lib, v: v.isnan().tolist(),
+    "detach": lambda lib, v: v.detach().tolist(),
+    "retain_grad": lambda lib, v: v.retain_grad(),
+    "get_device": lambda lib, v: v.get_device(),
+    "another dtype": lambda lib, v: v.to(torch.float64),
+    "sum": lambda lib, v: v.sum(),
+    "backward": lambda lib, v: v.sum().backward(),
+    "logcumsumexp": lambda lib, v: torch.logcumsumexp(v, 0),
+    "copy_": lambda lib, v: v.copy_(v),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("view", ["row, no_grad", "split"])
+def test_what_has_no_gradients_is_answered(view: str, name: str) -> None:
+    said = []
+    for lib in (tc, torch):
+        y = lib.full((2, 2), 2.0).requires_grad_() * 1
+        v = VIEWS[view](lib, y)
+        y.mul_(2)
+        try:
+            said.append(ASKED[name](lib, v))
+        except RuntimeError as error:
+            said.append(str(error))
+    assert said[0] == said[1]

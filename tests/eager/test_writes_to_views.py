@@ -154,6 +154,11 @@ def test_views_of_complex_numbers() -> None:
             part(y).mul_(2)
 
 
+def test_detach_by_aten() -> None:
+    y = tc.ones(2).requires_grad_() * 1
+    assert ATEN.detach_(y) is y and not y.requires_grad
+
+
 def test_writes_by_overloads_of_aten() -> None:
     def case(lib: Any, x: Any) -> Any:
         y = x * 1

@@ -56,11 +56,11 @@ def _users_frame() -> tuple[FrameType | None, int]:
     return frame, level
 
 
-def warn_once(message: str, of: str = "") -> None:
-    """A FallbackWarning, once a process for each message, or for each ``of`` where messages of a kind differ in details."""
+def warn_once(message: str, of: str = "", category: type[Warning] = FallbackWarning) -> None:
+    """A warning once a process for each message, or for each ``of`` where messages of a kind differ in details."""
     if (of or message) not in _said:
         _said.add(of or message)
-        warn(message)
+        warn(message, category)
 
 
 def forget() -> None:

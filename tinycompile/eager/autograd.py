@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from tinycompile.base.device import Device
+from tinycompile.base.logs import warn_once
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager import inplace
 from tinycompile.eager.as_strided import as_strided, note_views_among
@@ -20,7 +21,7 @@ from tinycompile.eager.autograd_function import Function, once_differentiable
 from tinycompile.eager.bridge import Found, gradients_of_torchs, run_all, to_torch
 from tinycompile.eager.engine import Backward
 from tinycompile.eager.hooks import HookHandle, Hooks
-from tinycompile.eager.recording import call_torch, edge_of, is_tracked, refuse_half
+from tinycompile.eager.recording import call_torch, edge_of, is_refused, is_tracked, refuse_half
 from tinycompile.eager.saved import saved_hooks
 from tinycompile.eager.tape import (
     AUTOGRAD,
@@ -71,13 +72,12 @@ def backward(
     if targets is not None and not targets:
         raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
     if create_graph:
-        warnings.warn(
+        warn_once(
             "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient "
             "which can cause a memory leak. We recommend using autograd.grad when creating the graph to avoid this. If you "
             "have to use this function, make sure to reset the .grad fields of your parameters to None after use to break the "
             "cycle and avoid the leak.",
-            UserWarning,
-            stacklevel=3,
+            category=UserWarning,
         )
     for target in targets or ():
         if target.requires_grad:  # else it is refused below
@@ -102,11 +102,17 @@ def grad(
     create_graph: bool = False,
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
+    is_grads_batched: bool = False,
 ) -> tuple[Any, ...]:
     """The gradients of ``outputs`` for ``inputs``, which are not added to anything.
 
     An input that the outputs do not depend on is an error unless ``allow_unused`` (then its gradient is None, or zeros with
-    ``materialize_grads``)."""
+    ``materialize_grads``). ``is_grads_batched``: the first dim of ``grad_outputs`` is one of examples, and so is that of the
+    gradients."""
+    if is_grads_batched:
+        options = {"retain_graph": retain_graph, "create_graph": create_graph}
+        checks = {"allow_unused": allow_unused, "materialize_grads": materialize_grads}
+        return of_several[0](outputs, inputs, grad_outputs, **options, **checks)
     targets = _listed(inputs)
     if not targets:
         raise_torchs(lambda x: torch.autograd.grad(x.sum(), ()))
@@ -121,6 +127,10 @@ def grad(
         if g is None and not allow_unused:
             raise RuntimeError(unused(i))
     return tuple(found)
+
+
+of_several: list[Callable[..., tuple[Any, ...]]] = []
+"""``of_several[0]``: :func:`grad` of several gradients of each output; set by ``several_gradients.py``, above this file."""
 
 
 def _listed(value: Any) -> list[Any]:
@@ -140,8 +150,8 @@ def _run(
     roots: list[Edge] = []
     grads: list[Any] = []
     for i, (output, seed) in enumerate(zip(outputs, given, strict=True)):
-        roots.append(_root(output, i))
-        grads.append(_seed(output, seed, i))
+        grads.append(_seed(output, seed, i) if output.requires_grad else None)
+    roots += [_root(output, i) for i, output in enumerate(outputs)]
     keep = create_graph if retain_graph is None else retain_graph
     edges = None if targets is None else [_target(t) for t in targets]
     ours = None if edges is None else [e for e in edges if isinstance(e, Edge)]
@@ -193,12 +203,18 @@ def _target(tensor: Any) -> Edge | None:
 
 
 def _of_torchs_grad(
-    outputs: Any, inputs: Any, *, only_inputs: bool = True, is_grads_batched: bool = False, **options: Any
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    *args: Any,
+    **options: Any,
 ) -> tuple[Any, ...]:
     """``torch.autograd.grad`` that is given tensors of ours."""
-    if is_grads_batched:
-        raise NotImplementedError("torch.autograd.grad with is_grads_batched for tinycompile's tensors: use tinycompile.vmap")
-    return grad(outputs, inputs, **options)
+    named = dict(zip(("allow_unused", "is_grads_batched", "materialize_grads"), args, strict=False))
+    return grad(outputs, inputs, grad_outputs, retain_graph, create_graph, **named, **options)
 
 
 def _check_grad(tensor: Tensor, value: Any) -> None:
@@ -224,6 +240,17 @@ def _check_grad(tensor: Tensor, value: Any) -> None:
         bare.grad = torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")  # raises
 
 
+def _resize(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """torch's own does, but for what requires grad."""
+    if isinstance(tensor, Tensor) and tensor.keys & AUTOGRAD:
+        raise_torchs(lambda x: x.resize_(1))
+    return NotImplemented
+
+
+def _detached(tensor: Any) -> Any:
+    return tensor.detach_()
+
+
 def _check_data(dtype: torch.dtype, requires_grad: bool) -> None:
     """Raise torch's RuntimeError where what requires grad can't have data of this dtype."""
     if requires_grad and not (dtype.is_floating_point or dtype.is_complex):
@@ -236,6 +263,10 @@ class _Tape:
     functions: ClassVar[Mapping[Any, Callable[..., Any]]] = {
         torch.autograd.backward: backward,
         torch.autograd.grad: _of_torchs_grad,
+        torch.ops.aten.detach_: _detached,
+        torch.ops.aten.detach_.default: _detached,
+        torch.Tensor.resize_: _resize,
+        torch.Tensor.resize_as_: _resize,
         torch.as_strided: as_strided,
         torch.Tensor.as_strided: as_strided,
         torch.ops.aten.as_strided: as_strided,
@@ -344,6 +375,8 @@ class _Tape:
     def retain_grad(tensor: Tensor) -> None:
         if not tensor.keys & AUTOGRAD:
             raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        if is_refused(tensor) and tape_of(tensor).grad_fn is None:  # made without gradients: a leaf
+            return
         edge_of(tensor)  # a view's history may be its base's
         meta = tape_of(tensor)
         if meta.grad_fn is not None and meta.retained is None:
@@ -376,8 +409,8 @@ class _Tape:
             _check_data(other.dtype, tensor.requires_grad)
         handle.data = other
         device, keys = device_and_keys(handle.device)
-        tensor.device, tensor.keys = device, keys | (tensor.keys & AUTOGRAD)
-        tensor._handle, tensor._meta, tensor._storage, tensor._base, tensor._view = handle, None, None, None, None
+        tensor._device, tensor.keys = device, keys | (tensor.keys & AUTOGRAD)
+        tensor._handle, tensor._meta, tensor._storage, tensor._viewed, tensor._view = handle, None, None, None, None
 
     @staticmethod
     def bridge(tensor: Tensor) -> torch.Tensor:

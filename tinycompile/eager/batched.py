@@ -59,8 +59,8 @@ class BatchedTensor(Tensor):
         meta = value.meta
         if batched:
             meta = TensorMeta(meta.shape[1:], meta.strides[1:], meta.dtype, meta.device, meta.offset)
-        self.device, self.keys = value.device, _BATCHED | value.keys & BACKENDS
-        self._meta, self._storage, self._handle, self._base = meta, None, None, None
+        self._device, self.keys = value.device, _BATCHED | value.keys & BACKENDS
+        self._meta, self._storage, self._handle, self._viewed = meta, None, None, None
         self._autograd = self._view = self._views = None
         self.value, self.level, self.batched = value, level, batched
 

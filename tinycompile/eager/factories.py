@@ -39,6 +39,8 @@ def _sized(fn: Callable[..., Any], size: tuple[Any, ...], options: Mapping[str, 
 
 
 def _leaf(made: Tensor, requires_grad: bool) -> Tensor:
+    if requires_grad and not (made.dtype.is_floating_point or made.dtype.is_complex):
+        torch.empty(0, dtype=made.dtype, device="cpu", requires_grad=True)  # raises
     return made.requires_grad_() if requires_grad else made
 
 

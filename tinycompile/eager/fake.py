@@ -48,9 +48,9 @@ class FakeTensor(Tensor):
     __slots__ = ("recorder", "ref")
 
     def __init__(self, meta: TensorMeta, recorder: Recorder, ref: Any) -> None:
-        self.device = meta.device
+        self._device = meta.device
         self.keys = Key.TRACING.bit | 1 << backend_key(meta.device.type)
-        self._meta, self._storage, self._handle, self._base = meta, None, None, None
+        self._meta, self._storage, self._handle, self._viewed = meta, None, None, None
         self._autograd = self._view = self._views = None
         self.recorder, self.ref = recorder, ref
 

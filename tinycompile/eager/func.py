@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.eager import autograd
+from tinycompile.eager import autograd, several_gradients  # noqa: F401  (is_grads_batched)
 from tinycompile.eager.batched import BatchedTensor, active, mapped
 from tinycompile.eager.engine import TorchTape, bridges_among, nodes_behind
 from tinycompile.eager.recording import edge_of, functions

@@ -119,7 +119,7 @@ def _copy_of(target: Tensor) -> Tensor:
             made = ops.clone(target)
             copy._meta, copy._storage = made.meta, made.storage
         else:
-            copy._handle, copy._meta, copy._storage, copy._base = target.raw().clone(), None, None, None
+            copy._handle, copy._meta, copy._storage, copy._viewed = target.raw().clone(), None, None, None
     return copy
 
 

@@ -86,7 +86,7 @@ def storages(device: Spec = None) -> list[StorageInfo]:
     wanted = None if device is None else _device(device)
     found: dict[int, tuple[Storage, list[str]]] = {}
     live = list(_live_tensors())
-    handles = {id(h) for t in live if isinstance(t, Tensor) for h in (t._handle, t._base)}  # a part of ours, not another tensor
+    handles = {id(h) for t in live if isinstance(t, Tensor) for h in (t._handle, t._viewed)}  # parts of ours
     for tensor in live:
         if id(tensor) in handles:
             continue

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tinycompile.base.logs import warn
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch import keys as dispatch_keys
 from tinycompile.eager.shortcut import WRITES, Choices, Ends, by_value, learn, short_call, written_out
@@ -93,6 +94,9 @@ class TensorMethods:
     ) -> Any:
         """Find which record is meant, remember it in ``ends``, run it. What fails is said in torch's words."""
         bound: Any = _NOT_FOUND
+        if fn in _OF_A_DIM and (args[1] if len(args) > 1 else kwargs.get("dim")) is None:
+            warn(f"Implicit dimension choice for {fn.__name__} has been deprecated. {_NAME_IT}", UserWarning)
+            ends = None  # each call
         try:
             bound = table.bind(fn, args, kwargs)
             if ends is not None:
@@ -116,6 +120,10 @@ def _slices(whole: Any, lengths: Sequence[int], dim: int) -> tuple[Any, ...]:
 
 
 _NOT_FOUND = object()
+
+
+_OF_A_DIM = frozenset((torch.nn.functional.softmax, torch.nn.functional.log_softmax))
+_NAME_IT = "Change the call to include dim=X as an argument."
 
 
 def _is_a_records(bound: Any) -> bool:
@@ -190,9 +198,17 @@ def _attribute(name: str) -> property:
     getter = getattr(torch.Tensor, name).__get__
 
     def read(self: Any) -> Any:
+        if name == "T" and self.ndim != 2:
+            torch.empty((0,) * self.ndim, device="meta").T  # noqa: B018  # torch warns
         return self._run(table.bind_attribute(name, self), getter, (self,), {})
 
-    return property(read, doc=f"As ``torch.Tensor.{name}``.")
+    def write(self: Any, value: Any) -> None:
+        if table.is_tensor(value):
+            read(self).copy_(value)
+        else:
+            read(self)[...] = value
+
+    return property(read, write if name in ("real", "imag") else None, doc=f"As ``torch.Tensor.{name}``.")
 
 
 def _plain_attribute(name: str) -> property:

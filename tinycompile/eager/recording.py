@@ -18,7 +18,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.as_strided import note_view_among
-from tinycompile.eager.backends import named_results
+from tinycompile.eager.backends import is_same, named_results
 from tinycompile.eager.batched import call_each, gradients_of_each, level_of, lifted
 from tinycompile.eager.engine import TorchTape
 from tinycompile.eager.in_parts import in_parts
@@ -96,15 +96,22 @@ def refusal(view: Tensor, info: ViewInfo, now: bool) -> RuntimeError:
     return RuntimeError(refused_view(info.origin, made_by, now))
 
 
+def is_refused(view: Tensor) -> bool:
+    """Whether a view may not be differentiated through, for its memory was written to."""
+    info = view._view
+    if info is None or info.origin not in REFUSED_VIEWS or not view.keys & AUTOGRAD:
+        return False
+    return generation_of(info.base) != info.generation or (info.version is not None and info.version != written_before(view))
+
+
 def refresh(view: Tensor) -> None:
     """Give a view the history that its base has now, if the base was written to since."""
     info = view._view
-    now = generation_of(info.base)
     if info.origin in REFUSED_VIEWS:
-        written = now != info.generation or (info.version is not None and info.version != written_before(view))
-        if written and view.keys & AUTOGRAD:
+        if is_refused(view):
             raise refusal(view, info, now=False)
         return
+    now = generation_of(info.base)
     if now == info.generation:
         return
     if info.origin == "opaque":
@@ -139,6 +146,8 @@ def run_autograd(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         refuse_half(args)
     if op is None or op_name in CUT or not torch.is_grad_enabled():
         return dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
+    if is_same(op):
+        return args[0]
     if is_tracked(refused(op, args)):  # torch says so
         return call_torch(op.eager, args, {}, op_name)
     if op.vjp is None:
@@ -309,8 +318,12 @@ def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     stand_ins: list[torch.Tensor | None] = []
     originals: list[tuple[Any, Any]] = []
     known: list[Given] = []
+    bad: list[Tensor] = []
 
     def stand_in(tensor: Any) -> torch.Tensor:
+        if isinstance(tensor, Tensor) and is_refused(tensor):  # an error if there are gradients
+            bad.append(tensor)
+            return tensor.raw().detach().requires_grad_()
         edge = edge_of(tensor)
         raw = _stand_in(tensor, edge)
         edges.append(edge)
@@ -324,6 +337,8 @@ def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     with torch.enable_grad():
         result = fn(*given[0], **given[1])
     outputs = [o for o in _torch_tensors(result) if o.requires_grad and not any(o is raw for raw, _ in originals)]
+    if bad and outputs:
+        refresh(bad[0])  # raises
     node = TorchCall(node_name(name or getattr(fn, "__name__", "torch").strip("_")), edges, stand_ins, outputs, known)
     return _wrapped(result, originals, node, fn)
 

@@ -92,9 +92,9 @@ def of_handle(handle: torch.Tensor, attributes: Mapping[str, Any] = MappingProxy
     """A SparseTensor with this handle."""
     made = SparseTensor.__new__(SparseTensor)
     vars(made).update(attributes)
-    made.device, made.keys = dense.device_and_keys(handle.device)
+    made._device, made.keys = dense.device_and_keys(handle.device)
     made._handle = handle
-    made._meta = made._storage = made._base = made._autograd = made._view = made._views = None
+    made._meta = made._storage = made._viewed = made._autograd = made._view = made._views = None
     return made
 
 

@@ -1,12 +1,13 @@
 """``Tensor``: our metadata over shared ``Storage``, beside a torch handle that is made when somebody needs one.
 
 It is no subclass of ``torch.Tensor``. A view is made by stride arithmetic alone: it keeps the torch tensor that it views
-(``_base``) and makes its own handle from it on demand, so the version counter of everything on one storage is torch's.
+(``_viewed``) and makes its own handle from it on demand, so the version counter of everything on one storage is torch's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
@@ -53,18 +54,19 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
         "__dict__",  # the user's attributes, as torch lets anybody set them
         "__weakref__",
         "_autograd",
-        "_base",
+        "_device",
         "_handle",
         "_left",
         "_meta",
         "_storage",
         "_view",
+        "_viewed",
         "_views",
-        "device",
         "keys",
     )
 
-    device: Device
+    _device: Device
+    device = property(attrgetter("_device"), doc="Where it lies.")
     keys: int
     _left: Any  # AutogradMeta of a leaf that left the tape; unset for any other
     tape: ClassVar[Any] = None
@@ -77,11 +79,11 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
         end = extent(meta) * meta.dtype.itemsize
         if end > storage.nbytes:
             raise RuntimeError(f"a tensor {meta} needs {end} bytes of storage, but there are {storage.nbytes}")
-        self.device, self.keys = storage.device, 1 << backend_key(storage.device.type)
+        self._device, self.keys = storage.device, 1 << backend_key(storage.device.type)
         self._meta: TensorMeta | None = meta
         self._storage: Storage | None = storage
         self._handle: torch.Tensor | None = None
-        self._base: torch.Tensor | None = None
+        self._viewed: torch.Tensor | None = None
         self._autograd: Any = None  # AutogradMeta (tape.py) where our tape follows the tensor
         self._view: Any = None  # ViewInfo (tape.py) of a view
         self._views: Any = None  # views of this tensor, for in-place writes under the tape
@@ -101,15 +103,23 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
     def storage(self) -> Storage:
         """The bytes; one object for all tensors that share them."""
         if self._storage is None:
-            owner = self._handle if self._handle is not None else self._base
+            owner = self._handle if self._handle is not None else self._viewed
             assert owner is not None
             self._storage = Storage.of(owner.untyped_storage())
         return self._storage
 
     @property
+    def _base(self) -> Tensor | None:
+        """The tensor that it is a view of, as torch's."""
+        return None if self._view is None or not (self._view.chain or self._view.origin == "opaque") else self._view.base
+
+    def _is_view(self) -> bool:
+        return self._base is not None
+
+    @property
     def on_torchs_tape(self) -> bool:
         """Whether torch's own autograd follows it: it was made of a torch tensor that requires grad."""
-        owner = self._handle if self._handle is not None else self._base
+        owner = self._handle if self._handle is not None else self._viewed
         return owner is not None and owner.requires_grad
 
     def record_stream(self, stream: Any) -> None:
@@ -133,7 +143,7 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
     @property
     def lacks_handle(self) -> bool:
         """Whether it is on a registered device, where torch has no tensors."""
-        return bool(self.keys & _PRIVATE) and self._handle is None and self._base is None
+        return bool(self.keys & _PRIVATE) and self._handle is None and self._viewed is None
 
     def torch(self) -> torch.Tensor:
         """A torch tensor on the same memory: always the same object, unless our tape follows this tensor. Then it is a new one
@@ -150,7 +160,7 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
         """The torch tensor on the same memory, always the same object. Our tape doesn't see what is done with it."""
         if self._handle is None:
             meta = self.meta
-            base = self._base if self._base is not None else _raw(self.storage, meta)
+            base = self._viewed if self._viewed is not None else _raw(self.storage, meta)
             placed: Any = meta.shape, meta.strides, meta.offset  # no symbols: those are FakeTensor's
             self._handle = base.as_strided(*placed)
         return self._handle
@@ -158,15 +168,15 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
     def _sibling(self, handle: Any) -> Tensor:
         """A new tensor with this handle, on this tensor's device and on no tape."""
         made = Tensor.__new__(Tensor)
-        made.device, made.keys = self.device, self.keys & BACKENDS
+        made._device, made.keys = self._device, self.keys & BACKENDS
         made._handle = handle
-        made._meta = made._storage = made._base = made._autograd = made._view = made._views = None
+        made._meta = made._storage = made._viewed = made._autograd = made._view = made._views = None
         return made
 
     def _version_now(self) -> int:
         if self.is_meta or self.lacks_handle:
             return self.storage.writes
-        handle = self._handle if self._handle is not None else self._base
+        handle = self._handle if self._handle is not None else self._viewed
         return _version_of_handle(self.raw() if handle is None else handle)
 
     def _same_memory(self, keep_history: bool) -> Tensor:
@@ -274,8 +284,8 @@ def from_torch(handle: torch.Tensor) -> Tensor:
     if handle.layout is not torch.strided:
         return other_layouts[0](handle)
     made = Tensor.__new__(Tensor)
-    made.device, made.keys = device_and_keys(handle.device)
-    made._handle, made._meta, made._storage, made._base = handle, None, None, None
+    made._device, made.keys = device_and_keys(handle.device)
+    made._handle, made._meta, made._storage, made._viewed = handle, None, None, None
     made._autograd = made._view = made._views = None
     return made
 
@@ -296,14 +306,14 @@ def from_meta(meta: TensorMeta) -> Tensor:
 def view_of(base: Tensor, meta: TensorMeta) -> Tensor:
     """A view with other strides on the same storage. The caller vouches that it stays inside."""
     made = Tensor.__new__(Tensor)
-    made.device, made.keys = base.device, base.keys & ~_AUTOGRAD
+    made._device, made.keys = base._device, base.keys & ~_AUTOGRAD
     made._handle, made._meta, made._storage = None, meta, base._storage
-    made._base = made._autograd = made._view = made._views = None
+    made._viewed = made._autograd = made._view = made._views = None
     if not base.keys & _NO_HANDLE or base._storage is None:
-        handle = base._base if base._handle is None else base._handle
-        made._base = base.raw() if handle is None or handle.dtype != meta.dtype else handle
-        if made._base.dtype != meta.dtype:
-            made._base, made._handle = None, base.raw().view(meta.dtype)
+        handle = base._viewed if base._handle is None else base._handle
+        made._viewed = base.raw() if handle is None or handle.dtype != meta.dtype else handle
+        if made._viewed.dtype != meta.dtype:
+            made._viewed, made._handle = None, base.raw().view(meta.dtype)
     return made
 
 
@@ -314,8 +324,8 @@ def same_memory(tensor: Tensor, keep_history: bool = False) -> Tensor:
 
 def _same_memory(tensor: Tensor, keep_history: bool) -> Tensor:
     made = Tensor.__new__(Tensor)
-    made.device, made.keys = tensor.device, tensor.keys if keep_history else tensor.keys & ~_AUTOGRAD
-    made._handle, made._meta, made._storage, made._base = tensor._handle, tensor._meta, tensor._storage, tensor._base
+    made._device, made.keys = tensor._device, tensor.keys if keep_history else tensor.keys & ~_AUTOGRAD
+    made._handle, made._meta, made._storage, made._viewed = tensor._handle, tensor._meta, tensor._storage, tensor._viewed
     made._autograd = tensor._autograd if keep_history else None
     made._view = made._views = None
     return made
@@ -323,7 +333,7 @@ def _same_memory(tensor: Tensor, keep_history: bool) -> Tensor:
 
 def take_memory(tensor: Tensor, of: Tensor) -> None:
     """``tensor`` is on the memory of ``of`` from now on, and laid out as it."""
-    tensor._handle, tensor._meta, tensor._storage, tensor._base = of._handle, of._meta, of._storage, of._base
+    tensor._handle, tensor._meta, tensor._storage, tensor._viewed = of._handle, of._meta, of._storage, of._viewed
 
 
 def version_of(tensor: Any) -> int:

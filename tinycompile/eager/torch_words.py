@@ -97,9 +97,9 @@ def _kind(dtype: torch.dtype, device: str) -> str:
         return _kind(dtype, "cpu").replace("torch.", f"torch.{device}.")
 
     def write_to_a_saved_one(x: torch.Tensor) -> None:
-        factor = torch.ones(1, device=device).to(dtype)
-        made = x.to(device) * factor
-        factor.add_(1)
+        saved = torch.ones(1, device=device).to(dtype)
+        made = x.to(device).masked_fill(saved, 0) if dtype == torch.bool else x.to(device) * saved
+        saved.fill_(0)
         made.sum().backward()
 
     return _message(write_to_a_saved_one).partition("[")[2].partition(" [")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -66,13 +66,13 @@ class ValueMethods:
         return bool(self.readable())
 
     def __int__(self: Any) -> int:
-        return int(self.readable())
+        return int(_telling(self, int))
 
     def __float__(self: Any) -> float:
-        return float(self.readable())
+        return float(_telling(self, float))
 
     def __complex__(self: Any) -> complex:
-        return complex(self.readable())
+        return complex(_telling(self, complex))
 
     def __index__(self: Any) -> int:
         return self.readable().__index__()
@@ -101,6 +101,15 @@ class ValueMethods:
 
     def __format__(self: Any, spec: str) -> str:
         return format(self.item(), spec) if not self.ndim and not self.is_meta else object.__format__(self, spec)
+
+
+def _telling(tensor: Any, kind: Callable[[Any], Any]) -> Any:
+    """The values; torch says what it says of a number that is made of a tensor with gradients."""
+    if tensor.requires_grad:
+        with torch.inference_mode(False):
+            leaf = torch.ones((), device="cpu").requires_grad_()
+        kind(leaf)
+    return tensor.readable()
 
 
 def _shared(tensor: Any) -> torch.Tensor:

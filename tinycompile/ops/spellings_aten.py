@@ -50,7 +50,8 @@ def _views() -> None:
 def _add(name: str, bind: Binder) -> None:
     """Of the packet and each of its overloads."""
     packet = getattr(torch.ops.aten, name)
-    for fn in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    for fn in (packet, *(o for o in overloads if "Tensor" in str(o._schema))):  # some are of TorchScript's lists
         add(fn, _of_self(bind))
 
 

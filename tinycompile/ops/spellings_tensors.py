@@ -321,6 +321,8 @@ def _new(record: str, value: Any = None) -> Callable[[Args, Kwargs], Bound]:
         if not _no_effect(kwargs):
             return None
         x, rest = args[0], args[1:]
+        if not rest and "size" not in kwargs:
+            return None
         kwargs["dtype"] = kwargs.get("dtype") or x.dtype
         kwargs["device"] = kwargs.get("device") or Device.of(x.device)
         fill = value

@@ -29,7 +29,7 @@ Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
 Binder = Callable[[Args, dict[str, Any]], "BoundCall | None"]
 
-_ROOTS: dict[str, Any] = {"torch": torch, "operator": operator, "builtins": builtins}
+ROOTS: dict[str, Any] = {"torch": torch, "operator": operator, "builtins": builtins}
 _PYTHON_DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool}
 KEYWORDS = {"input": "self", "axis": "dim"}  # torch's other names for arguments, everywhere
 _KEYWORDS = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self"}  # ... and in most places
@@ -43,6 +43,7 @@ INPLACE_OPERATORS = frozenset(
 )
 
 _BINDERS: dict[Any, Binder] = {}
+_NAMES: dict[Any, list[str]] = {}  # dotted, of each callable
 _METHODS: dict[str, Any] = {}  # torch.Tensor's attributes, by name
 _OF_TENSORS: set[Any] = set()  # functions that are methods: their first argument can't be a number
 
@@ -105,6 +106,29 @@ def binder_of(name: str) -> Binder:
     return _BINDERS[getattr(torch, name, None) or getattr(torch.Tensor, name)]
 
 
+def functions_of(name: str) -> tuple[str, ...]:
+    """Dotted names of the callables of which some call means the record."""
+    return tuple(dict.fromkeys(dotted for fn, names in _NAMES.items() if name in records_of(fn) for dotted in names))
+
+
+def records_of(fn: Any) -> set[str]:
+    """The records that calls of ``fn`` may mean, as far as its binder tells: by its own name, and what it is made with."""
+    parts = [dotted.split(".") for dotted in _NAMES.get(fn, ())]
+    own = {(p[3] if p[1] == "ops" else p[-1]).strip("_") for p in parts} & OPS.keys()
+    return own | _made_with(_BINDERS[fn]) if fn in _BINDERS else set()
+
+
+def _made_with(value: Any) -> set[str]:
+    if isinstance(value, SchemaBinder):
+        return {value.op.name}
+    if isinstance(value, str):
+        return {value} & OPS.keys()
+    if isinstance(value, (tuple, dict)):
+        return {name for v in (value.values() if isinstance(value, dict) else value) for name in _made_with(v)}
+    inner = [value.bind] if hasattr(value, "bind") else [c.cell_contents for c in getattr(value, "__closure__", None) or ()]
+    return {name for v in inner for name in _made_with(v)}
+
+
 def names_one_op(fn: Any) -> bool:
     """Whether every call of ``fn`` that has a record has the same one."""
     return type(_BINDERS.get(fn)) is SchemaBinder
@@ -121,7 +145,7 @@ def known(fn: Any) -> bool:
 def resolve(dotted: str) -> Any:
     """The object that a dotted name names, or None where this torch has none."""
     parts = dotted.split(".")
-    found = _ROOTS[parts[0]]
+    found = ROOTS[parts[0]]
     for part in parts[1:]:
         found = getattr(found, part, None)
         if found is None:
@@ -346,6 +370,7 @@ def add(fn: Any, binder: Binder) -> None:
     found = resolve(fn) if isinstance(fn, str) else fn
     if found is not None:
         _BINDERS[found] = binder
+        _NAMES.setdefault(found, []).append(fn if isinstance(fn, str) else f"torch.ops.{fn}")
         if isinstance(fn, str) and fn.startswith("torch.Tensor."):
             _OF_TENSORS.add(found)
 
