@@ -184,7 +184,7 @@ class BatchedTensor(Tensor):
         if (
             torch.is_grad_enabled()
             and isinstance(given[0], BatchedTensor)
-            and any(map(_followed, dispatcher.tensors_in(given)))
+            and any(map(is_followed, dispatcher.tensors_in(given)))
         ):
             given = (given[0].copied(), *given[1:])  # a tape below may save what the write destroys
         with local_keys.exclude(Key.AUTOCAST):
@@ -200,7 +200,7 @@ class BatchedTensor(Tensor):
         return f"BatchedTensor({self.meta}; {batch}, level {self.level})"
 
 
-def _followed(tensor: Any) -> bool:
+def is_followed(tensor: Any) -> bool:
     """Whether a tape follows it, at any level."""
     while isinstance(tensor, BatchedTensor) and not tensor.requires_grad:
         tensor = tensor.value

@@ -82,10 +82,12 @@ def _bits(tensor: Any) -> tuple[bool, bool]:
 
 
 def _as_it_is(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule for a function that looks at no dim but the last. torch's tape does not follow a view of another dtype."""
+    """A rule for a function that looks at no dim but the last. torch's tape follows no view by dtype, but the others."""
 
     def rule(input: Any, *rest: Any, **named: Any) -> Any:
         if not isinstance(input, BatchedTensor) or any(type(a) is not torch.dtype for a in (*rest, *named.values())):
+            return NotImplemented
+        if fn is not torch.Tensor.view and input.tape.follows((input,), {}):
             return NotImplemented
         value = input.value
         if not input.shape:  # raises where one number can't be the last dim

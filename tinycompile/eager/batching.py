@@ -15,13 +15,14 @@ from tinycompile.base import shapes
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.backends import SEVERAL_VIEWS, is_same, is_view, meta_of, named_results
-from tinycompile.eager.batched import BatchedTensor, call_each, level_of, mapped
+from tinycompile.eager.batched import BatchedTensor, call_each, is_followed, level_of, mapped
 from tinycompile.eager.batched_random import RECORDS, draw_record, is_undecided
 from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.tape import note_view
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.ops import meta_rules
 from tinycompile.ops.calls import cast, ops
+from tinycompile.ops.gradients import differentiable_form
 from tinycompile.ops.outline import NotCoveredError
 from tinycompile.ops.record import OPS, Decompose, Op, Pointwise, Reduction, Scan
 
@@ -192,9 +193,27 @@ def rule_in_words(op: Op) -> str:
 
 
 def decomposed(batch: Batch, *args: Any) -> Any:
-    """The ops that the record's are, on one example each."""
-    result = in_parts(batch.op, batch.op.lowering.fn, args)
+    """The ops that the record's are, on one example each. Where they may be differentiated later, those by which it is: where
+    values tie they differ."""
+    form = batch.op.lowering.fn
+    if any(map(_may_be_followed, dispatcher.tensors_in(args))):
+        if batch.op.name in _OWN_DERIVATIVE:
+            return NotImplemented
+        form = differentiable_form(batch.op) or form
+    result = in_parts(batch.op, form, args)
     return result if result is NotImplemented else batch.results(result)
+
+
+def _may_be_followed(tensor: Any) -> bool:
+    """Whether a tape of a level below follows it, or may follow the graph that is being captured."""
+    value = tensor
+    while isinstance(value, BatchedTensor):
+        value = value.value
+    return is_followed(tensor) or bool(getattr(value, "keys", 0) & Key.TRACING.bit)
+
+
+_OWN_DERIVATIVE = frozenset(("multi_margin_loss",))
+"""Where values tie the formula differs from that of the parts."""
 
 
 def pointwise(batch: Batch, *args: Any) -> Any:

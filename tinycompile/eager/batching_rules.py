@@ -22,7 +22,7 @@ for _name in ("select", "diagonal", "unflatten", "unfold", "unbind"):  # one exa
     RULES[_name] = along_dim
 for _name in ("tril", "triu", "detach", "alias"):
     RULES[_name] = as_it_is
-for _name in ("max_dim", "min_dim"):
+for _name in ("max_dim", "min_dim", "linalg_vector_norm"):  # the norm's own derivative at zero is none of its parts'
     RULES[_name] = reduction
 for _name in ("digamma", "polygamma", "pow_integers"):
     RULES[_name] = pointwise
@@ -248,7 +248,11 @@ def _embedding(batch: Batch, weight: Any, indices: Any, padding_idx: int | None 
     rows = weight.shape[0]
     table = ops.reshape(batch.below(weight), (batch.size * rows, *weight.shape[1:]))
     moved = ops.add(batch.full(indices), ops.mul(_rows(batch, len(indices.shape), weight), rows))
-    return ops.embedding(table, moved)
+    result = ops.embedding(table, moved)
+    if padding_idx is None:
+        return result
+    is_padding = ops.unsqueeze(ops.eq(batch.full(indices), padding_idx % rows), -1)
+    return ops.where(is_padding, ops.detach(result), result)  # no gradient flows into any table's row of padding
 
 
 @rule("embedding_dense_backward")
