@@ -438,20 +438,6 @@ def profiler_runs() -> bool:
     return _profiler_enabled is not None and bool(_profiler_enabled())
 
 
-_ProfilerOptions = _find("_profiler._ExperimentalConfig")
-
-
-def tracing_every_thread() -> Any:
-    """Torch's profiler's ``experimental_config`` by which it records what all threads do. None where torch has no such option:
-    then it records the thread that started it."""
-    if _ProfilerOptions is None:
-        return None
-    try:
-        return _ProfilerOptions(profile_all_threads=True)
-    except TypeError:  # before torch 2.7
-        return None
-
-
 # --- matrix products ---------------------------------------------------------------------------------------------------------
 
 
@@ -489,7 +475,6 @@ def in_use() -> dict[str, bool]:
         "_FunctionBase": _FunctionBase is not None,
         "_get_current_graph_task_keep_graph": _keep_graph is not None,
         "_profiler_enabled": _profiler_enabled is not None,
-        "_ExperimentalConfig": tracing_every_thread() is not None,
         "_get_creation_meta": _made_how is not None,
         "_addmm_activation": _addmm_activation is not None,
         "modes": None not in (_any_autocast, _function_modes, _dispatch_modes),

@@ -207,26 +207,26 @@ def watch(watcher: Watcher) -> None:
     """From now on ``watcher`` is asked once for each (op, key set) what shall run in place of the choice, in every thread.
 
     Calls cost nothing more while nobody watches: a watcher is built into the cached choices, which are made anew."""
-    _set_watchers([*_WATCHERS, watcher])
+    with _lock:
+        _WATCHERS.append(watcher)
+        _choose_anew()
 
 
 def unwatch(watcher: Watcher) -> None:
     """End :func:`watch`. Raises ValueError when it does not watch."""
-    left = list(_WATCHERS)
-    left.remove(watcher)
-    _set_watchers(left)
-
-
-def _set_watchers(watchers: list[Watcher]) -> None:
     with _lock:
-        _WATCHERS[:] = watchers
-        for entry in _ENTRIES.values():
-            entry.forget()
+        _WATCHERS.remove(watcher)
+        _choose_anew()
+
+
+def _choose_anew() -> None:
+    for entry in _ENTRIES.values():
+        entry.forget()
 
 
 def _watched(name: str, keyset: KeySet, choice: Choice) -> Boxed:
     run = choice.run
-    for watcher in _WATCHERS:
+    for watcher in tuple(_WATCHERS):
         run = watcher(name, keyset, choice._replace(run=run))
     return run
 

@@ -1,4 +1,4 @@
-"""Watching calls of compiled functions, replays of CUDA graphs, and what is no work of the program's: compiles, trials.
+"""Watching calls of compiled functions, replays of CUDA graphs, threads that start, and what is no work of the program's.
 
 Python looks ``__call__`` up on the class, so the watched form is put there for as long as somebody watches: otherwise a call
 costs what it always does.
@@ -24,6 +24,7 @@ from tinycompile.runtime.cuda_graphs import GraphedCall
 _RECORDERS: list[Recorder] = []
 _lock = threading.Lock()
 _call, _replay, _compile = CompiledFunction.__call__, GraphedCall.__call__, Piece._compile
+_start = threading.Thread.start
 
 
 def watch(recorder: Recorder) -> None:
@@ -33,6 +34,7 @@ def watch(recorder: Recorder) -> None:
         setattr(CompiledFunction, "__call__", _watched_call)  # noqa: B010  # mypy takes an assignment for a redefinition
         setattr(GraphedCall, "__call__", _watched_replay)  # noqa: B010
         setattr(Piece, "_compile", _watched_compile)  # noqa: B010
+        setattr(threading.Thread, "start", _watched_start)  # noqa: B010
     no_trace.around.append(recorder.aside)
 
 
@@ -44,6 +46,7 @@ def unwatch(recorder: Recorder) -> None:
             setattr(CompiledFunction, "__call__", _call)  # noqa: B010
             setattr(GraphedCall, "__call__", _replay)  # noqa: B010
             setattr(Piece, "_compile", _compile)  # noqa: B010
+            setattr(threading.Thread, "start", _start)  # noqa: B010
     no_trace.around.remove(recorder.aside)
 
 
@@ -79,6 +82,12 @@ def _watched_compile(self: Piece, args: tuple[Any, ...], kwargs: dict[str, Any])
         for recorder in tuple(_RECORDERS):
             stack.enter_context(recorder.aside())
         return _compile(self, args, kwargs)
+
+
+def _watched_start(self: threading.Thread) -> None:
+    for recorder in tuple(_RECORDERS):
+        recorder.thread_started()
+    _start(self)
 
 
 def _watched_replay(self: GraphedCall, *inputs: Any) -> Any:

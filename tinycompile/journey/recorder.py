@@ -44,7 +44,8 @@ class Recorder:
     on its stream, for where the device's own tracer is not to be had; ``marks`` then holds (step, before, after).
 
     ``asides``: (thread, start, end) of what is no work of the program's. ``unsure``: steps of functions without tensors among
-    their results, which are ops if torch's tracer saw one run. ``closed``: nothing is written down any more."""
+    their results, which are ops if torch's tracer saw one run. ``threads``: whether the program
+    started any. ``closed``: nothing is written down any more."""
 
     def __init__(self, events: bool = False) -> None:
         self.steps: list[Step] = []
@@ -52,7 +53,7 @@ class Recorder:
         self.asides: list[tuple[int, int, int]] = []
         self.unsure: list[Step] = []
         self.events = events
-        self.closed = False
+        self.closed = self.threads = False
         self._here = _Thread()
 
     def close(self, end: int) -> None:
@@ -64,6 +65,10 @@ class Recorder:
                 for handler in step.handlers:
                     handler.start = handler.start or end
                     handler.end = handler.end or end
+
+    def thread_started(self) -> None:
+        """The program starts a thread; a compile's are no matter."""
+        self.threads |= not self._here.aside
 
     @contextmanager
     def aside(self) -> Iterator[None]:

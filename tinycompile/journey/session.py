@@ -87,12 +87,23 @@ class Profile:
         self.steps = recorder.steps
         ops = matching.outside_of(tracer.ops, recorder.asides)
         matching.assign(self.steps, ops, tracer.launched, self.device.type == "cpu")
-        if tracer.read:
+        if tracer.thread is not None and (recorder.threads or any(s.thread != tracer.thread for s in self.steps)):
+            self.problem = self.problem or _ONE_THREAD
+        if self.device.type == "cpu" and not self._events:
+            self._by_the_hosts_clock(tracer.thread)
+        if tracer.heard:
             matching.drop(self.steps, recorder.unsure)
         self._by_events()
         self._tell_kernels()
 
     # -- after the block -------------------------------------------------------------------------------------------------
+
+    def _by_the_hosts_clock(self, traced: int | None) -> None:
+        """Kernels of ops and library calls in threads that torch's tracer doesn't see, timed as generated ones are."""
+        for step in self.walk():
+            if step.thread != traced and step.kind in ("op", "library") and step.moved and not step.children:
+                last = step.handlers[-1] if step.handlers else step
+                step.kernels.append(KernelRun(step.name, last.start, last.end, "cpu"))
 
     def _by_events(self) -> None:
         """Kernels as events saw them: from the one before to the one after, on the device's clock."""
@@ -161,6 +172,9 @@ def profile(*, events: bool = False) -> Profile:
     machines where the device's tracer (CUPTI) is not to be had. Recording slows ops down by some microseconds each.
     """
     return Profile(events=events)
+
+
+_ONE_THREAD = "torch's tracer sees one thread: what torch did in others, but for calls of ours, is not told"
 
 
 def _tell_line(step: Step, half: CompiledGraph | None) -> None:

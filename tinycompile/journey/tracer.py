@@ -1,7 +1,9 @@
 """torch's own tracer, beside our recorder: which ops of torch's ran, and which kernels on which stream.
 
-It is torch's profiler, told to record every thread. On CUDA it reads CUPTI, the source of grids, registers and exact times. Its
-clock is fitted to ours by marks that both see.
+On CUDA it is the profiler that reads CUPTI, the source of grids, registers and exact times; elsewhere the light one, which sees
+torch's CPU ops. Either sees the thread that starts it (and the backward that this runs), and one runs at a time: torch's
+profiler can be told to record every thread, but then it writes to freed memory when it is stopped while another thread is in an
+op, and so does the light one where it runs in two (torch 2.13). Its clock is fitted to ours by marks that both see.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -24,16 +26,17 @@ from tinycompile.journey.events import KernelRun
 
 MARK = "tinycompile.clock"
 MARKS = 3  # at each end; the quickest counts
+USER_SCOPE = 7  # at::RecordScope: a label of the program's
 
 
 @dataclass(frozen=True)
 class TorchOp:
-    """An op of torch's on the host. ``thread``: the system's id."""
+    """An op of torch's on the host. ``thread``: the system's id, or None where the tracer doesn't know it."""
 
     name: str
     start: int
     end: int
-    thread: int
+    thread: int | None
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,10 @@ class Launched:
 
 class _Told:
     """What torch's tracer told of ``ops`` and of what was ``launched``. ``problem``: why nothing; ``kernels``: whether a device
-    reported any; ``read``: whether it told of anything."""
+    reported any; ``heard``: whether anything was read."""
 
     def __init__(self, cuda: bool) -> None:
-        self.cuda, self.read = cuda, False
+        self.cuda, self.heard = cuda, False
         self.ops: list[TorchOp] = []
         self.launched: list[Launched] = []
         self.problem: str | None = None
@@ -58,13 +61,11 @@ class _Told:
 
 
 class Segment(_Told):
-    """One run of torch's tracer; it is told after ``end()``. ``thread``: the one that alone is recorded, and can end it; None:
-    all are, and each can."""
+    """One run of torch's tracer, in one thread; it is told after ``end()``."""
 
     def __init__(self, cuda: bool) -> None:
         super().__init__(cuda)
-        self._options = torch_private.tracing_every_thread()
-        self.thread = threading.get_ident() if self._options is None else None
+        self.thread = threading.get_ident()
         self._profiler: Any = None
         self._marks: list[tuple[int, int]] = []
 
@@ -81,12 +82,10 @@ class Segment(_Told):
     def _begin(self) -> None:
         if self.cuda:
             activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-            self._profiler = torch.profiler.profile(  # without acc_events it warns
-                activities=activities, acc_events=True, experimental_config=self._options
-            )
+            self._profiler = torch.profiler.profile(activities=activities, acc_events=True)  # or it warns
             self._profiler.start()
         else:
-            self._profiler = torch.autograd.profiler.profile(use_kineto=True, experimental_config=self._options)
+            self._profiler = torch.autograd.profiler.profile(use_kineto=False)
             self._profiler.__enter__()
 
     def end(self) -> None:
@@ -101,10 +100,11 @@ class Segment(_Told):
             else:
                 profiler.__exit__(None, None, None)
         try:
-            self._read_trace(_exported(profiler))
-            self.read = True
-            if self.thread is not None:
-                self.problem = "this torch's tracer records one thread: what torch does in others is not told"
+            if self.cuda:
+                self._read_trace(_exported(profiler))
+            else:
+                self._read_events(profiler.function_events)
+            self.heard = True
         except ValueError as error:  # somebody stopped it, or started another, inside the block
             self.problem = f"torch's tracer was disturbed: {error}"
 
@@ -116,9 +116,20 @@ class Segment(_Told):
                 pass
             self._marks.append((start, perf_counter_ns()))
 
+    def _read_events(self, events: Any) -> None:
+        """The light tracer's: microseconds, and threads numbered from 1. Ours is the one with the marks."""
+        seen = [(e.time_range.start, e.time_range.end) for e in events if e.name == MARK]
+        clock = fit(self._marks, seen)
+        home = next((e.thread for e in events if e.name == MARK), None)
+        us = threading.get_native_id()
+        self.ops = [
+            TorchOp(e.name, clock(e.time_range.start), clock(e.time_range.end), us if e.thread == home else None)
+            for e in events
+            if e.scope != USER_SCOPE
+        ]
+
     def _read_trace(self, events: list[dict[str, Any]]) -> None:
-        """The Chrome trace that kineto writes: microseconds, host ops in ``cpu_op`` (labels of the program's are
-        ``user_annotation``), device work by correlation id."""
+        """The Chrome trace that kineto writes: microseconds, host ops in ``cpu_op``, device work by correlation id."""
         spans = [e for e in events if e.get("ph") == "X"]
         seen = [(e["ts"], e["ts"] + e["dur"]) for e in spans if e["name"] == MARK and e.get("cat") == "user_annotation"]
         clock = fit(self._marks, sorted(seen))
@@ -139,10 +150,16 @@ class Segment(_Told):
 
 
 class Tracer(_Told):
-    """Started by ``start()``; after ``stop()`` there are ``ops`` and ``launched``. ``problem`` says why there are none.
+    """Started by ``start()``; after ``stop()`` there are ``ops`` and ``launched``. ``problem`` says why there are none;
+    ``thread``: the one that it sees.
 
     torch has one tracer, so tracers that run at the same time share its segments: where one starts or stops a segment ends, and
     what it saw belongs to all that were running."""
+
+    def __init__(self, cuda: bool) -> None:
+        super().__init__(cuda)
+        self.thread: int | None = None
+        self.over = False
 
     def start(self) -> None:
         """Raises nothing: a tracer that is taken, by the user's own profiler or in another thread, is a ``problem``."""
@@ -150,19 +167,17 @@ class Tracer(_Told):
             if not _RUNNING.has_tracer():
                 self.problem = "torch's tracer is in use: kernels of torch's are not told"
                 return
-            _RUNNING.end_segment()
-            _RUNNING.tracers.append(self)
-            _RUNNING.begin_segment(self.cuda)
+            self.thread = threading.get_native_id()
+            _RUNNING.turn([*_RUNNING.tracers, self], self.cuda)
 
     def stop(self) -> None:
-        """End the trace."""
+        """End the trace. In another thread than where it began that can't be done: the next one that starts there does it."""
         with _RUNNING.lock:
-            if self not in _RUNNING.tracers:
-                return
-            _RUNNING.end_segment()
-            _RUNNING.tracers.remove(self)
-            if _RUNNING.tracers:
-                _RUNNING.begin_segment(self.cuda)
+            if self in _RUNNING.tracers and _RUNNING.has_tracer():
+                _RUNNING.turn([t for t in _RUNNING.tracers if t is not self], self.cuda)
+            elif self.thread is not None:
+                self.problem = "the profile was left in another thread than it was entered in: kernels of torch's are not told"
+            self.over = True
         if self.cuda and not self.kernels:
             self.problem = self.problem or "the device's tracer (CUPTI) reported no kernels"
 
@@ -172,7 +187,7 @@ class Tracer(_Told):
         self.launched += segment.launched
         self.problem = self.problem or segment.problem
         self.kernels |= segment.kernels
-        self.read |= segment.read
+        self.heard |= segment.heard
 
 
 class _Running:
@@ -186,19 +201,20 @@ class _Running:
     def has_tracer(self) -> bool:
         """Whether this thread can have torch's tracer."""
         if self.segment is not None:
-            return self.segment.thread in (None, threading.get_ident())
+            return self.segment.thread == threading.get_ident()
         return not torch_private.profiler_runs()
 
-    def begin_segment(self, cuda: bool) -> None:
-        self.segment = Segment(cuda)
-        self.segment.begin()
-
-    def end_segment(self) -> None:
+    def turn(self, tracers: Sequence[Tracer], cuda: bool) -> None:
+        """These run from here on."""
         if self.segment is not None:
             self.segment.end()
             for tracer in self.tracers:
-                tracer.take(self.segment)
-            self.segment = None
+                if not tracer.over:
+                    tracer.take(self.segment)
+        self.tracers = [t for t in tracers if not t.over]
+        self.segment = Segment(cuda) if self.tracers else None
+        if self.segment is not None:
+            self.segment.begin()
 
 
 _RUNNING = _Running()
