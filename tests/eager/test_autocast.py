@@ -291,3 +291,38 @@ def test_the_public_way_to_ask_for_regions() -> None:
     assert not torch_private.any_autocast_public()
     with torch.autocast("cpu"):
         assert torch_private.any_autocast_public() and torch_private.any_autocast()
+
+
+# Of examples: what torch's vmap composes before a region sees it, and what it doesn't.
+UNDER_VMAP: dict[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
+    "dot": (torch.dot, ((3,), (3,))),
+    "vdot": (torch.vdot, ((3,), (3,))),
+    "mm": (torch.mm, ((3, 3), (3, 3))),
+    "bmm": (torch.bmm, ((1, 3, 3), (1, 3, 3))),
+    "matmul": (torch.matmul, ((3, 3), (3,))),
+    "addmm": (torch.addmm, ((3, 3),) * 3),
+    "baddbmm": (torch.baddbmm, ((1, 3, 3),) * 3),
+    "linear": (F.linear, ((2, 3), (3, 3))),
+    "linear with a bias": (F.linear, ((2, 3), (3, 3), (3,))),
+    "conv1d": (F.conv1d, ((1, 2, 4), (1, 2, 1))),
+    "conv2d": (F.conv2d, ((1, 2, 4, 4), (1, 2, 1, 1))),
+    "attention": (F.scaled_dot_product_attention, ((1, 1, 3, 3),) * 3),
+    "prelu": (F.prelu, ((3,), (1,))),
+    "softmax": (lambda x: x.softmax(0), ((3,),)),
+    "l1_loss": (F.l1_loss, ((3,), (3,))),
+    "mse_loss": (F.mse_loss, ((3,), (3,))),
+    "trace": (torch.trace, ((3, 3),)),
+    "einsum": (lambda a, b: torch.einsum("i,i->", a, b), ((3,), (3,))),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", UNDER_VMAP)
+def test_examples_are_cast_as_torchs_vmap_casts_them(name: str, dtype: torch.dtype) -> None:
+    fn, shapes = UNDER_VMAP[name]
+    given = [torch.linspace(0.1, 1.3, torch.Size((2, *shape)).numel()).view(2, *shape).to(dtype) for shape in shapes]
+    with torch.autocast("cpu"):
+        want, got = torch.vmap(fn)(*given), tc.vmap(fn)(*map(from_torch, given)).torch()
+        compiled = tc.compile(lambda *a: tc.vmap(fn)(*a), backend="eager")(*given)
+    for found in (got, compiled):
+        torch.testing.assert_close(found, want, rtol=2e-2, atol=2e-2)

@@ -18,7 +18,7 @@ from tinycompile.base import torch_private
 from tinycompile.base.torch_private import has_kernel
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
-from tinycompile.eager.autocast_policy import BANNED_MESSAGE, COMPOSED, POLICIES, Policy
+from tinycompile.eager.autocast_policy import BANNED_MESSAGE, COMPOSED, POLICIES, Policy, policy_under_vmap
 from tinycompile.eager.autocast_policy import policy as policy_of_record
 from tinycompile.eager.no_trace import aside
 from tinycompile.eager.probe import ops_of
@@ -49,7 +49,7 @@ def run_autocast(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     if not kind or not torch.is_autocast_enabled(kind):
         return dispatcher.redispatch(op_name, keyset.below(Key.AUTOCAST), args)
     lower = torch.get_autocast_dtype(kind)
-    policy = policy_of_record(op_name, args, kind)
+    policy = (policy_under_vmap if keyset >> Key.BATCHED & 1 else policy_of_record)(op_name, args, kind)
     keep = _cache(lower) if policy is Policy.LOWER and not keyset >> Key.TRACING & 1 else None
     torch.set_autocast_enabled(kind, False)
     try:
