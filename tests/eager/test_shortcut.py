@@ -279,6 +279,7 @@ REFUSED_WRITES: dict[str, Callable[[Any, Any], Any]] = {
     "of another function": lambda lib, y: y.cumsum_(0),
     "out": lambda lib, y: torch.add(y, y, out=y),
     "another size": lambda lib, y: torch.add(lib.ones(4), 1, out=y),
+    "another size, then an error": lambda lib, y: torch.index_select(lib.ones(3), 0, lib.tensor([0, 9]), out=y),
 }
 
 
@@ -295,7 +296,7 @@ def test_a_refused_write_is_made_once(name: str) -> None:
                 warnings.simplefilter("ignore")  # of a resize
                 try:
                     REFUSED_WRITES[name](lib, y)
-                except RuntimeError as error:
+                except (RuntimeError, IndexError) as error:
                     found.append(str(error))
             found.append([y.tolist(), tuple(y.shape)])
         return found

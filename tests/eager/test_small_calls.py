@@ -71,6 +71,15 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def version_of_an_inference_tensor(lib: Any) -> Any:
+    with torch.inference_mode():
+        x = lib.ones(2)
+    return x._version
+
+
+CALLS["_version of what is not counted"] = version_of_an_inference_tensor
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_said_as_torch(name: str) -> None:
     assert said(CALLS[name], tc) == said(CALLS[name], torch)

@@ -276,7 +276,12 @@ class _Tape:
     write = staticmethod(inplace.write)
     write_item = staticmethod(inplace.write_item)
     backward = staticmethod(backward)
-    version_of = staticmethod(_version_of)
+
+    @staticmethod
+    def version_of(tensor: Tensor) -> int:
+        if type(tensor) is Tensor and not tensor.is_meta and not tensor.lacks_handle and tensor.raw().is_inference():
+            return int(tensor.raw()._version)  # raises: it is not counted
+        return _version_of(tensor)
 
     @staticmethod
     def follows(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any = None) -> bool:

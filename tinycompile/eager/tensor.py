@@ -420,8 +420,9 @@ def run_on_handles(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
     except RuntimeError as error:
         tell_holdings(error)
         raise
-    if "out" in kwargs or name_of(fn).endswith("_"):
-        for tensor in inputs:
-            if isinstance(tensor, Tensor) and tensor._handle is not None:
-                tensor._meta = tensor._storage = None  # a resize, set_ or t_ changes them
+    finally:
+        if "out" in kwargs or name_of(fn).endswith("_"):
+            for tensor in inputs:
+                if isinstance(tensor, Tensor) and tensor._handle is not None:
+                    tensor._meta = tensor._storage = None  # a resize, set_ or t_ changes them, also before an error
     return wrap(result, inputs)
