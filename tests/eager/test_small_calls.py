@@ -180,6 +180,15 @@ def test_several_gradients_of_each_output(case: Callable[[Any], Any]) -> None:
     assert got == want
 
 
+def test_edited_indices_are_no_nodes() -> None:
+    def case(lib: Any) -> Any:
+        values, indices = leaf(lib, 2, 3).max(1)
+        indices.fill_(1)
+        values.sum().backward()
+
+    assert said(case, tc) == said(case, torch)
+
+
 def test_an_edited_mask_is_named() -> None:
     def case(lib: Any) -> Any:
         mask = lib.tensor([True, False])

@@ -88,7 +88,9 @@ class SavedTensor:
     def _complain(self, node: Node, tensor: Any) -> None:
         of = tensor.dtype, tensor.device.type
         named: tuple[str, int] | None
-        if self._index is not None:
+        if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+            named = None  # no node makes integers
+        elif self._index is not None:
             named = function_name(torchs_name(node)), self._index
         else:
             named = _made_by(self._source, self._tensor._autograd if isinstance(tensor, Tensor) else None)
