@@ -72,6 +72,14 @@ def a_factor(lib: Any) -> Any:
     return x.grad.tolist()
 
 
+def a_factor_of_torchs(lib: Any) -> Any:
+    x, c = lib.ones(2).requires_grad_(), lib.ones(2)
+    y = torch.ops.aten.mul(x, c)
+    c.data = lib.full((2,), 5.0)
+    y.sum().backward()
+    return x.grad.tolist()
+
+
 def its_views(lib: Any) -> Any:
     w = lib.ones(2).requires_grad_()
     detached, view, data = w.detach(), w.view(2, 1), w.data
@@ -92,7 +100,7 @@ def of_another_kind(lib: Any) -> Any:
     return w.dtype, tuple(w.shape), w.grad.dtype, w.is_leaf, i.dtype, i.requires_grad
 
 
-@pytest.mark.parametrize("case", [computed, a_factor, its_views, of_another_kind], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("case", [computed, a_factor, a_factor_of_torchs, its_views, of_another_kind], ids=lambda f: f.__name__)
 def test_as_torch(case: Callable[[Any], Any]) -> None:
     assert case(tc) == case(torch)
 

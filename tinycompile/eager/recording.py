@@ -328,9 +328,12 @@ def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         raw = _stand_in(tensor, edge)
         edges.append(edge)
         stand_ins.append(raw if edge is not None else None)
-        originals.append((raw, tensor))
-        if edge is not None and isinstance(tensor, Tensor):
+        if edge is None and type(tensor) is Tensor and not raw.is_inference():
+            raw = raw.detach()  # its data may be replaced before the backward, too
             known.append(Given(tensor, raw))
+        elif edge is not None and isinstance(tensor, Tensor):
+            known.append(Given(tensor, raw))
+        originals.append((raw, tensor))
         return raw
 
     given = _replaced((tuple(args), dict(kwargs)), stand_in)
