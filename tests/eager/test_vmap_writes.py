@@ -32,6 +32,9 @@ FLOATS: dict[str, Callable[[Any, Any], Any]] = {
     "aten's mul_": lambda a, b: torch.ops.aten.mul_.Tensor(a, b),
     "dropout in evaluation": lambda a, b: torch.nn.functional.dropout2d(a, 0.5, False, True),
     "celu of a flag": lambda a, b: torch.nn.functional.celu(a, inplace=True),
+    "logical_and_": lambda a, b: a.logical_and_(b > 1),
+    "logical_not_": lambda a, b: a.logical_not_(),
+    "eq_": lambda a, b: a.eq_(b),
     "renorm_": lambda a, b: a.renorm_(2, 0, 1.0),
 }
 NOT_DIFFERENTIABLE = ("nextafter_", "index_reduce_", "scatter_", "scatter_reduce_")

@@ -31,6 +31,8 @@ _BATCHED = Key.BATCHED.bit
 _AUTOGRAD = Key.AUTOGRAD.bit
 # Functions whose result's size depends on each example's values, and ATen's names of them.
 _OF_ANY_LENGTH = {"nonzero": "nonzero", "unique": "_unique2", "unique_consecutive": "unique_consecutive"}
+# Records to whose gradients torch gives no thought: written in place, they let them through.
+_KEEP_HISTORY = frozenset(("logical_and", "logical_not", "logical_or", "logical_xor"))
 _NO_POINTER = "Cannot access data pointer of Tensor that doesn't have storage"
 
 
@@ -174,6 +176,8 @@ class BatchedTensor(Tensor):
         name = getattr(fn, "__name__", bound.op.name)
         if bound.out is not None:
             raise RuntimeError(f"vmap: {name}(out=...) can't be batched: call it without out")
+        if bound.op.name in _KEEP_HISTORY and any(map(is_followed, dispatcher.tensors_in(bound.args))):
+            return write_each[0](fn, args, kwargs)
         if cls.tape.follows(args, kwargs):
             return cls.tape.write(bound, fn, args, kwargs)
         given = bound.args
