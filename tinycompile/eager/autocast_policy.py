@@ -101,7 +101,7 @@ def policy(op_name: str, args: Sequence[Any], kind: str) -> Policy | None:
 _AS_GIVEN = """
     adaptive_avg_pool3d addbmm addmm baddbmm binary_cross_entropy_with_logits conv1d conv2d conv3d conv_transpose1d
     conv_transpose2d conv_transpose3d cosine_embedding_loss cross_entropy hinge_embedding_loss l1_loss linear max_pool3d
-    nll_loss poisson_nll_loss prelu scaled_dot_product_attention trace
+    nll_loss poisson_nll_loss prelu scaled_dot_product_attention
 """
 _BATCHED_CPU: dict[str, Policy | None] = {**dict.fromkeys(_AS_GIVEN.split()), **_table(LOWER="dot vdot")}
 

@@ -29,8 +29,8 @@ from tinycompile.ops.record import BoundCall
 
 _BATCHED = Key.BATCHED.bit
 _AUTOGRAD = Key.AUTOGRAD.bit
-# Functions whose result's size depends on each example's values, and ATen's names of them.
-_OF_ANY_LENGTH = {"nonzero": "nonzero", "unique": "_unique2", "unique_consecutive": "unique_consecutive"}
+# Functions whose result's size depends on each example's values.
+_OF_ANY_LENGTH = {fn.__name__: fn for fn in (torch.nonzero, torch.Tensor.unique, torch.Tensor.unique_consecutive)}
 # Records to whose gradients torch gives no thought: written in place, they let them through.
 _KEEP_HISTORY = frozenset(("logical_and", "logical_not", "logical_or", "logical_xor"))
 _NO_POINTER = "Cannot access data pointer of Tensor that doesn't have storage"
@@ -161,11 +161,7 @@ class BatchedTensor(Tensor):
         if writes_first(fn, args, kwargs):
             return write_each[0](fn, args, kwargs)
         if name in _OF_ANY_LENGTH:
-            raise RuntimeError(
-                "vmap: We do not support batching operators that can output dynamic shape. Attempted to vmap over "
-                f"aten::{_OF_ANY_LENGTH[name]}. Please file an issue at https://github.com/pytorch/pytorch/issues if you need "
-                "this feature."
-            )
+            raise RuntimeError(said_of_examples(_OF_ANY_LENGTH[name]))
         if cls.tape.follows(args, kwargs):
             return gradients_of_each[0](fn, args, kwargs)
         return call_each(lambda args, kwargs: Tensor._extern(fn, args, kwargs), name, args, kwargs)
