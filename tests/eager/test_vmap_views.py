@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import tinycompile as tc
+from tests.eager import numpy_device
+from tinycompile.eager.custom_device import forget_device
 from tinycompile.eager.tensor import from_torch
 
 pytestmark = [pytest.mark.pure, pytest.mark.filterwarnings("ignore:vmap calls", "ignore:.*numpy.T", "ignore:Casting complex")]
@@ -112,6 +114,22 @@ def test_gradients_follow_writes(name: str, where: str) -> None:
         return lib.vmap(func.grad(f))(x) if where == "inside" else func.grad(lambda x: lib.vmap(f)(x).sum())(x)
 
     agree(lambda: found(tc, tc.func, from_torch(x)), lambda: found(torch, torch.func, x))
+
+
+@pytest.fixture
+def npd() -> Iterator[str]:
+    """A registered device, where torch has no tensors."""
+    numpy_device.register()
+    yield numpy_device.NAME
+    forget_device()
+
+
+@pytest.mark.filterwarnings("ignore:npd")
+def test_writes_reach_every_example_on_a_registered_device(npd: str) -> None:
+    x = torch.arange(12.0).view(3, 2, 2)
+    for view in VIEWS.values():
+        mine = from_torch(x).to(npd)
+        agree(lambda: written(tc.vmap, view, mine, 0).cpu(), lambda: written(torch.vmap, view, x.clone(), 0))  # noqa: B023
 
 
 @pytest.mark.parametrize("name", ["split", "chunk", "unbind"])
