@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from types import FunctionType
 from typing import TYPE_CHECKING
 
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.base import MethodOf, Value
-from tinycompile.capture.values.classes import ClassValue, is_heap_type
+from tinycompile.capture.values.classes import ClassValue, is_descriptor_of_the_program
 from tinycompile.capture.values.container import BASES, ContainerObject, NewContainer
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, Cell
@@ -57,9 +56,9 @@ def _super_of_metaclass(tr: Tracer, cls: type, receiver: ClassValue, name: str) 
     for owner in mro[mro.index(cls) + 1 :]:
         raw = owner.__dict__.get(name)
         if raw is not None:
-            if not isinstance(raw, FunctionType) and hasattr(type(raw), "__get__"):
+            if isinstance(raw, (classmethod, staticmethod, property)) or is_descriptor_of_the_program(raw):
                 raise GraphBreak("unsupported-value", f"super().{name} in a metaclass")
-            if not isinstance(raw, FunctionType):
+            if not hasattr(type(raw), "__get__"):
                 return tr.class_member(owner, name, raw)
             return BoundFunction(tr.class_member(owner, name, raw), receiver)
     raise AttributeError(f"'super' object has no attribute '{name}'")
@@ -74,7 +73,7 @@ def _super_member(tr: Tracer, owner: type, name: str, receiver: ObjectValue | Cl
         return tr.class_member(owner, name, raw.__func__ if isinstance(raw, staticmethod) else raw)
     if isinstance(receiver, ClassValue) or not hasattr(type(raw), "__get__"):
         return tr.class_member(owner, name, raw)
-    if is_heap_type(type(raw)) or isinstance(raw, functools.cached_property):
+    if is_descriptor_of_the_program(raw) or isinstance(raw, (functools.cached_property, functools.partialmethod)):
         raise GraphBreak("unsupported-value", f"super().{name}, a descriptor")
     if isinstance(raw, property):
         tr.class_member(owner, name, raw)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins as python_builtins
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import is_trusted, trusts
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.classes import is_heap_type, looks, takes_data
 from tinycompile.capture.values.constant import Const
@@ -59,8 +59,10 @@ class Lookups:
         """What a class holds under a name: ``obj`` is that, or the function inside of a static or class method."""
         source = HeldItem(self.class_dict(owner), name, f"{owner.__name__}.{name}")
         raw = owner.__dict__[name]
-        if is_trusted(owner.__module__):
-            if isinstance(raw, FunctionType):  # people do replace methods of torch's classes
+        if trusts(owner):  # people do replace methods of torch's classes, and give them attributes
+            if is_heap_type(owner) and not hasattr(type(raw), "__get__"):
+                return self.wrap(obj, source)
+            if is_heap_type(owner):
                 self.guards.item(source, raw, equal=False)
             return self.from_python(obj)
         if obj is raw and not isinstance(raw, property):
@@ -109,7 +111,7 @@ class Lookups:
         if owner is not cls:
             self.guard_bases(cls)
         for between in cls.__mro__[: cls.__mro__.index(owner)]:
-            if is_heap_type(between) and not is_trusted(between.__module__):
+            if is_heap_type(between) and (owner is object or not trusts(between)):
                 self.guards.absent(self.class_dict(between), name, f"{between.__name__} inherits {name!r}")
 
     def lacks(self, obj: Any, name: str, source: Source | None = None) -> None:
@@ -135,7 +137,7 @@ class Lookups:
 
     def guard_bases(self, cls: type) -> None:
         """Guard that a class of the program's still derives from what it does: ``__bases__`` may be set."""
-        if not is_trusted(cls.__module__) and cls.__bases__ != (object,):  # (the layout of those can't be another's)
+        if not trusts(cls) and cls.__bases__ != (object,):  # (the layout of those can't be another's)
             held, order = self.guards.hold(cls, identifier(cls.__name__)), self.guards.hold(cls.__mro__, "bases")
             self.guards.check(f"{held.text}.__mro__ is {order.name}", f"the bases of {cls.__name__}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
@@ -51,6 +52,18 @@ _TRUSTED = frozenset(
 def is_trusted(module_name: str | None) -> bool:
     """Whether a module is the standard library's or torch's: not guarded inside."""
     return (module_name or "").partition(".")[0] in _TRUSTED
+
+
+def trusts(cls: type) -> bool:
+    """Whether a class is the standard library's or torch's own. One that the program makes may only say so: ``types.new_class``
+    and ``exec`` name their callers' module, or Python's."""
+    name = cls.__module__
+    if not is_trusted(name) or name.partition(".")[0] in ("torch", "tinycompile") or not cls.__flags__ & HEAP_TYPE:
+        return is_trusted(name)
+    return hasattr(sys.modules.get(name), cls.__qualname__.partition(".")[0])
+
+
+HEAP_TYPE = 1 << 9  # made by a class statement
 
 
 def is_torch_object(obj: Any) -> bool:

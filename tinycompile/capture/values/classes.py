@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import HEAP_TYPE, trusts
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BoundFunction
@@ -56,7 +56,7 @@ def defines(cls: type, name: str) -> bool:
 def of_metaclass(cls: type, name: str) -> tuple[type, FunctionType] | None:
     """A special method that the program's metaclass of a class defines: (owner, function)."""
     found = class_lookup(type(cls), name)
-    if found is None or is_trusted(found[0].__module__) or not isinstance(found[1], FunctionType):
+    if found is None or trusts(found[0]) or not isinstance(found[1], FunctionType):
         return None
     return found
 
@@ -64,7 +64,7 @@ def of_metaclass(cls: type, name: str) -> tuple[type, FunctionType] | None:
 def is_pythons_metaclass(meta: type) -> bool:
     """Whether a class of classes makes instances as ``type`` does, or in Python code that was followed up to there."""
     owner, raw = class_lookup(meta, "__call__") or (type, type.__call__)
-    return owner is type or (isinstance(raw, FunctionType) and not is_trusted(owner.__module__))
+    return owner is type or (isinstance(raw, FunctionType) and not trusts(owner))
 
 
 def is_plain_class(cls: type) -> bool:
@@ -74,7 +74,7 @@ def is_plain_class(cls: type) -> bool:
 
 def is_heap_type(cls: type) -> bool:
     """Whether a class statement made it."""
-    return bool(cls.__flags__ & _HEAP_TYPE)
+    return bool(cls.__flags__ & HEAP_TYPE)
 
 
 def is_descriptor_class(cls: type) -> bool:
@@ -85,7 +85,7 @@ def is_descriptor_class(cls: type) -> bool:
 def takes_data(cls: type, name: str) -> bool:
     """Whether an attribute of a class of the program's can be set to plain data, and read as such: no metaclass has a say, and
     neither it nor what derives from it has a descriptor there."""
-    if built_in_base(cls) is not object or is_trusted(cls.__module__) or (name.startswith("__") and name.endswith("__")):
+    if built_in_base(cls) is not object or trusts(cls) or (name.startswith("__") and name.endswith("__")):
         return False
     kinds = [cls]
     for kind in kinds:  # which grows
@@ -97,13 +97,12 @@ def takes_data(cls: type, name: str) -> bool:
     return True
 
 
-_HEAP_TYPE = 1 << 9  # made by a class statement
 _PYTHONS_LOOKS = ((type, type.__getattribute__), (object, object.__getattribute__))
 
 
 def is_of_the_program(obj: Any) -> bool:
     """Whether an object's class was made by a class statement outside the standard library."""
-    return is_heap_type(type(obj)) and not is_trusted(type(obj).__module__)
+    return is_heap_type(type(obj)) and not trusts(type(obj))
 
 
 def is_descriptor_of_the_program(raw: Any) -> bool:
@@ -118,7 +117,7 @@ def is_compiled(raw: Any) -> bool:
 
 def _rules(owner: type, raw: Any) -> bool:
     """Whether what a metaclass has under a name comes before what the class has."""
-    return defines(type(raw), "__set__") and not is_trusted(owner.__module__)
+    return defines(type(raw), "__set__") and not trusts(owner)
 
 
 class ClassValue(Value):
@@ -248,7 +247,7 @@ class ClassValue(Value):
         if method is not None:
             return method.call(tr, [key], {})
         found = class_lookup(self.cls, "__class_getitem__")
-        if found is not None and not is_trusted(found[0].__module__):
+        if found is not None and not trusts(found[0]):
             return self.get_attr(tr, "__class_getitem__").call(tr, [key], {})
         return subscripted(tr, self.cls, key)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import trusts
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
 from tinycompile.capture.values.callable import DispatchedMethod
 from tinycompile.capture.values.classes import (
@@ -140,7 +140,7 @@ class ObjectValue(Value):
         """Guard that no data descriptor of the class comes to hide an attribute of the object."""
         owner, raw = found or (object, None)
         tr.inherited(type(self.obj), owner, name)
-        if found is not None and not is_trusted(owner.__module__):
+        if found is not None and not trusts(owner):
             tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
 
     def _own(self, tr: Tracer, name: str) -> Value:
