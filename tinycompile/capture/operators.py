@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tinycompile.capture import strings, torch_calls
@@ -298,12 +299,15 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     decided = symbolic.compare(symbol, a, b)
     if decided is None:
         decided = scalar.compare(tr, symbol, a, b)
+    numpys = any(isinstance(v, Const) and isinstance(v.value, np.generic) for v in (a, b))  # which have a bool of their own
     if decided is not None:
-        return boolean(decided)
+        return tr.from_python(np.bool_(decided)) if numpys else boolean(decided)
     made = _object_compare(tr, symbol, a, b)
     if made is not None:
         return made
     if symbol in ("==", "!="):
+        if numpys and all(v.is_constant or isinstance(v, (SymInt, ScalarValue)) for v in (a, b)):
+            return _folded(tr, COMPARE[symbol], a, b)
         return boolean(_same_value(tr, a, b) == (symbol == "=="))
     if _is_set(a) and _is_set(b):
         left = a if isinstance(a, SetValue) else SetValue(tr, list(a.iterate(tr)))
