@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins as python_builtins
+import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -10,14 +11,17 @@ from typing import Any
 
 import torch
 
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted, trusts
 from tinycompile.capture.values.base import Value
-from tinycompile.capture.values.classes import is_heap_type, looks, takes_data
-from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.classes import class_lookup, is_heap_type, looks, takes_data
+from tinycompile.capture.values.constant import Const, is_written_in_python
+from tinycompile.capture.values.function import BoundFunction
+from tinycompile.capture.values.special_results import RESULTS, checked
 from tinycompile.ir.builder import identifier
 
 # What torch's classes of tensors had when this was imported: what they have else is the program's.
@@ -113,6 +117,45 @@ class Lookups:
         for between in cls.__mro__[: cls.__mro__.index(owner)]:
             if is_heap_type(between) and (owner is object or not trusts(between)):
                 self.guards.absent(self.class_dict(between), name, f"{between.__name__} inherits {name!r}")
+
+    def enum_attribute(self, member: Const, name: str) -> Value | None:
+        """A method or property that an enumeration defines; None for what Python's own Enum has."""
+        owner, raw = class_lookup(type(member.value), name) or (object, None)
+        if is_trusted(owner.__module__):
+            return None
+        if isinstance(raw, FunctionType):
+            return BoundFunction(self.class_member(owner, name, raw), member)
+        if isinstance(raw, property):
+            self.class_member(owner, name, raw)
+            return self.from_python(raw.fget).call(self, [member], {})  # type: ignore[arg-type]
+        if isinstance(raw, staticmethod):
+            return self.class_member(owner, name, raw.__func__)
+        if isinstance(raw, classmethod):
+            return BoundFunction(self.class_member(owner, name, raw.__func__), self.from_python(type(member.value)))
+        return None
+
+    def own_special(self, value: Value, name: str) -> Value | None:
+        """A special method that the program gave an enumeration, bound to a member; None, guarded, where Python answers."""
+        if not isinstance(value, Const) or not isinstance(value.value, enum.Enum):
+            return None
+        owner, raw = class_lookup(type(value.value), name) or (object, None)
+        self.inherited(type(value.value), owner, name)
+        if is_trusted(owner.__module__):
+            return None
+        method = self.class_member(owner, name, raw)
+        if not is_written_in_python(raw):
+            return None
+        if not isinstance(raw, FunctionType):
+            raise GraphBreak("unsupported-value", f"{name} of {value.describe()}")
+        return BoundFunction(method, value)
+
+    def own_answer(self, value: Value, name: str, *args: Value) -> Value | None:
+        """What such a method gives; None where Python's own answers."""
+        method = self.own_special(value, name)
+        if method is None:
+            return None
+        made = method.call(self, args, {})  # type: ignore[arg-type]
+        return checked(self, name, made) if name in RESULTS else made  # type: ignore[arg-type]
 
     def lacks(self, obj: Any, name: str, source: Source | None = None) -> None:
         """Guard that neither an object nor its class comes to have an attribute. ``source``: where it is found, for an object

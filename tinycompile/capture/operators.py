@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 import re
 from collections import OrderedDict
@@ -15,11 +16,12 @@ import torch
 from tinycompile.capture import strings, torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
+from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values import array, scalar, symbolic
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.classes import ClassValue, class_lookup
-from tinycompile.capture.values.constant import LITERALS, NUMPY_SCALARS, Const, boolean
+from tinycompile.capture.values.constant import LITERALS, NUMPY_SCALARS, Const, boolean, has_own_specials, is_member
 from tinycompile.capture.values.container import contents_of
 from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.mapping import DictValue, DictView
@@ -71,6 +73,12 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     if array.concerns(a, b):
         return array.binary(tr, getattr(operator, f"__i{name}__") if inplace else BINARY[symbol], a, b, inplace)
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
+        own = tr.own_special(a, f"__{name}__")
+        made = _answer(tr, own, b)
+        if made is not None:
+            return made
+        if own is not None or tr.own_special(b, f"__r{name}__") is not None:
+            raise GraphBreak("unsupported-value", f"an operator between {a.describe()} and {b.describe()}")
         return _tensor_binary(tr, symbol, a, b, inplace)
     if inplace and isinstance(a, (ListValue, DictValue, SetValue)):
         changed = _inplace_container(tr, symbol, a, b)
@@ -232,6 +240,10 @@ def _object_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -
         made = _answer(tr, a.special(tr, f"__i{name}__"), b)
         if made is not None:
             return made
+    elif inplace:
+        made = _answer(tr, tr.own_special(a, f"__i{name}__"), b)
+        if made is not None:
+            return made
     tries = [(a, f"__{name}__", b), (b, f"__r{name}__", a)]
     mine, theirs = a.python_type(tr), b.python_type(tr)
     if mine is theirs:
@@ -239,10 +251,29 @@ def _object_binary(tr: Tracer, symbol: str, a: Value, b: Value, inplace: bool) -
     elif issubclass(theirs, mine) and class_lookup(theirs, f"__r{name}__") != class_lookup(mine, f"__r{name}__"):
         tries.reverse()
     for receiver, method, other in tries:
-        made = _answer(tr, receiver.special(tr, method), other) if isinstance(receiver, ObjectValue) else None
+        made = _says(tr, receiver, method, other)
         if made is not None:
             return made
+    if any(_own(tr, receiver, method) is not None for receiver, method, _ in tries if not isinstance(receiver, ObjectValue)):
+        raise GraphBreak("user-exception", f"{symbol} of {a.describe()} and {b.describe()}")
     return None
+
+
+def _own(tr: Tracer, value: Value, name: str) -> Value | None:
+    """A special method that the program wrote, for its objects or for an enumeration's members."""
+    return value.special(tr, name) if isinstance(value, ObjectValue) else tr.own_special(value, name)
+
+
+def _says(tr: Tracer, receiver: Value, name: str, other: Value) -> Value | None:
+    """What a special method gives of an object, of a member, or of a constant that is asked before or after a member."""
+    own = _own(tr, receiver, name)
+    if own is not None or not isinstance(receiver, Const) or not isinstance(other, Const):
+        return _answer(tr, own, other)
+    if not (has_own_specials(receiver.value) or has_own_specials(other.value)):
+        return None
+    method = getattr(type(receiver.value), name, None)
+    said = NotImplemented if method is None else natively(method, _for_python(tr, receiver), _for_python(tr, other))
+    return None if said is NotImplemented else tr.from_python(said)
 
 
 def _answer(tr: Tracer, method: Value | None, other: Value) -> Value | None:
@@ -253,7 +284,17 @@ def _answer(tr: Tracer, method: Value | None, other: Value) -> Value | None:
 
 def _folded(tr: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
     """Compute on Python constants; symbolic sizes are specialised."""
-    return tr.from_python(natively(fn, *(v.constant(tr) for v in operands)))
+    return tr.from_python(natively(fn, *(_for_python(tr, v) for v in operands)))
+
+
+def _for_python(tr: Tracer, value: Value) -> Any:
+    """An operand whose own special methods were asked before. Python's own of flags may look for a member that there is not."""
+    if not isinstance(value, Const):
+        return value.constant(tr)
+    found = class_lookup(type(value.value), "_missing_") if isinstance(value.value, enum.Flag) else None
+    if found is not None and not is_trusted(found[0].__module__):
+        raise GraphBreak("unsupported-value", f"an operator of {value.describe()}, whose class has a _missing_")
+    return value.value
 
 
 def unary(tr: Tracer, symbol: str, a: Value) -> Value:
@@ -277,6 +318,9 @@ def unary(tr: Tracer, symbol: str, a: Value) -> Value:
         if method is not None:
             return method.call(tr, [], {})
         raise TypeError(f"bad operand type for unary {symbol}: {_class_name(tr, a)!r}")
+    own = tr.own_special(a, _UNARY_METHODS[symbol])
+    if own is not None:
+        return own.call(tr, [], {})
     return _folded(tr, UNARY[symbol], a)
 
 
@@ -286,11 +330,12 @@ def unary(tr: Tracer, symbol: str, a: Value) -> Value:
 def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     """``a symbol b``."""
     a, b = _contents(a, b, (_COMPARE_METHODS[symbol],), (_COMPARE_METHODS[_MIRRORED[symbol]],))
-    for v, sign in ((a, symbol), (b, _MIRRORED[symbol])):
-        tr.python_asks(v, _COMPARE_METHODS[sign], "__eq__")
     if array.concerns(a, b):
         return array.call(tr, COMPARE[symbol], [a, b], {})
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
+        for v, sign in ((a, symbol), (b, _MIRRORED[symbol])):
+            if isinstance(v, Const):
+                v.unasked(tr, _COMPARE_METHODS[sign])
         return _tensor_compare(tr, symbol, a, b)
     for v, sign in ((a, symbol), (b, _MIRRORED[symbol])):
         if isinstance(v, TupleValue):
@@ -348,22 +393,31 @@ def _tensor_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
 
 def _object_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
     """What the program's special methods say; None where neither operand has an answer."""
-    if not isinstance(a, (ObjectValue, ClassValue)) and not isinstance(b, (ObjectValue, ClassValue)):
+    if not any(isinstance(v, (ObjectValue, ClassValue)) or is_member(v) for v in (a, b)):
         return None
     tries = [(a, symbol, b), (b, _MIRRORED[symbol], a)]
     mine, theirs = a.python_type(tr), b.python_type(tr)
     if mine is not theirs and issubclass(theirs, mine):
         tries.reverse()
     for receiver, sign, other in tries:
-        made = _asked(tr, receiver, sign, other) if isinstance(receiver, (ObjectValue, ClassValue)) else None
+        made = _asked(tr, receiver, sign, other) if isinstance(receiver, (ObjectValue, ClassValue, Const)) else None
         if made is not None:
             return made
+    if symbol in ("==", "!=") and any(isinstance(v, Const) and has_own_specials(v.value) for v in (a, b)):
+        return boolean(identical(tr, a, b) == (symbol == "=="))
+    if any(tr.own_special(v, _COMPARE_METHODS[sign]) is not None for v, sign, _ in tries):
+        raise GraphBreak("user-exception", f"{symbol} of {a.describe()} and {b.describe()}")
     return None
 
 
-def _asked(tr: Tracer, receiver: ObjectValue | ClassValue, symbol: str, other: Value) -> Value | None:
+def _asked(tr: Tracer, receiver: ObjectValue | ClassValue | Const, symbol: str, other: Value) -> Value | None:
     if isinstance(receiver, ClassValue):
         return _metaclass_says(tr, receiver, symbol, other)
+    if isinstance(receiver, Const):
+        as_object = symbol == "!=" and (class_lookup(type(receiver.value), "__ne__") or (object,))[0] is object
+        own = tr.own_special(receiver, "__eq__") if as_object and tr.own_special(receiver, "__ne__") is None else None
+        made = _answer(tr, own, other) if own is not None else _says(tr, receiver, _COMPARE_METHODS[symbol], other)
+        return made if own is None or made is None else boolean(not made.truth(tr))
     if _defines(receiver, _COMPARE_METHODS[symbol]):
         return _answer(tr, receiver.special(tr, _COMPARE_METHODS[symbol]), other)
     if symbol != "!=" or not _defines(receiver, "__eq__"):
@@ -396,9 +450,14 @@ def equal(tr: Tracer, a: Value, b: Value) -> bool:
     """Whether a container takes one for the other: they are one object, or equal."""
     if a is b:
         return True
-    if isinstance(a, Const) and isinstance(b, Const) and a.value != a.value and b.value != b.value:
+    if isinstance(a, Const) and isinstance(b, Const) and _is_nan(a) and _is_nan(b):
         return _one_nan(tr, a, b)
     return compare(tr, "==", a, b).truth(tr)
+
+
+def _is_nan(value: Const) -> bool:
+    """Whether a constant does not equal itself."""
+    return not isinstance(value.value, enum.Enum) and bool(value.value != value.value)
 
 
 def _one_nan(tr: Tracer, a: Const, b: Const) -> bool:

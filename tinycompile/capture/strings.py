@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,7 @@ def printable(tr: Tracer, value: Value) -> Any:
     if isinstance(value, TensorValue):
         raise GraphBreak("data-dependent", f"{value.describe()} is made into a string")
     _guard_orders(tr, value)
-    tr.python_asks(value, "__str__", "__repr__", "__format__")
-    return value.constant(tr)
+    return value.unasked(tr, "__str__", "__repr__", "__format__") if isinstance(value, Const) else value.constant(tr)
 
 
 def _guard_orders(tr: Tracer, value: Value) -> None:
@@ -63,7 +63,25 @@ def text(tr: Tracer, value: Value, conversion: str = "s") -> str:
                 assert method is not None
                 made = checked(tr, name, method.call(tr, [], {})).constant(tr)
                 return str(made.encode("ascii", "backslashreplace").decode() if conversion == "a" else made)
+    if isinstance(value, Const):
+        return _text_of_constant(tr, value, conversion)
     return str(natively(_CONVERSIONS[conversion], printable(tr, value)))
+
+
+def _is_of_object(value: Const, name: str) -> bool:
+    found = class_lookup(type(value.value), name)
+    return found is not None and found[1] is object.__dict__[name]
+
+
+def _text_of_constant(tr: Tracer, value: Const, conversion: str) -> str:
+    name = "__str__" if conversion == "s" else "__repr__"
+    answer = tr.own_answer(value, name)
+    if answer is None and name == "__str__" and _is_of_object(value, name):  # which asks for the other
+        answer = tr.own_answer(value, "__repr__")
+    if answer is None:
+        return str(natively(_CONVERSIONS[conversion], value.value))
+    made = answer.constant(tr)
+    return str(made.encode("ascii", "backslashreplace").decode() if conversion == "a" else made)
 
 
 def formatted(tr: Tracer, value: Value, spec: str = "") -> str:
@@ -76,4 +94,14 @@ def formatted(tr: Tracer, value: Value, spec: str = "") -> str:
             return str(checked(tr, "__format__", method.call(tr, [Const(spec)], {})).constant(tr))
         if not spec:
             return text(tr, value)
+    if isinstance(value, Const):
+        answer = tr.own_answer(value, "__format__", Const(spec))
+        if answer is not None:
+            return str(answer.constant(tr))
+        if not spec:
+            return text(tr, value)
+        found = class_lookup(type(value.value), "__format__")
+        if found is not None and found[1] is enum.Enum.__dict__["__format__"]:  # which asks for the text
+            return str(natively(format, text(tr, value), spec))
+        return str(natively(format, value.value, spec))
     return str(natively(format, printable(tr, value), spec))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import os
 import sys
@@ -35,7 +34,7 @@ from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.container import ContainerObject, NewContainer
 from tinycompile.capture.values.exception import ExceptionValue
-from tinycompile.capture.values.function import BoundFunction, Cell, CodeConstant, FunctionValue
+from tinycompile.capture.values.function import Cell, CodeConstant, FunctionValue
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
@@ -230,28 +229,6 @@ class Tracer(Inputs, Lookups):
         """Objects from outside that may change, and that were looked at; modules, too."""
         return (value for _, value in (*self._by_id.values(), *self._owners.values()))
 
-    def enum_attribute(self, member: Const, name: str) -> Value | None:
-        """A method or property that an enumeration defines; None for what Python's own Enum has."""
-        found = class_lookup(type(member.value), name)
-        if found is None or wrap.is_trusted(found[0].__module__):
-            return None
-        owner, raw = found
-        if isinstance(raw, FunctionType):
-            return BoundFunction(self.class_member(owner, name, raw), member)
-        if isinstance(raw, property):
-            self.class_member(owner, name, raw)
-            return self.from_callable(raw.fget).call(self, [member], {})
-        return None
-
-    def python_asks(self, value: Value, *names: str) -> None:
-        """Python itself is about to ask special methods of a constant: guards that those of an enumeration stay."""
-        if not isinstance(value, Const) or not isinstance(value.value, enum.Enum):
-            return
-        for name in names:
-            found = class_lookup(type(value.value), name)
-            if found is not None and not wrap.is_trusted(found[0].__module__):
-                self.class_member(found[0], name, found[1])
-
     # --- operations ---
 
     def binary(self, symbol: str, a: Value, b: Value) -> Value:
@@ -287,7 +264,10 @@ class Tracer(Inputs, Lookups):
         if isinstance(value, ObjectValue):
             method = value.special(self, "__index__")
             value = value if method is None else checked(self, "__index__", method.call(self, [], {}))
-        plain = value.constant(self)
+        elif isinstance(value, Const):
+            value = value if issubclass(value.python_type(self), int) else self.own_answer(value, "__index__") or value
+        known = isinstance(value, Const) and isinstance(value.value, int)  # whose own way of being one isn't asked
+        plain = int.__index__(value.value) if known else value.constant(self)  # type: ignore[attr-defined]
         if not hasattr(plain, "__index__"):
             if where in ("list", "tuple"):
                 raise TypeError(f"{where} indices must be integers or slices, not {type(plain).__name__}")

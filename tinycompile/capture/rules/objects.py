@@ -61,13 +61,22 @@ def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         method = args[0].special(tr, "__hash__")
         if method is None:
             raise GraphBreak("unsupported-value", f"the hash of {args[0].describe()}")
-        value = checked(tr, "__hash__", method.call(tr, [], {})).constant(tr)
-        if type(value) is int and -sys.maxsize - 1 <= value <= sys.maxsize:  # taken as it is; -1 means an error in C
-            return Const(-2 if value == -1 else value)
-        return Const(natively(hash, value))
+        return _hash_given(checked(tr, "__hash__", method.call(tr, [], {})).constant(tr))
+    answer = tr.own_answer(args[0], "__hash__")
+    if answer is not None:
+        return _hash_given(answer.constant(tr))
+    if isinstance(args[0], Const):
+        return Const(natively(hash, args[0].value))
     at = args[0].key(tr)  # Python's own complaint
     known = isinstance(args[0], TupleValue) and _hashes_alike(at)
     return Const(natively(hash, at if known else args[0].constant(tr)))
+
+
+def _hash_given(value: int) -> Value:
+    """What ``hash`` makes of what a ``__hash__`` gave."""
+    if -sys.maxsize - 1 <= value <= sys.maxsize:  # taken as it is; -1 means an error in C
+        return Const(-2 if value == -1 else value)
+    return Const(natively(hash, value))
 
 
 def _hashes_alike(key: Any) -> bool:

@@ -17,6 +17,7 @@ from tinycompile.capture import torch_calls
 from tinycompile.capture.arguments import by_position, check_arguments
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
+from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values import array, scalar
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.classes import (
@@ -139,8 +140,8 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
         return handler(tr, *by_position(cls, args, kwargs))
     if cls in _CONSTANT_CLASSES or (cls.__module__ == "torch" and cls in (torch.device, torch.finfo, torch.iinfo)):
         return Const(natively(cls, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
-    if isinstance(cls, enum.EnumType) and len(args) == 1 and not kwargs:
-        return Const(natively(cls, args[0].constant(tr)))
+    if isinstance(cls, enum.EnumType) and is_trusted(type(cls).__module__) and len(args) == 1 and not kwargs:
+        return _member(tr, cls, args[0])
     if cls is object and not args and not kwargs:
         return NewObject(object)
     if not is_pythons_metaclass(type(cls)):
@@ -161,6 +162,17 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     if not is_plain_class(cls) or issubclass(cls, torch.nn.Module):
         raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made")
     return _new_object(tr, cls, args, kwargs)
+
+
+def _member(tr: Tracer, cls: enum.EnumType, value: Value) -> Value:
+    """The member of an enumeration that has a value; breaks where the program says what is made of those that none has."""
+    plain = value.unasked(tr, "__hash__", "__eq__") if isinstance(value, Const) else value.constant(tr)
+    owner, _ = class_lookup(cls, "_missing_") or (object, None)
+    members: list[enum.Enum] = list(cls.__members__.values())
+    if not is_trusted(owner.__module__) and not any(m is plain or m._value_ == plain for m in members):
+        raise GraphBreak("unsupported-value", f"{cls.__name__} of a value of no member, for which it has a _missing_")
+    tr.inherited(cls, owner, "_missing_")
+    return Const(natively(cls, plain))
 
 
 def _exception(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:

@@ -225,6 +225,11 @@ def _number(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
             if method is not None:
                 made = checked(tr, name, method.call(tr, [], {}))
                 return made if name != "__index__" or cls is int else _number(tr, cls, [made], {})
+    if len(args) == 1 and isinstance(args[0], Const) and not kwargs:
+        answer = tr.own_answer(args[0], f"__{cls.__name__}__")
+        if answer is not None:
+            return answer
+        return Const(natively(cls, args[0].unasked(tr, "__index__", "__trunc__")))
     if len(args) == 1 and isinstance(args[0], ArrayValue) and not kwargs:
         return array.call(tr, cls, args, kwargs)
     number = scalar.called(tr, cls, args[0]) if len(args) == 1 else None

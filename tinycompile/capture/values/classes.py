@@ -241,11 +241,11 @@ class ClassValue(Value):
         return method.call(tr, args, {})
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
-        if isinstance(self.cls, enum.EnumType):
-            return tr.from_python(natively(self.cls.__getitem__, key.constant(tr)))
         method = self.meta_method(tr, "__getitem__")
         if method is not None:
             return method.call(tr, [key], {})
+        if isinstance(self.cls, enum.EnumType):
+            return tr.from_python(natively(self.cls.__getitem__, key.constant(tr)))
         found = class_lookup(self.cls, "__class_getitem__")
         if found is not None and not trusts(found[0]):
             return self.get_attr(tr, "__class_getitem__").call(tr, [key], {})
@@ -254,19 +254,19 @@ class ClassValue(Value):
     def contains(self, tr: Tracer, item: Value) -> bool:
         method = self.meta_method(tr, "__contains__")
         if method is None and isinstance(self.cls, enum.EnumType):
-            plain = item.constant(tr)
+            plain = item.unasked(tr, "__hash__", "__eq__") if isinstance(item, Const) else item.constant(tr)
             if sys.version_info < (3, 12) and not isinstance(plain, enum.Enum):
                 raise GraphBreak("user-exception", f"whether {self.describe()} has {item.describe()}, of which Python warns")
             return bool(natively(operator.contains, self.cls, plain))
         return super().contains(tr, item) if method is None else method.call(tr, [item], {}).truth(tr)
 
     def length(self, tr: Tracer) -> Value:
-        if isinstance(self.cls, enum.EnumType):
+        if isinstance(self.cls, enum.EnumType) and of_metaclass(self.cls, "__len__") is None:
             return Const(len(self.cls))
         return self._special_of_metaclass(tr, "__len__")
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
-        if isinstance(self.cls, enum.EnumType):
+        if isinstance(self.cls, enum.EnumType) and of_metaclass(self.cls, "__iter__") is None:
             return map(tr.from_python, list(self.cls))
         return self._special_of_metaclass(tr, "__iter__").iterate(tr)
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 
 if TYPE_CHECKING:
@@ -34,6 +35,34 @@ def is_constant_object(obj: Any) -> bool:
 _KINDS = frozenset({*LITERALS, *TORCH_CONSTANTS, range, re.Pattern})
 
 
+# Special methods that make a class or an object, or copy one: a member is made already.
+_MAKERS = frozenset({
+    "__new__", "__init__", "__init_subclass__", "__class_getitem__", "__set_name__", "__reduce__", "__reduce_ex__",
+    "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__", "__dir__", "__sizeof__",
+})  # fmt: skip
+
+
+def is_written_in_python(raw: Any) -> bool:
+    """Whether what a class of the program's has for a special method is the program's, not one of Python's that it holds."""
+    return not isinstance(raw, (type(None), *BUILTIN_TYPES)) and not is_trusted(getattr(raw, "__module__", None))
+
+
+def is_member(value: Value) -> bool:
+    """Whether a Value is a member of an enumeration."""
+    return isinstance(value, Const) and isinstance(value.value, enum.Enum)
+
+
+def has_own_specials(obj: Any) -> bool:
+    """Whether an object is a member of an enumeration that says itself what operators, texts or such are. (It is guarded where
+    one of these is asked for.)"""
+    return isinstance(obj, enum.Enum) and any(
+        name.startswith("__") and name not in _MAKERS and callable(raw) and is_written_in_python(raw)
+        for cls in type(obj).__mro__
+        if not is_trusted(cls.__module__)
+        for name, raw in cls.__dict__.items()
+    )
+
+
 class Const(Value):
     """A known constant."""
 
@@ -47,13 +76,15 @@ class Const(Value):
         return type(self.value)
 
     def describe(self) -> str:
-        return repr(self.value)
+        return object.__repr__(self.value) if has_own_specials(self.value) else repr(self.value)
 
     @property
     def is_constant(self) -> bool:
-        return True
+        return not has_own_specials(self.value)
 
     def constant(self, tr: Tracer) -> Any:
+        if has_own_specials(self.value):
+            raise GraphBreak("unsupported-value", f"{self.describe()}, whose class has special methods, is given to Python")
         return self.value
 
     def argument(self, tr: Tracer) -> Any:
@@ -71,14 +102,19 @@ class Const(Value):
         return super().argument(tr)
 
     def key(self, tr: Tracer) -> Any:
-        tr.python_asks(self, "__hash__", "__eq__")
+        self.unasked(tr, "__hash__", "__eq__")
         if self.source is not None and isinstance(self.value, (float, complex)) and self.value != self.value:
             nan = tr.guards.hold(self.value, "nan").name  # a key that equals itself only
             tr.guards.check(f"{self.source.text} is {nan}", f"{self.source.label} is this NaN")
         return self.value
 
     def truth(self, tr: Tracer) -> bool:
-        tr.python_asks(self, "__bool__", "__len__")
+        for name in ("__bool__", "__len__"):
+            answer = tr.own_answer(self, name)
+            if answer is not None:
+                return answer.truth(tr)
+            if hasattr(type(self.value), name):
+                break
         return bool(self.value)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
@@ -91,6 +127,9 @@ class Const(Value):
             given = self._given_to_member(tr, self.value, name)
             if given is not None:
                 return given
+            answer = None if _has_attribute(self.value, name) else tr.own_answer(self, "__getattr__", Const(name))
+            if answer is not None:
+                return answer
         found = natively(getattr, self.value, name)
         if is_constant_object(found):
             return Const(found)
@@ -102,7 +141,7 @@ class Const(Value):
 
     def _given_to_member(self, tr: Tracer, member: enum.Enum, name: str) -> Value | None:
         """An attribute that the program gave an enumeration's member, or its class; guards that there is none."""
-        if not hasattr(member, name):
+        if not _has_attribute(member, name):
             tr.lacks(member, name)
         elif name in member.__dict__:
             if not name.startswith("_"):
@@ -118,6 +157,11 @@ class Const(Value):
         return None
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        own = tr.enum_attribute(self, name) if isinstance(self.value, enum.Enum) else None
+        if own is not None:
+            return own.call(tr, args, kwargs)
+        if name.startswith("__"):  # what Python's own has to say may be said in terms of another that is the program's
+            self.constant(tr)
         method = natively(getattr, self.value, name)
         if name == "join" and isinstance(self.value, str) and len(args) == 1 and not kwargs:
             args = [tr.from_python([v.constant(tr) for v in args[0].iterate(tr)])]
@@ -125,16 +169,45 @@ class Const(Value):
         return tr.from_python(natively(method, *given, **{k: v.constant(tr) for k, v in kwargs.items()}))
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
+        answer = tr.own_answer(self, "__getitem__", key)
+        if answer is not None:
+            return answer
         return tr.from_python(natively(operator.getitem, self.value, key.constant(tr)))
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
-        return map(tr.from_python, natively(iter, self.value))
+        answer = tr.own_answer(self, "__iter__")
+        if answer is not None:
+            return answer.iterate(tr)
+        return map(tr.from_python, natively(iter, self.unasked(tr, "__getitem__", "__next__")))
+
+    def filling(self, tr: Tracer) -> Iterator[Value]:
+        if tr.own_special(self, "__iter__") is not None:
+            self.unasked(tr, "__len__", "__length_hint__")
+        return self.iterate(tr)
 
     def length(self, tr: Tracer) -> Value:
-        return Const(natively(len, self.value))
+        answer = tr.own_answer(self, "__len__")
+        return Const(natively(len, self.value)) if answer is None else answer
 
     def contains(self, tr: Tracer, item: Value) -> bool:
-        return bool(natively(operator.contains, self.value, item.constant(tr)))
+        answer = tr.own_answer(self, "__contains__", item)
+        if answer is not None:
+            return answer.truth(tr)
+        if tr.own_special(self, "__iter__") is not None and not hasattr(type(self.value), "__contains__"):
+            return super().contains(tr, item)
+        plain = item.unasked(tr, "__eq__", "__hash__") if isinstance(item, Const) else item.constant(tr)
+        return bool(natively(operator.contains, self.unasked(tr, "__iter__", "__getitem__"), plain))
+
+    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
+        own = tr.own_special(self, "__call__")
+        return super().call(tr, args, kwargs) if own is None else own.call(tr, args, kwargs)
+
+    def unasked(self, tr: Tracer, *names: str) -> Any:
+        """The object, for code of Python's that asks it no special methods but these; breaks where the program wrote one."""
+        for name in names:
+            if tr.own_special(self, name) is not None:
+                raise GraphBreak("unsupported-value", f"{name} of {self.describe()} is asked by Python")
+        return self.value
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return isinstance(other, Const) and (self.value is other.value or _interned(self.value, other.value))
@@ -142,7 +215,13 @@ class Const(Value):
 
 def _interned(a: Any, b: Any) -> bool:
     """Whether equal constants of a kind count as one object: they do where CPython or torch keep one of each."""
-    return type(a) is type(b) and isinstance(a, (bool, int, str, type(None), torch.dtype)) and a == b
+    one_of_each = isinstance(a, (bool, int, str, type(None), torch.dtype)) and not isinstance(a, enum.Enum)
+    return type(a) is type(b) and one_of_each and a == b
+
+
+def _has_attribute(member: enum.Enum, name: str) -> bool:
+    """``hasattr``, but without asking ``__getattr__``."""
+    return name in member.__dict__ or any(name in cls.__dict__ for cls in type(member).__mro__)
 
 
 NONE, TRUE, FALSE = Const(None), Const(True), Const(False)

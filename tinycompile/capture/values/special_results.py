@@ -14,7 +14,7 @@ from tinycompile.capture.values.symbolic import SymInt
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
-_KINDS: dict[str, type] = {
+RESULTS: dict[str, type] = {
     "__bool__": bool, "__len__": int, "__hash__": int, "__index__": int, "__int__": int, "__float__": float, "__str__": str,
     "__repr__": str, "__format__": str, "__init__": type(None),
 }  # fmt: skip
@@ -23,7 +23,7 @@ _KINDS: dict[str, type] = {
 def checked(tr: Tracer, name: str, result: Value) -> Value:
     """The result of a special method; breaks where Python would refuse or convert it."""
     kind = result.python_type(tr)
-    if kind is not _KINDS[name]:
+    if kind is not RESULTS[name]:
         raise GraphBreak("user-exception", f"{name} returned a {kind.__name__}")
     return _length(tr, result) if name == "__len__" else result
 
