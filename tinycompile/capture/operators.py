@@ -208,7 +208,7 @@ def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | Non
     name = _METHODS[symbol]
     for value, method in ((a, f"__{name}__"), (b, f"__r{name}__")):
         if isinstance(value, TupleValue):
-            value.leaves(method)
+            value.leaves(tr, method)
     if symbol == "+" and isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
         if a.family is not b.family:
             shown = f"{b.cls.__module__}." * (b.cls.__module__ in ("torch", "collections")) + b.cls.__name__
@@ -339,8 +339,8 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
         return _tensor_compare(tr, symbol, a, b)
     for v, sign in ((a, symbol), (b, _MIRRORED[symbol])):
         if isinstance(v, TupleValue):
-            v.leaves(_COMPARE_METHODS[sign])
-            v.leaves("__eq__")
+            v.leaves(tr, _COMPARE_METHODS[sign])
+            v.leaves(tr, "__eq__")
     decided = symbolic.compare(symbol, a, b)
     if decided is None:
         decided = scalar.compare(tr, symbol, a, b)

@@ -282,7 +282,9 @@ class Rebuilder:
         if value.cls is tuple:
             return text
         cls = self.held(value.cls, value.cls.__name__)
-        return f"{cls}._make({text})" if hasattr(value.cls, "_make") else f"{cls}({text})"
+        if hasattr(value.cls, "_make"):  # whose own ways of being made were followed, or are not asked
+            return f"{self.held(tuple.__new__, 'new_tuple')}({cls}, {text})"
+        return f"{cls}({text})"
 
     def _dict(self, value: DictValue) -> str:
         if isinstance(value, AttributesValue):

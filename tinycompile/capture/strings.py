@@ -16,7 +16,7 @@ from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
-from tinycompile.capture.values.sequence import SequenceValue
+from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.special_results import checked
 from tinycompile.capture.values.tensor import TensorValue
@@ -45,6 +45,9 @@ def _guard_orders(tr: Tracer, value: Value) -> None:
     if isinstance(value, SetValue):
         value.iterate(tr)
     elif isinstance(value, SequenceValue):
+        if isinstance(value, TupleValue):
+            for name in ("__str__", "__repr__", "__format__"):
+                value.leaves(tr, name)
         for part in value.values(tr):
             _guard_orders(tr, part)
     elif isinstance(value, DictValue):

@@ -31,13 +31,19 @@ if TYPE_CHECKING:
 
 
 def tuple_(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
+    for name in ("__len__", "__getitem__"):  # which guards ask
+        owner, raw = class_lookup(type(obj), name) or (tuple, None)
+        if isinstance(raw, FunctionType):
+            raise GraphBreak("unsupported-value", f"{source.label} is a named tuple with its own {name}")
+        tr.inherited(type(obj), owner, name)
+    items = tuple.__iter__(obj)
     if isinstance(source, Held) or (isinstance(source, HeldItem) and not is_replaced(tr, obj, source)):
         source = pin(tr, obj, source)
         return TupleValue(
-            [Const(o) if is_constant_object(o) else Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source, type(obj)
+            [Const(o) if is_constant_object(o) else Lazy(o, Item(source, i)) for i, o in enumerate(items)], source, type(obj)
         )
-    source = guard_type(tr, obj, source, f"_len({{}}) == {len(obj)}", f"{len(obj)} items")
-    return TupleValue([Lazy(o, Item(source, i)) for i, o in enumerate(obj)], source, type(obj))
+    source = guard_type(tr, obj, source, f"_len({{}}) == {tuple.__len__(obj)}", f"{tuple.__len__(obj)} items")
+    return TupleValue([Lazy(o, Item(source, i)) for i, o in enumerate(items)], source, type(obj))
 
 
 def _check_length(tr: Tracer, obj: Any, source: Source) -> None:

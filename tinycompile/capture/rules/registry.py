@@ -147,7 +147,7 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     if not is_pythons_metaclass(type(cls)):
         raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made, by its metaclass")
     maker = class_lookup(cls, "__new__")
-    if defines(cls, "_make") and defines(cls, "_fields") and maker is not None and "_fields" in maker[0].__dict__:
+    if maker is not None and _is_namedtuples(maker[1]):
         return _named_tuple(tr, cls, args, kwargs)
     if cls.__module__ == "torch.return_types":
         return TupleValue(args[0].iterate(tr), cls=cls)
@@ -307,8 +307,25 @@ _CONSTANT_CLASSES: frozenset[type] = frozenset({torch.device, torch.finfo, torch
 
 
 def _named_tuple(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
-    check_arguments(cls.__new__, args, kwargs, bound=True)
-    given = {**dict(zip(cls._fields, args, strict=False)), **kwargs}
-    for name, default in cls._field_defaults.items():
-        given.setdefault(name, tr.wrap(default, tr.guards.hold(default, name)))
-    return TupleValue([given[name] for name in cls._fields], cls=cls)
+    owner, raw = class_lookup(cls, "__new__") or (cls, cls.__new__)
+    fn = raw.__func__
+    tr.inherited(cls, owner, "__new__")
+    tr.class_member(owner, "__new__", fn)
+    held, known = tr.guards.hold(fn, "new"), tr.guards.hold(fn.__defaults__, "defaults")
+    tr.guards.check(f"{held.name}.__defaults__ is {known.name}", f"the defaults of {cls.__name__}")
+    try:
+        inspect.signature(fn).bind(cls, *args, **kwargs)
+    except TypeError as error:
+        raise GraphBreak("user-exception", f"{cls.__name__}: {error}") from None
+    names = fn.__code__.co_varnames[1 : fn.__code__.co_argcount]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    defaults = fn.__defaults__ or ()
+    for name, default in zip(reversed(names), reversed(defaults), strict=False):
+        if name not in given:
+            given[name] = tr.wrap(default, tr.guards.hold(default, name))
+    return TupleValue([given[name] for name in names], cls=cls)
+
+
+def _is_namedtuples(maker: Any) -> bool:
+    """Whether a ``__new__`` is one that ``namedtuple`` wrote."""
+    return isinstance(maker, staticmethod) and getattr(maker.__func__, "__globals__", {}).get("_tuple_new") is tuple.__new__

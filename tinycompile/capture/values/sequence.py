@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,8 @@ import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
-from tinycompile.capture.sources import Source
+from tinycompile.capture.sources import HeldItem, Source
+from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_attribute, no_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.symbolic import SymInt, dim_value
@@ -60,7 +62,7 @@ class SequenceValue(Value):
 
     def rebuild(self, items: list[Any]) -> Any:
         """A Python object of this class with these items."""
-        return self.cls(*items) if hasattr(self.cls, "_make") else self.cls(items)
+        return tuple.__new__(self.cls, items) if hasattr(self.cls, "_make") else self.cls(items)
 
     def argument(self, tr: Tracer) -> Any:
         made = [v.argument(tr) for v in self.values(tr)]
@@ -110,6 +112,21 @@ class SequenceValue(Value):
         return Const(sum(v is args[0] or tr.equal(v, args[0]) for v in self.values(tr)))
 
 
+_FIELD: type = type(namedtuple("Sample", "field").__dict__["field"])
+
+
+def _found(cls: type, name: str) -> tuple[type | None, Any]:
+    """Where a class finds an attribute, and what; no class and None where it has none."""
+    owner = next((c for c in cls.__mro__ if name in c.__dict__), None)
+    return owner, None if owner is None else owner.__dict__[name]
+
+
+def _is_the_programs(raw: Any) -> bool:
+    """Whether what a class of tuples has is a method written in Python, and not by ``namedtuple``."""
+    fn = raw.__func__ if isinstance(raw, (classmethod, staticmethod)) else raw
+    return isinstance(fn, FunctionType) and not is_trusted(fn.__module__)
+
+
 class TupleValue(SequenceValue):
     """A tuple or an immutable relative of it."""
 
@@ -123,36 +140,42 @@ class TupleValue(SequenceValue):
             return self.cls(items)
         return super().rebuild(items)
 
-    def leaves(self, name: str) -> None:
-        """Break where the class of a named tuple has a special method of its own."""
-        if isinstance(getattr(self.cls, name, None), FunctionType):
+    def leaves(self, tr: Tracer, name: str) -> None:
+        """Break where the class of a named tuple has a special method of its own; else guard that it comes to have none."""
+        owner, raw = _found(self.cls, name)
+        tr.inherited(self.cls, owner or object, name)
+        if _is_the_programs(raw):
             raise GraphBreak("unsupported-value", f"{name} of {self.cls.__name__}, a named tuple")
 
     def key(self, tr: Tracer) -> Any:
-        self.leaves("__hash__")
-        self.leaves("__eq__")
+        self.leaves(tr, "__hash__")
+        self.leaves(tr, "__eq__")
         return tuple(v.key(tr) for v in self.values(tr))
 
     def truth(self, tr: Tracer) -> bool:
-        self.leaves("__bool__")
-        self.leaves("__len__")
+        self.leaves(tr, "__bool__")
+        self.leaves(tr, "__len__")
         return super().truth(tr)
 
     def length(self, tr: Tracer) -> Value:
-        self.leaves("__len__")
+        self.leaves(tr, "__len__")
         return super().length(tr)
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
-        self.leaves("__iter__")
+        self.leaves(tr, "__iter__")
         return super().iterate(tr)
 
+    def filling(self, tr: Tracer) -> Iterator[Value]:
+        self.leaves(tr, "__len__")
+        return self.iterate(tr)
+
     def get_item(self, tr: Tracer, key: Value) -> Value:
-        self.leaves("__getitem__")
+        self.leaves(tr, "__getitem__")
         return super().get_item(tr, key)
 
     def contains(self, tr: Tracer, item: Value) -> bool:
-        self.leaves("__contains__")
-        self.leaves("__iter__")
+        self.leaves(tr, "__contains__")
+        self.leaves(tr, "__iter__")
         return super().contains(tr, item)
 
     def fields(self) -> tuple[str, ...]:
@@ -163,18 +186,20 @@ class TupleValue(SequenceValue):
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         fields = self.fields()
-        if name in fields:
+        owner, raw = _found(self.cls, name)
+        tr.inherited(self.cls, owner or object, name)
+        if name in fields and (isinstance(raw, _FIELD) or self.cls.__module__ == "torch.return_types"):
+            if owner is not None and not is_trusted(owner.__module__):
+                tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
             return self.item(tr, fields.index(name))
         if name == "_fields" and fields:
             return tr.from_python(fields)
-        owner = next((c for c in self.cls.__mro__ if name in c.__dict__), None)
         if owner is None:
             if self.cls.__dictoffset__ and self.source is not None:
                 raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which may have its own")
-            tr.inherited(self.cls, object, name)
             raise no_attribute(self, self.cls, name)
-        raw = owner.__dict__[name]
         if isinstance(raw, property):
+            tr.class_member(owner, name, raw)
             return tr.from_callable(raw.fget).call(tr, [self], {})
         plain = not callable(raw) and not isinstance(raw, (classmethod, staticmethod)) and owner is not object
         if plain and hasattr(self.cls, "_fields"):
@@ -187,6 +212,10 @@ class TupleValue(SequenceValue):
             for v in self.values(tr):
                 total = total * v.argument(tr)
             return dim_value(total)
+        owner, raw = _found(self.cls, name)
+        tr.inherited(self.cls, owner or object, name)
+        if _is_the_programs(raw):
+            return tr.call_class_method(self, self.cls, name, args, kwargs)
         if name == "_replace":
             return self._replace(tr, kwargs)
         if name == "_asdict":
@@ -261,6 +290,8 @@ class ListValue(SequenceValue):
         """What is added, one by one as it is made; a sequence (this one, say) is read as it is now."""
         if getattr(values, "base", None) is self:  # the object of a class of the program's whose contents this is
             values = self
+        if isinstance(values, TupleValue):
+            return values.filling(tr)
         return iter(values.values(tr)) if isinstance(values, SequenceValue) else values.filling(tr)
 
     def append(self, tr: Tracer, args: Sequence[Value]) -> Value:
