@@ -256,7 +256,7 @@ class Lookups:
             self.guards.absent(self.globals_of(globals_), name, f"no global is named {name}")
         if name not in builtins:
             self.guards.absent(self.globals_of(builtins), name, f"no builtin is named {name}")
-            raise NameError(f"name '{name}' is not defined")
+            raise NameError(f"name '{name}' is not defined", name=name)
         return self._global(builtins, name, name)
 
     def _global(self, globals_: dict[str, Any], name: str, label: str) -> Value:

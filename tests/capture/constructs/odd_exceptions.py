@@ -427,3 +427,60 @@ def places_that_a_list_lacks_last(x):
             {}["missing"]
         except KeyError:
             raise ValueError("last")
+
+
+@case
+def names_that_are_not(x):
+    out = []
+
+    def early():
+        return late
+
+    for look in (early, lambda: never_defined):  # noqa: F821
+        try:
+            look()
+        except NameError as e:
+            out.append((e.name, e.args))
+    late = 1
+    try:
+        del x
+        x.shape  # noqa: F821
+    except UnboundLocalError as e:
+        out.append((e.name, e.args))
+    try:
+        raise NameError("q", name="w")
+    except NameError as e:
+        out.append((e.name, late))
+    try:
+        raise AttributeError("q")
+    except AttributeError as e:
+        out.append((e.name, e.obj))
+    return out
+
+
+class Bare:
+    pass
+
+
+BARE = Bare()
+
+
+def remove(obj):
+    del obj.missing
+
+
+@breaks
+def whose_attribute_is_missing(x):
+    out = []
+    for ask in (
+        lambda: BARE.missing,
+        lambda: x.missing,
+        lambda: Bare.missing,
+        lambda: super(Bare, BARE).missing,
+        lambda: remove(BARE),
+    ):
+        try:
+            ask()
+        except AttributeError as e:
+            out.append((e.name, e.obj is BARE, e.obj is x, e.obj is Bare, e.args))
+    return out

@@ -23,13 +23,14 @@ class ExceptionValue(NewObject):
     arguments, which ``error`` has only where they are constants. One that was raised can't be carried over a break: it knows
     where it was raised."""
 
-    __slots__ = ("error", "given", "notes")
+    __slots__ = ("by_program", "error", "given", "notes")
 
     def __init__(self, error: BaseException, given: Sequence[Value] | None = None) -> None:
         Value.__init__(self)
         self.obj = self.error = error
         self.shadow = {}
         self.given = given
+        self.by_program = given is not None  # else Python raised it, or we in its place
         self.notes: ListValue | None = None
 
     def describe(self) -> str:
@@ -81,6 +82,13 @@ class ExceptionValue(NewObject):
             return given[0] if name == "message" else TupleValue(given[1].iterate(tr))
         if name == "__traceback__":
             return Traceback() if self.was_raised else NONE
+        if (
+            name in ("name", "obj")
+            and isinstance(self.error, AttributeError)
+            and not self.by_program
+            and self.error.obj is None
+        ):
+            raise GraphBreak("unsupported-value", f"{name} of {self.describe()}, which Python raised")
         if name == "__dict__":
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
         return tr.from_python(natively(getattr, self.error, name))

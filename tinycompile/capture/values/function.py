@@ -33,7 +33,8 @@ class Cell(Value):
     def get(self, tr: Tracer, name: str) -> Value:
         """The variable's value."""
         if self.content is None:
-            raise NameError(f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope")
+            text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+            raise NameError(text, name=name)
         if isinstance(self.content, Lazy):
             self.content = tr.force(self.content)
         return self.content
