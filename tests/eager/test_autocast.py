@@ -107,7 +107,10 @@ _COMPOSED = {
         *("einsum", "convolution", "cross_entropy", "adaptive_max_pool3d_with_indices", "masked_prod"),
         *("column_stack", "dstack", "hstack", "vstack"),
     },
-    "cuda": {"pow_scalar", "cross_entropy"},
+    "cuda": {
+        *("pow_scalar", "cross_entropy", "cumulative_trapezoid", "local_response_norm", "masked_prod", "mvlgamma", "normalize"),
+        *("multilabel_soft_margin_loss", "pairwise_distance", "softmin", "square", "trace", "trapezoid"),
+    },
 }
 
 

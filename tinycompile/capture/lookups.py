@@ -6,7 +6,7 @@ import builtins as python_builtins
 import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch

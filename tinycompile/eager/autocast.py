@@ -118,8 +118,10 @@ def _widest(args: Sequence[Any], kind: str, lower: torch.dtype) -> torch.dtype:
 
 
 def _with_dtype(op_name: str, args: tuple[Any, ...], kind: str) -> tuple[Any, ...]:
-    """With the op's ``dtype`` argument set to float32, unless the caller gave one."""
-    at = dispatcher.schema_of(op_name).positions["dtype"]
+    """With the op's ``dtype`` argument set to float32, unless the caller gave one; without such an argument, cast."""
+    at = dispatcher.schema_of(op_name).positions.get("dtype")
+    if at is None:
+        return tuple(_cast(a, kind, torch.float32, None) for a in args)
     if args[at] is not None or not is_eligible(args[0], kind):
         return args
     return (*args[:at], torch.float32, *args[at + 1 :])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from tinycompile.base import torch_private
+from tinycompile.base import shapes, torch_private
 
 
 class Policy(Enum):
@@ -27,27 +27,23 @@ def _table(**names: str) -> dict[str, Policy]:
     return {name: Policy[policy] for policy, listed in names.items() for name in listed.split()}
 
 
-# einsum, masked_prod, hstack and its like on a CPU, and cross_entropy on CUDA, are composites of ops that have a policy: these
-# are the policies they come to.
 CPU = _table(
     LOWER="""
         addbmm addmm baddbmm bmm conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution
-        einsum linalg_vecdot linear matmul mm mkldnn_rnn_layer prelu scaled_dot_product_attention""",
+        linalg_vecdot linear matmul mm mkldnn_rnn_layer prelu scaled_dot_product_attention""",
     FP32="""
-        adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices avg_pool3d binary_cross_entropy
-        binary_cross_entropy_with_logits cdist cholesky
+        adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d binary_cross_entropy binary_cross_entropy_with_logits cdist cholesky
         cholesky_inverse cholesky_solve cosine_embedding_loss cross_entropy cross_entropy_loss ctc_loss
         fake_quantize_per_tensor_affine fft_fft fft_fft2 fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_irfft
         fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn fractional_max_pool2d fractional_max_pool3d geqrf grid_sampler
         grid_sampler_2d grid_sampler_3d hinge_embedding_loss huber_loss inverse kl_div l1_loss linalg_cholesky
         linalg_cholesky_ex linalg_cond linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_householder_product
         linalg_inv linalg_inv_ex linalg_lstsq linalg_matrix_rank linalg_qr linalg_solve linalg_svd linalg_svdvals
-        linalg_tensorinv linalg_tensorsolve lu_solve margin_ranking_loss masked_prod max_pool3d max_unpool2d max_unpool3d
-        mse_loss
+        linalg_tensorinv linalg_tensorsolve lu_solve margin_ranking_loss max_pool3d max_unpool2d max_unpool3d mse_loss
         multi_margin_loss multilabel_margin_loss nanquantile nll_loss nll_loss2d orgqr ormqr pinverse poisson_nll_loss polar
         prod qr quantile reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d
         smooth_l1_loss soft_margin_loss stft svd trace triangular_solve triplet_margin_loss view_as_complex""",
-    PROMOTE="cat column_stack dstack hstack index_copy stack vstack",
+    PROMOTE="cat index_copy stack",
 )
 CUDA = _table(
     LOWER="""
@@ -55,7 +51,7 @@ CUDA = _table(
         conv_transpose3d convolution cudnn_convolution cudnn_convolution_transpose einsum gru_cell linalg_multi_dot
         linalg_vecdot linear lstm_cell matmul mm mv prelu rnn_relu_cell rnn_tanh_cell scaled_dot_product_attention""",
     FP32="""
-        acos asin binary_cross_entropy_with_logits cdist cosh cosine_embedding_loss cosine_similarity cross_entropy dist erfinv
+        acos asin binary_cross_entropy_with_logits cdist cosh cosine_embedding_loss cosine_similarity dist erfinv
         exp expm1 group_norm hinge_embedding_loss huber_loss kl_div l1_loss layer_norm log log10 log1p log2 logsumexp
         margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss native_layer_norm nll_loss nll_loss2d
         nuclear_norm pdist poisson_nll_loss pow pow_scalar reciprocal renorm rms_norm rsqrt sinh smooth_l1_loss
@@ -69,6 +65,16 @@ CUDA = _table(
 for _late in ("rms_norm",):  # not in the lists of each torch from 2.11 on
     if torch_private.has_kernel(_late, "AutocastCUDA") is False:
         del CUDA[_late]
+# Records of functions that torch composes of ops with a policy: what these come to.
+CPU |= _table(
+    LOWER="einsum", FP32="adaptive_max_pool3d_with_indices masked_prod", PROMOTE="column_stack dstack hstack vstack"
+)  # fmt: skip
+CUDA |= _table(
+    FP32="""
+        cross_entropy cumulative_trapezoid local_response_norm masked_prod multilabel_soft_margin_loss mvlgamma normalize
+        pairwise_distance square trace trapezoid""",
+    FP32_RESULT="softmin",
+)
 POLICIES = {"cpu": CPU, "cuda": CUDA}
 
 
@@ -87,7 +93,12 @@ def _interpolate(
     return f"adaptive_avg_pool{n}d" if mode == "area" else f"{'_' * antialias}upsample_{mode}{n}d"
 
 
-_CALLS: dict[str, Callable[..., str]] = {"pad": _pad, "interpolate": _interpolate}  # which op of ATen's a record's call is
+def _sum_to_size(x: Any, size: Sequence[Any]) -> str:
+    return "sum_to_size" if len(x.shape) == len(size) and all(map(shapes.same, x.shape, size)) else "sum"
+
+
+# Which op of ATen's a record's call is.
+_CALLS: dict[str, Callable[..., str]] = {"pad": _pad, "interpolate": _interpolate, "sum_to_size": _sum_to_size}
 
 
 def policy(op_name: str, args: Sequence[Any], kind: str) -> Policy | None:

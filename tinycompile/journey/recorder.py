@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tinycompile.base import torch_private
 from tinycompile.base.logs import user_line
 from tinycompile.dispatch.dispatcher import Boxed, Choice
 from tinycompile.dispatch.keys import BACKENDS, Key, KeySet
@@ -45,7 +46,8 @@ class Recorder:
 
     ``asides``: (thread, start, end) of what is no work of the program's. ``unsure``: steps of functions without tensors among
     their results, which are ops if torch's tracer saw one run. ``threads``: whether the program
-    started any. ``closed``: nothing is written down any more."""
+    started any. ``untraced``: those where something ran and torch's tracer does not look (it follows a backward into the threads
+    that autograd runs it in). ``closed``: nothing is written down any more."""
 
     def __init__(self, events: bool = False) -> None:
         self.steps: list[Step] = []
@@ -53,6 +55,7 @@ class Recorder:
         self.asides: list[tuple[int, int, int]] = []
         self.unsure: list[Step] = []
         self.events = events
+        self.untraced: set[int] = set()
         self.closed = self.threads = False
         self._here = _Thread()
 
@@ -216,6 +219,8 @@ class Recorder:
         here = self._here
         step = Step(kind, name, perf_counter_ns(), thread=here.id)
         if not self.closed:
+            if not here.open and not torch_private.profiler_runs():
+                self.untraced.add(here.id)
             (here.open[-1][0].children if here.open else self.steps).append(step)
         return step
 

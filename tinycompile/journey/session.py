@@ -87,7 +87,7 @@ class Profile:
         self.steps = recorder.steps
         ops = matching.outside_of(tracer.ops, recorder.asides)
         matching.assign(self.steps, ops, tracer.launched, self.device.type == "cpu")
-        if tracer.thread is not None and (recorder.threads or any(s.thread != tracer.thread for s in self.steps)):
+        if tracer.thread is not None and (recorder.threads or recorder.untraced - {tracer.thread}):
             self.problem = self.problem or _ONE_THREAD
         if self.device.type == "cpu" and not self._events:
             self._by_the_hosts_clock(tracer.thread)
