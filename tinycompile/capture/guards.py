@@ -6,11 +6,13 @@ module, a class, globals) holds under a key, or which code a held function runs.
 
 from __future__ import annotations
 
+import enum
 import math
 from dataclasses import dataclass, field
 from types import CellType, FunctionType
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from tinycompile.base import torch_private
@@ -191,10 +193,17 @@ class GuardSet:
         return [(self._by_id[id(t)].label, t) for t in self.held_tensors.values()]
 
 
+_SHOWN = (int, float, str, bytes, complex, range, type(None), np.generic, np.dtype, torch.dtype, torch.device)
+
+
 def shown_shortly(value: Any) -> str:
-    """A few characters for a value; no object's own ``repr`` is called but those of small constants."""
+    """A few characters for a value; no ``repr`` is called but that of small constants, of no class of the program's."""
     kind = type(value)
-    if issubclass(kind, (int, float, str, bytes, complex, torch.dtype, torch.device, type(None))):
+    if issubclass(kind, enum.Enum):
+        return f"{kind.__name__}.{value._name_}"
+    if kind is tuple:
+        return f"({', '.join(map(shown_shortly, value))})"
+    if issubclass(kind, _SHOWN) and kind.__module__ in ("builtins", "numpy", "torch"):
         text = repr(value)
         return text if len(text) <= 40 else text[:37] + "..."
     if issubclass(kind, type):

@@ -13,7 +13,7 @@ import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
-from tinycompile.capture.guards import GuardSet
+from tinycompile.capture.guards import GuardSet, shown_shortly
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
 from tinycompile.capture.trust import is_trusted, trusts
@@ -227,7 +227,9 @@ class Lookups:
         """One that a module's class or its ``__getattr__`` gives: a setting, like those of ``torch.backends``, may change."""
         if type(module) is not ModuleType and isinstance(obj, (bool, int, float, str, type(None))):
             held = self.guards.hold(module, identifier(module.__name__))
-            self.guards.check(self.guards.equals(f"{held.text}.{name}", obj), f"{module.__name__}.{name} == {obj!r}")
+            self.guards.check(
+                self.guards.equals(f"{held.text}.{name}", obj), f"{module.__name__}.{name} == {shown_shortly(obj)}"
+            )
         return self.from_python(obj)
 
     def global_value(self, globals_: dict[str, Any], name: str) -> Value:

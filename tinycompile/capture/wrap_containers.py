@@ -85,7 +85,7 @@ def _look_into_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> dict[Any
         keys = tr.guards.hold(tuple(obj), "keys").name
         tr.guards.check(
             f"_tuple({source.text}) == {keys}" + _same_kinds(tr, obj, source.text, keys),
-            f"{source.label} is a {type(obj).__name__}, keys {list(obj)!r}",
+            f"{source.label} is a {type(obj).__name__}, keys [{', '.join(map(shown_shortly, obj))}]",
         )
     found: dict[Any, Any] = {}
     for key, item in obj.items():
@@ -160,8 +160,7 @@ _IDENTITY = (("__hash__", object.__hash__), ("__eq__", object.__eq__))
 def _item(tr: Tracer, source: Source, key: Any) -> Source:
     """The entry under a key; one that has no literal is held."""
     literal = type(key) in (str, int, bool, bytes, type(None)) or (type(key) is float and key == key and abs(key) != math.inf)
-    shown = repr(key) if _is_plain_key(key) else shown_shortly(key)
-    return Item(source, key) if literal else KeyItem(source, tr.guards.hold(key, "key", shown))
+    return Item(source, key) if literal else KeyItem(source, tr.guards.hold(key, "key", shown_shortly(key)))
 
 
 def defaultdict_(tr: Tracer, obj: defaultdict[Any, Any], source: Source) -> Value:
@@ -212,7 +211,7 @@ def _look_into_set(tr: Tracer, obj: Any, source: Source) -> dict[Any, Any]:
     else:
         alike = tr.guards.hold(are_alike, "are_alike").name
         same += f" and _all(_map({alike}, _map({copy}.get, {source.text}), {source.text}))"
-    tr.guards.check(same, f"{source.label} is a {type(obj).__name__}, {obj!r}")
+    tr.guards.check(same, f"{source.label} is a {type(obj).__name__} of {', '.join(map(shown_shortly, obj))}")
     return {member.key(tr): member for member in map(tr.from_python, obj)}
 
 

@@ -13,7 +13,7 @@ from tinycompile.base.device import Device
 from tinycompile.base.expr import Expr
 from tinycompile.capture import scalars, signature
 from tinycompile.capture.breaks import GraphBreak
-from tinycompile.capture.guards import is_aligned
+from tinycompile.capture.guards import is_aligned, shown_shortly
 from tinycompile.capture.pins import guard_one_object, guard_type, pin
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Local, Source
 from tinycompile.capture.values.array import ArrayValue
@@ -48,7 +48,7 @@ def constant(tr: Tracer, obj: Any, source: Source) -> Value:
         has_twin = isinstance(obj, complex) or (isinstance(obj, float) and (obj == 0 or obj != obj))
         tr.guards.item(source, obj, equal=not has_twin)
     else:
-        tr.guards.check(tr.guards.equals(source.text, obj), f"{source.label} == {obj!r}")
+        tr.guards.check(tr.guards.equals(source.text, obj), f"{source.label} == {shown_shortly(obj)}")
     tr.constants_seen[source.text] = obj
     return Const(obj, source)
 

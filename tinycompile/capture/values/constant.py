@@ -76,7 +76,9 @@ class Const(Value):
         return type(self.value)
 
     def describe(self) -> str:
-        return object.__repr__(self.value) if has_own_specials(self.value) else repr(self.value)
+        if isinstance(self.value, enum.Enum):  # whose own text may be the program's, or show objects of the program's
+            return f"{type(self.value).__name__}.{self.value._name_}"
+        return repr(self.value) if type(self.value) in _KINDS else f"a {type(self.value).__name__}"
 
     @property
     def is_constant(self) -> bool:
