@@ -43,6 +43,11 @@ def convolution(
             f"Given groups={groups}, weight of size {list(weight.shape)}, expected input{list(full)} to have "
             f"{weight.shape[1] * groups} channels, but got {channels} channels instead"
         )
+    if bias is not None and not (bias.rank == 1 and shapes.same(bias.shape[0], weight.shape[0])):
+        raise RuntimeError(
+            f"Given weight of size {list(weight.shape)}, expected bias to be 1-dimensional with {weight.shape[0]} elements, "
+            f"but got bias of size {list(bias.shape)} instead"
+        )
     if weight.dtype != x.dtype:
         kinds = [f"{_legacy_type(m)}" for m in (x, weight)]
         raise RuntimeError(f"Input type ({kinds[0]}) and weight type ({kinds[1]}) should be the same")
@@ -124,6 +129,8 @@ for _n in (1, 2, 3):
             call(t(2, 4, *space), t(6, 2, *kernel), t(6), 1, 1, 1, 2),
             call(t(2, 4, *space), t(6, 4, *kernel), t(6), 1, 2, 2),
             call(t(2, 4, *space), t(6, 5, *kernel)),
+            call(t(2, 4, *space), t(6, 4, *kernel), t(5)),
+            call(t(2, 4, *space), t(6, 4, *kernel), t(1)),
             *([call(t(2, 4, *space, layout="channels_last"), t(6, 4, *kernel), t(6))] if len(space) == 2 else []),
         ],
         ulp=16.0,

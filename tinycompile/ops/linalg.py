@@ -111,7 +111,25 @@ def linear_meta(x: TensorMeta, weight: TensorMeta, bias: TensorMeta | None = Non
         raise RuntimeError(
             f"mat1 and mat2 must have the same dtype, but got {rules.type_name(x.dtype)} and {rules.type_name(weight.dtype)}"
         )
-    return _product(x, weight, (*x.shape[:-1], *weight.shape[:-1]))
+    shape = (*x.shape[:-1], *weight.shape[:-1])
+    if bias is not None and weight.rank == 2:
+        _check_bias(x, bias, shape)
+    return _product(x, weight, shape)
+
+
+def _check_bias(x: TensorMeta, bias: TensorMeta, shape: Shape) -> None:
+    """That a bias can be added: torch expands it where it adds to the rows as it multiplies, and broadcasts it elsewhere."""
+    if x.rank == 2 or (bias.rank < 2 and x.is_contiguous()):
+        _check_expand(bias, (shapes.numel(shape[:-1]), shape[-1]))
+        return
+    more = max(bias.rank - len(shape), 0)
+    if not all(map(rules.is_one, bias.shape[:more])):
+        raise RuntimeError(f"output with shape {list(shape)} doesn't match the broadcast shape {list(bias.shape)}")
+    for d, size in enumerate(bias.shape[more:], len(shape) - bias.rank + more):
+        if not rules.is_one(size) and not shapes.same(size, shape[d]):
+            raise RuntimeError(
+                f"The size of tensor a ({shape[d]}) must match the size of tensor b ({size}) at non-singleton dimension {d}"
+            )
 
 
 def _addmm_meta(x: TensorMeta, mat1: TensorMeta, mat2: TensorMeta, beta: Any = 1, alpha: Any = 1) -> TensorMeta:
@@ -128,6 +146,11 @@ def _baddbmm_meta(x: TensorMeta, batch1: TensorMeta, batch2: TensorMeta, beta: A
 
 def _check_expand(x: TensorMeta, shape: Shape) -> None:
     lead = len(shape) - x.rank
+    if lead < 0:
+        raise RuntimeError(
+            f"expand(torch.{rules.type_name(x.dtype)}Tensor{{{list(x.shape)}}}, size={list(shape)}): the number of sizes "
+            f"provided ({len(shape)}) must be greater or equal to the number of dimensions in the tensor ({x.rank})"
+        )
     for d, size in enumerate(x.shape):
         if not rules.is_one(size) and not shapes.same(size, shape[lead + d]):
             raise RuntimeError(
@@ -213,6 +236,11 @@ declare(
         call(t(2, 3, 4, layout="transposed"), t(5, 4), t(5)),
         call(t(3, 4), t(5, 6)),
         call(t(6, 4, layout="transposed"), t(5, 4), t(5)),
+        *(call(t(3, 4), t(5, 4), t(*size)) for size in ((1,), (3, 5), (1, 5), (6,), (2, 5), (2, 3, 5))),
+        *(call(t(2, 3, 4), t(5, 4), t(*size)) for size in ((1,), (3, 5), (6,), (2, 5))),
+        call(t(2, 3, 4, layout="transposed"), t(5, 4), t(6)),
+        call(t(4), t(5, 4), t(6)),
+        call(t(4), t(5, 4), t(2, 5)),
     ],
     ulp=8.0,
 )
