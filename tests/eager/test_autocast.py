@@ -109,7 +109,7 @@ _COMPOSED = {
     },
     "cuda": {
         *("pow_scalar", "cross_entropy", "cumulative_trapezoid", "local_response_norm", "masked_prod", "mvlgamma", "normalize"),
-        *("multilabel_soft_margin_loss", "pairwise_distance", "softmin", "square", "trace", "trapezoid"),
+        *("multilabel_soft_margin_loss", "pairwise_distance", "ldexp", "softmin", "square", "trace", "trapezoid"),
     },
 }
 

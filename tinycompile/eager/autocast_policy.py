@@ -71,7 +71,7 @@ CPU |= _table(
 )  # fmt: skip
 CUDA |= _table(
     FP32="""
-        cross_entropy cumulative_trapezoid local_response_norm masked_prod multilabel_soft_margin_loss mvlgamma normalize
+        cross_entropy cumulative_trapezoid ldexp local_response_norm masked_prod multilabel_soft_margin_loss mvlgamma normalize
         pairwise_distance square trace trapezoid""",
     FP32_RESULT="softmin",
 )

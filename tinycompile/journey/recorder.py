@@ -45,9 +45,9 @@ class Recorder:
     on its stream, for where the device's own tracer is not to be had; ``marks`` then holds (step, before, after).
 
     ``asides``: (thread, start, end) of what is no work of the program's. ``unsure``: steps of functions without tensors among
-    their results, which are ops if torch's tracer saw one run. ``threads``: whether the program
-    started any. ``untraced``: those where something ran and torch's tracer does not look (it follows a backward into the threads
-    that autograd runs it in). ``closed``: nothing is written down any more."""
+    their results, which are ops if torch's tracer saw one run. ``threads``: whether the program started any. ``untraced``:
+    those where something ran and torch's tracer does not look (it follows a backward to where autograd runs it). ``closed``:
+    nothing is written down any more."""
 
     def __init__(self, events: bool = False) -> None:
         self.steps: list[Step] = []
