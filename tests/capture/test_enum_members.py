@@ -162,8 +162,10 @@ str(Any_.A) ; repr(Any_.A) ; ascii(Any_.A) ; f"{Any_.A}" ; f"{Any_.A!s}" ; f"{An
 bool(Any_.A) ; 1 if Any_.A else 2 ; not Any_.A ; Any_.A or 1 ; len(Any_.A) ; int(Any_.A) ; float(Any_.A) ; [4, 5, 6][Any_.A]
 "g" in Any_.A ; Any_.A[2] ; list(Any_.A) ; [*Any_.A] ; Any_.A() ; ~Any_.A ; Any_.A + 1 ; 2 * Any_.A ; iadd(Any_.A) ; Any_.A.name_of
 Any_.A.of_class() ; Any_.A.of_none() ; hash(Any_.A) ; {Any_.A: 1}.get(Any_.B) ; Any_.A in (Any_.B, 3) ; Any_.A in {Any_.B}
-(Any_.A, 1) == (Any_.B, 1) ; [Any_.A].index(3) ; [1, Any_.A].count(1) ; sorted([Any_.A, Any_.B])[0] is Any_.A ; Any_(1) is Any_.A
+(Any_.A, 1) == (Any_.B, 1) ; (Any_.A, 1) == (Any_.A, 1) ; Any_.A in (Any_.A, 3) ; [e].index(Any_.A) ; e in [Any_.A] ; [e] == [Any_.A]
+{1: e} == {1: Any_.A} ; [e, e].count(Any_.A) ; [e] < [Any_.A] ; [e].remove(Any_.A) ; [Any_.A].index(3) ; [1, Any_.A].count(1) ; sorted([Any_.A, Any_.B])[0] is Any_.A ; Any_(1) is Any_.A
 Any_("zz") is Any_.A ; e == Any_.B ; str(e) ; 1 if e else 2 ; Any_.A is e ; Any_.A.__str__() ; str([Any_.A]) ; any([Any_.A])
+Any_.A != x ; Any_.A == x ; x == Any_.A ; x != Any_.A ; slice(Any_.A) == slice(Any_.B) ; slice(Any_.A) == slice(Any_.A) ; slice(1, Any_.A) != slice(1, 2)
 max(Any_.A, Any_.B) is Any_.B ; range(5)[Any_.A] ; Any_.A in range(3) ; Any_.A + None
 str(Number.A) ; f"{Number.A}" ; f"{Number.A:3}" ; Number.A + 1 ; 1 + Number.A ; Number.A == 1 ; 1 == Number.A ; bool(Number.A)
 [5, 6, 7][Number.A] ; Number.A * 3 ; x * Number.A ; x == Number.A ; Number.A in (2, 3) ; int(Number.A) ; sum([Number.A, Number.A])

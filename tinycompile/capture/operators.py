@@ -29,7 +29,7 @@ from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.opaque import Opaque
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.scalar import ScalarValue
-from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
+from tinycompile.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue
 from tinycompile.capture.values.sets import SET_OPERATORS, SetValue, operated
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
@@ -335,7 +335,7 @@ def compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         for v, sign in ((a, symbol), (b, _MIRRORED[symbol])):
             if isinstance(v, Const):
-                v.unasked(tr, _COMPARE_METHODS[sign])
+                v.unasked(tr, _COMPARE_METHODS[sign], *(["__eq__"] if sign == "!=" else []))  # as object.__ne__ has it
         return _tensor_compare(tr, symbol, a, b)
     for v, sign in ((a, symbol), (b, _MIRRORED[symbol])):
         if isinstance(v, TupleValue):
@@ -448,7 +448,7 @@ def _lexicographic(tr: Tracer, symbol: str, a: SequenceValue, b: SequenceValue) 
 
 def equal(tr: Tracer, a: Value, b: Value) -> bool:
     """Whether a container takes one for the other: they are one object, or equal."""
-    if a is b:
+    if a is b or (is_member(a) and is_member(b) and a.same_object(tr, b)):
         return True
     if isinstance(a, Const) and isinstance(b, Const) and _is_nan(a) and _is_nan(b):
         return _one_nan(tr, a, b)
@@ -479,6 +479,8 @@ def _same_value(tr: Tracer, a: Value, b: Value) -> bool:
             and len(a.items) == len(b.items)
             and all(x is y or equal(tr, x, y) for x, y in zip(a.values(tr), b.values(tr), strict=True))
         )
+    if isinstance(a, SliceValue) and isinstance(b, SliceValue):
+        return all(x is y or equal(tr, x, y) for x, y in zip(a.parts, b.parts, strict=True))
     if isinstance(a, DictValue) and isinstance(b, DictValue):
         ordered = issubclass(a.cls, OrderedDict) and issubclass(b.cls, OrderedDict)
         if a.items.keys() != b.items.keys() or (ordered and list(a.items) != list(b.items)):
