@@ -127,6 +127,22 @@ def test_what_a_subclass_defines_is_that_of_the_call(name: str, given: bool) -> 
         both(run, compiled, *([cls(1, 2)] * given))
 
 
+def test_attributes_of_its_own_come_first() -> None:
+    cls = subclass()
+
+    def run(x: torch.Tensor, t: Any) -> Any:
+        return x + t.m(), getattr(t, "more", None), hasattr(t, "z"), t.a
+
+    compiled = CompiledFunction(run, Options(backend="eager"))
+    given = cls(1, 2)
+    for name, value in (("", None), ("more", 3), ("z", 1), ("m", lambda: 9)):
+        if name:
+            setattr(given, name, value)
+        both(run, compiled, given)
+        both(run, compiled, cls(1, 2))
+    assert not CompiledFunction(run, Options(backend="eager", fullgraph=True))(X, cls(1, 2))[2]
+
+
 def test_members_of_an_unchanged_class_break_no_graph() -> None:
     cls = subclass()
 

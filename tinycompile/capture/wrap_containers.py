@@ -36,6 +36,10 @@ def tuple_(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
         if isinstance(raw, FunctionType):
             raise GraphBreak("unsupported-value", f"{source.label} is a named tuple with its own {name}")
         tr.inherited(type(obj), owner, name)
+    if type(obj).__dictoffset__:  # what it has of its own comes before its class's methods
+        if obj.__dict__:
+            raise GraphBreak("unsupported-value", f"{source.label} is a named tuple with attributes of its own")
+        tr.guards.check(f"not {source.text}.__dict__", f"{source.label} has no attributes of its own")
     items = tuple.__iter__(obj)
     if isinstance(source, Held) or (isinstance(source, HeldItem) and not is_replaced(tr, obj, source)):
         source = pin(tr, obj, source)

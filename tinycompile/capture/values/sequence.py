@@ -195,8 +195,6 @@ class TupleValue(SequenceValue):
         if name == "_fields" and fields:
             return tr.from_python(fields)
         if owner is None:
-            if self.cls.__dictoffset__ and self.source is not None:
-                raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which may have its own")
             raise no_attribute(self, self.cls, name)
         if isinstance(raw, property):
             tr.class_member(owner, name, raw)
