@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from tinycompile.base.torch_private import any_autocast
-from tinycompile.capture import calls, indexing, operators, scalars, torch_calls, wrap, writes
+from tinycompile.capture import calls, comparisons, indexing, operators, scalars, torch_calls, wrap, writes
 from tinycompile.capture.arguments import check_arguments
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
@@ -245,15 +245,15 @@ class Tracer(Inputs, Lookups):
 
     def compare(self, symbol: str, a: Value, b: Value) -> Value:
         """``a < b`` and such."""
-        return operators.compare(self, symbol, a, b)
+        return comparisons.compare(self, symbol, a, b)
 
     def equal(self, a: Value, b: Value) -> bool:
         """``bool(a == b)``."""
-        return operators.equal(self, a, b)
+        return comparisons.equal(self, a, b)
 
     def identical(self, a: Value, b: Value) -> bool:
         """``a is b``."""
-        return operators.identical(self, a, b)
+        return comparisons.identical(self, a, b)
 
     def sort(self, values: list[Value], kwargs: Kwargs) -> list[Value]:
         """As ``sorted``."""
