@@ -114,7 +114,7 @@ def functions_of(name: str) -> tuple[str, ...]:
 def records_of(fn: Any) -> set[str]:
     """The records that calls of ``fn`` may mean, as far as its binder tells: by its own name, and what it is made with."""
     parts = [dotted.split(".") for dotted in _NAMES.get(fn, ())]
-    own = {(p[3] if p[1] == "ops" else p[-1]).strip("_") for p in parts} & OPS.keys()
+    own = {(p[3] if p[:2] == ["torch", "ops"] and len(p) > 3 else p[-1]).strip("_") for p in parts} & OPS.keys()
     return own | _made_with(_BINDERS[fn]) if fn in _BINDERS else set()
 
 

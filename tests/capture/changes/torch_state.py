@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -231,12 +234,28 @@ def operator_in_place() -> Story:
         yield
 
 
+@contextmanager
+def as_no_sequence(cls: type) -> Iterator[None]:
+    """CPython fills a class's ``sq_item`` when ``__getitem__`` is assigned, and leaves it filled when that is taken away again.
+    ``torch.tensor([t, 1.0])`` would then fail, in this process and for good: it takes a 0-d ``t`` for a sequence."""
+    sequence = ctypes.c_void_p.from_address(id(cls) + _TP_AS_SEQUENCE).value or 0
+    item = ctypes.c_void_p.from_address(sequence + _SQ_ITEM)
+    before = item.value
+    try:
+        yield
+    finally:
+        item.value = before
+
+
+_TP_AS_SEQUENCE, _SQ_ITEM = 24 + 10 * 8, 3 * 8  # where these lie in PyTypeObject and PySequenceMethods, 3.11 to 3.13
+
+
 @story
 def comparison_index_and_negation() -> Story:
     yield lambda x: (-x)[0], X
     with patched(torch.Tensor, "__neg__", lambda x: x * 3):
         yield
-    with patched(torch.Tensor, "__getitem__", lambda x, key: torch.Tensor.sum(x)):
+    with as_no_sequence(torch.Tensor), patched(torch.Tensor, "__getitem__", lambda x, key: torch.Tensor.sum(x)):
         yield
     with patched(torch.Tensor, "__gt__", lambda x, y: x):
         yield UNRELATED
