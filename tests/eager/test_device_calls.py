@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,10 +10,8 @@ import torch
 
 import tinycompile
 from tests.eager import numpy_device
+from tests.eager.device_support import registered
 from tests.eager.numpy_device import NAME, array, copy
-from tinycompile.base import logs
-from tinycompile.base.errors import FallbackWarning
-from tinycompile.eager.custom_device import forget_device
 
 pytestmark = pytest.mark.cpu
 GIVEN: list[Any] = []  # what the kernel of add was called with
@@ -22,12 +19,8 @@ GIVEN: list[Any] = []  # what the kernel of add was called with
 
 @pytest.fixture(autouse=True)
 def device() -> Iterator[None]:
-    numpy_device.register(None)
-    logs._said.clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
+    with registered(None):
         yield
-    forget_device()
 
 
 def with_kernels(kernels: dict[str, Callable[..., None]]) -> None:

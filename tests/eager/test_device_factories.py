@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,21 +9,16 @@ import pytest
 import torch
 
 import tinycompile
-from tests.eager import numpy_device
+from tests.eager.device_support import registered
 from tests.eager.numpy_device import NAME
-from tinycompile.base.errors import FallbackWarning
-from tinycompile.eager.custom_device import forget_device
 
 pytestmark = pytest.mark.cpu
 
 
 @pytest.fixture(autouse=True)
 def device() -> Iterator[None]:
-    numpy_device.register(numpy_device.codegen)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
+    with registered():
         yield
-    forget_device()
 
 
 def there(t: torch.Tensor) -> tinycompile.Tensor:

@@ -82,6 +82,15 @@ def positional(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args[:count]
 
 
+def of_torch(op: Op) -> Iterator[tuple[Any, str, tuple[Any, ...]]]:
+    """Each of torch's functions and methods that the record has, with its name and a sample's arguments, a tensor first."""
+    for _, args in samples(op):
+        for dotted in op.functions:
+            fn = table.resolve(dotted)
+            if fn is not None and dotted.startswith("torch.") and args and isinstance(args[0], torch.Tensor):
+                yield fn, dotted, args
+
+
 @pytest.mark.parametrize("name", sorted(OPS.keys() - UNDEFINED))
 def test_by_every_name(name: str) -> None:
     op = OPS[name]
@@ -144,35 +153,27 @@ def test_functions_of_the_module() -> None:
 def test_arguments_of_wrong_types(name: str) -> None:
     """Each argument in turn is None, a bool, a text, a fraction: taken, or refused, as torch does."""
     op = OPS[name]
-    for _, args in samples(op):
-        for dotted in op.functions:
-            fn = table.resolve(dotted)
-            if fn is None or not dotted.startswith("torch.") or not args or not isinstance(args[0], torch.Tensor):
+    for fn, dotted, args in of_torch(op):
+        for at, other in ((i, v) for i in range(1, len(args)) for v in (None, True, "x", 1.5)):
+            if isinstance(args[at], torch.Tensor) and other is not None:
                 continue
-            for at, other in ((i, v) for i in range(1, len(args)) for v in (None, True, "x", 1.5)):
-                if isinstance(args[at], torch.Tensor) and other is not None:
-                    continue
-                wrong = (*args[:at], other)
-                want = outcome(lambda: fn(*mapped(wrong, torch.clone)))  # noqa: B023
-                got = outcome(lambda: called(dotted, mapped(wrong, lambda t: from_torch(t.clone()))))  # noqa: B023
-                if want is not NotImplemented and not dotted.startswith("torch.Tensor.__i"):
-                    assert_equal(got, want)
+            wrong = (*args[:at], other)
+            want = outcome(lambda: fn(*mapped(wrong, torch.clone)))  # noqa: B023
+            got = outcome(lambda: called(dotted, mapped(wrong, lambda t: from_torch(t.clone()))))  # noqa: B023
+            if want is not NotImplemented and not dotted.startswith("torch.Tensor.__i"):
+                assert_equal(got, want)
 
 
 @pytest.mark.parametrize("name", sorted(OPS.keys() - UNDEFINED))
 def test_all_arguments_by_position(name: str) -> None:
     """As many as the record has, and each count below: what torch refuses has no record call."""
     op = OPS[name]
-    for _, args in samples(op):
-        for dotted in op.functions:
-            fn = table.resolve(dotted)
-            if fn is None or not dotted.startswith("torch.") or not args or not isinstance(args[0], torch.Tensor):
-                continue
-            for count in range(1, len(args) + 1):
-                bound = outcome(lambda: table.bind(fn, args[:count]))  # noqa: B023
-                if bound is not None and not isinstance(bound, Exception):
-                    want = outcome(lambda: fn(*mapped(args[:count], torch.clone)))  # noqa: B023
-                    assert not isinstance(want, TypeError), (dotted, count, want)
+    for fn, dotted, args in of_torch(op):
+        for count in range(1, len(args) + 1):
+            bound = outcome(lambda: table.bind(fn, args[:count]))  # noqa: B023
+            if bound is not None and not isinstance(bound, Exception):
+                want = outcome(lambda: fn(*mapped(args[:count], torch.clone)))  # noqa: B023
+                assert not isinstance(want, TypeError), (dotted, count, want)
 
 
 NAMED = {"dim", "dims", "shifts"}
@@ -183,20 +184,16 @@ def test_dims_of_every_kind(name: str) -> None:
     """Lists, empty and doubled ones, numbers, what is out of range; on our tensors and captured."""
     op = OPS[name]
     named = [i for i, a in enumerate(op.schema.args) if a.name in NAMED]
-    for _, args in samples(op):
-        for dotted in op.functions:
-            fn = table.resolve(dotted)
-            if fn is None or not dotted.startswith("torch.") or not args or not isinstance(args[0], torch.Tensor):
-                continue
-            for at, dims in ((i, d) for i in named for d in ((), (0,), (0, 0), (5,), 0, -1, 5, True)):
-                given = (*args[:at], dims, *positional(op, args)[at + 1 :])
-                want = outcome(lambda: fn(*mapped(given, torch.clone)))  # noqa: B023
-                got = outcome(lambda: called(dotted, mapped(given, lambda t: from_torch(t.clone()))))  # noqa: B023
-                assert_equal(got, want)
-                if dims == () or isinstance(want, Exception):
-                    compiled = tc.compile(lambda *xs: fn(*xs), backend="eager")  # noqa: B023
-                    found = outcome(lambda: compiled(*mapped(given, torch.clone)))  # noqa: B023
-                    assert_equal(mapped(found, from_torch), want)
+    for fn, dotted, args in of_torch(op):
+        for at, dims in ((i, d) for i in named for d in ((), (0,), (0, 0), (5,), 0, -1, 5, True)):
+            given = (*args[:at], dims, *positional(op, args)[at + 1 :])
+            want = outcome(lambda: fn(*mapped(given, torch.clone)))  # noqa: B023
+            got = outcome(lambda: called(dotted, mapped(given, lambda t: from_torch(t.clone()))))  # noqa: B023
+            assert_equal(got, want)
+            if dims == () or isinstance(want, Exception):
+                compiled = tc.compile(lambda *xs: fn(*xs), backend="eager")  # noqa: B023
+                found = outcome(lambda: compiled(*mapped(given, torch.clone)))  # noqa: B023
+                assert_equal(mapped(found, from_torch), want)
 
 
 X = torch.arange(32.0).reshape(2, 1, 4, 4)

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from tinycompile.base import torch_private
-from tinycompile.base.torch_private import has_kernel
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key, KeySet
 from tinycompile.eager.autocast_policy import BANNED_MESSAGE, COMPOSED, POLICIES, Policy, policy_under_vmap
@@ -184,7 +183,11 @@ def _is_composed(path: str, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         return True
     with outside():
         called = ops_of(fn, args, kwargs)
-    inside = (op for op in called if any(has_kernel(op, key) for key in _COMPOSITE) and not has_kernel(op, kind.upper()))
+    inside = (
+        op
+        for op in called
+        if any(torch_private.has_kernel(op, key) for key in _COMPOSITE) and not torch_private.has_kernel(op, kind.upper())
+    )
     return any(op.partition(".")[0] in POLICIES[kind] for op in called) or any(inside)
 
 
