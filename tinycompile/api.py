@@ -20,6 +20,7 @@ from tinycompile.backends import Backend, generates_code, lookup_backend
 from tinycompile.base.logs import warn_once
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.bytecode import SUPPORTED, VERSION
+from tinycompile.capture.guard_code import MISS
 from tinycompile.capture.marks import Switch, before_torch_compile, is_disabled, mark_of
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.trampoline import drive
@@ -59,18 +60,16 @@ class CompiledFunction(FirstPiece):
         if entry is None or kwargs or Switch.off:
             return self._found(args, kwargs)
         try:
-            holds = entry.guard(*args)
-        except Exception:  # noqa: BLE001  # it raises again there
-            holds = False
-        if not holds:
-            return self._found(args, kwargs)
-        try:
-            return entry.run(*args)
+            result = entry.guarded(*args)  # type: ignore[misc]  # the only entry has it
         except Exception as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is None:  # the arguments don't fit: it says so there
+                return self._found(args, kwargs)
             if not self.can_be_redone(entry, error):
                 tell_of_misfit(error, self.options.backend, entry.captured.graph)
                 raise
             failure = error
+        else:
+            return self._found(args, kwargs) if result is MISS else result
         return self.redo(entry, failure, args, kwargs)
 
     def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

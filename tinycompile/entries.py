@@ -26,7 +26,8 @@ _ATTRIBUTE = "_tinycompile_owned"
 class CacheEntry:
     """One specialisation of a piece. ``compiled`` is None where it runs eagerly; ``captured.breaks`` says why.
 
-    With a ``stop`` the code ends at a break: ``run`` returns the state there, from which ``drive`` goes on."""
+    With a ``stop`` the code ends at a break: ``run`` returns the state there, from which ``drive`` goes on. Without one,
+    ``guarded`` is guard and run as one function, which returns ``MISS`` where the guard does not hold."""
 
     guard: Callable[..., bool]
     run: Callable[..., Any]
@@ -35,6 +36,7 @@ class CacheEntry:
     artifacts: Artifacts
     times: dict[str, float] = field(default_factory=dict)
     stop: Stop | None = None
+    guarded: Callable[..., Any] | None = None
 
 
 def itself(entry: CacheEntry) -> CacheEntry | None:

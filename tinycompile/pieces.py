@@ -61,7 +61,7 @@ class Piece:
         self.options = options
         self.recompiles: list[str] = []
         self._entries: tuple[CacheEntry, ...] = ()  # newest first
-        self._only: CacheEntry | None = None  # where there is one alone, for good, that runs to the function's end
+        self._only: CacheEntry | None = None  # where there is one alone, for good, that is one function with its guards
         self._of_first: dict[
             int, tuple[CacheEntry, ...]
         ] = {}  # by id of the first argument, where that is guarded to be one object
@@ -121,7 +121,7 @@ class Piece:
     def _keep(self, entries: tuple[CacheEntry, ...]) -> None:
         """These are the entries from here on."""
         self._entries = entries
-        alone = len(entries) == 1 and type(entries[0]) is CacheEntry and entries[0].stop is None
+        alone = len(entries) == 1 and type(entries[0]) is CacheEntry and entries[0].guarded is not None
         self._only = entries[0] if alone else None
         self._of_first = by_first_argument(entries, self.start().parameters) if len(entries) > _FEW else {}
 
@@ -231,6 +231,8 @@ class Piece:
                 tell_of_fault(self.__name__, entry.artifacts, b.reason, f"what failed, at {b.location}, runs eagerly")
         entry.captured = captured.guarded_for(entry.compiled.aligned_inputs if entry.compiled else ()).released()
         entry.guard = entry.captured.guard
+        if isinstance(entry.run, FunctionType) and entry.compiled is not None and entry.stop is None:
+            entry.guarded = entry.captured.behind_guards(entry.run)
         entry.artifacts["1_guards.py"] = entry.captured.guard_source
         log("guards", entry.captured.guard_source)
         if not captured.user_exception:

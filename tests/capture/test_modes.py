@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tinycompile
 
@@ -130,6 +131,70 @@ def test_code_of_one_mode_serves_no_other(first):
             served = compiled._entries[0].guard(X, W)
         alike = any({name, first} <= kin for kin in ALIKE)
         assert served == (name == first) or (alike and served)
+
+
+class Watching(TorchDispatchMode):
+    """Counts what it sees."""
+
+    seen = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("others", ["", "a constant", "an inference tensor"])
+def test_a_dispatch_mode_sees_what_runs(others):
+    """Whichever of the tensors' signatures tell of it, or the guard itself asks."""
+    with torch.inference_mode():
+        inside = torch.ones(4)
+    given = () if others == "" else (torch.arange(4.0),) if others == "a constant" else (inside,)
+
+    def fn(*args):
+        return torch.ones(4) + sum(args)
+
+    compiled = tinycompile.compile(fn)
+    for _ in range(2):
+        compiled(*given)
+        with Watching() as mode:
+            compiled(*given)
+        assert mode.seen
+
+
+def test_what_a_program_reads_of_autocast_for_another_device_is_guarded():
+    """The tensors' signatures tell of autocast for their own device alone."""
+
+    def fn(x):
+        return x + 1, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+
+    compiled, before = tinycompile.compile(fn), torch.is_autocast_enabled("cuda")
+    for enabled in (False, True, False):
+        torch.set_autocast_enabled("cuda", enabled)
+        try:
+            assert compiled(X)[1:] == fn(X)[1:]
+        finally:
+            torch.set_autocast_enabled("cuda", before)
+
+
+def test_autocast_for_the_device_of_what_is_made_inside_is_guarded():
+    def fn(x):
+        w = torch.ones(3, 3, device="cpu")
+        return (w @ w).dtype, x
+
+    there = torch.ones(2, device="meta")
+    compiled = tinycompile.compile(fn, backend="eager")
+    for _ in range(2):
+        assert compiled(there)[0] is torch.float32
+        with torch.autocast("cpu", torch.bfloat16):
+            assert compiled(there)[0] is torch.bfloat16
+
+
+def test_a_mode_is_named_where_the_signature_alone_told_of_it():
+    compiled = tinycompile.compile(lambda x: x + 1)
+    compiled(X)
+    with torch.autocast("cpu", torch.bfloat16):
+        compiled(X)
+    assert "autocast" in compiled.recompiles[-1]
 
 
 def test_inference_tensors():

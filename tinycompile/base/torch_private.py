@@ -106,7 +106,7 @@ def any_autocast_public() -> bool:
 
 any_autocast: Callable[[], bool] = _any_autocast or any_autocast_public
 """``any_autocast()``: whether this thread is in an autocast region of any device type."""
-_function_modes = _find("_len_torch_function_stack")
+function_modes = _function_modes = _find("_len_torch_function_stack")
 _dispatch_modes = _find("_len_torch_dispatch_stack")
 
 

@@ -15,7 +15,7 @@ import torch
 from tinycompile.base.errors import InternalError
 from tinycompile.base.shapes import ShapeEnv
 from tinycompile.capture.breaks import Break
-from tinycompile.capture.guard_code import CompiledGuards, no_guards
+from tinycompile.capture.guard_code import CompiledGuards, guarded, no_guards
 from tinycompile.capture.resume import Place
 from tinycompile.capture.sources import strides_of
 from tinycompile.ir.effects import EditedValue, is_random, written
@@ -172,6 +172,10 @@ class Captured:
         if self.graph is None:
             raise InternalError("there is no graph to bind: the frame runs eagerly")
         return self._bind(graph_fn)
+
+    def behind_guards(self, run: FunctionType) -> FunctionType | None:
+        """The function that :meth:`bind` gave, behind :attr:`guard`: see :func:`guard_code.guarded`."""
+        return guarded(self._guards, self.python, run)
 
     def binder(self) -> Callable[[Callable[..., tuple[Any, ...]]], FunctionType]:
         """:meth:`bind`, to be kept for long: what the capture was made from is let go of."""

@@ -242,7 +242,8 @@ def _finish(attempt: _Attempt) -> Captured:
         for relation in tr.env.relations:
             tr.guards.late_check(str(relation), f"sizes: {relation}")
         aligned = None if relied_on is None else {tr.inputs[i].source.text for i in relied_on}
-        made = compile_guards(tr.guards, signature, start.like, start.skip, aligned)
+        devices = None if graph is None else graph.device_types
+        made = compile_guards(tr.guards, signature, start.like, start.skip, aligned, devices)
         _rename(made.guard, function)
         return made
 

@@ -15,34 +15,44 @@ from typing import Any
 import torch
 
 from tinycompile.base import dict_versions, torch_private
+from tinycompile.base.mode_signatures import tells_modes
 from tinycompile.base.tensor_words import WatchedTensors
 from tinycompile.capture.guard_entries import READ_ERRORS, Entry, Watched, every, to_watch
-from tinycompile.capture.guards import HELPERS, Check, GuardSet, describe_tensor, shown_shortly
+from tinycompile.capture.guards import HELPERS, OF_FUNCTIONS, ORDINARY, Check, GuardSet, describe_tensor, shown_shortly
 from tinycompile.ir.builder import identifier
 
 _FEW = 12  # so many entries are cheaper as single expressions: a pass in C costs more to begin than eight of them
 _MANY = 32  # so many tensors cost less in their words than one by one
 _SEVERAL = ("WATCHED(", "ENTRIES(", "not _any(")
 
+MISS: Any = object()
+"""What a guarded function returns where it is not for a call."""
+
 
 def compile_guards(
-    guards: GuardSet, signature: str, like: FunctionType | None, skip: int = 0, aligned: Collection[str] | None = None
+    guards: GuardSet,
+    signature: str,
+    like: FunctionType | None,
+    skip: int = 0,
+    aligned: Collection[str] | None = None,
+    devices: Collection[str] | None = None,
 ) -> CompiledGuards:
     """The guard function. ``signature``: its parameters as text; ``like`` has these after the first ``skip``. ``aligned``: the
-    sources of tensors on whose alignment generated code relies; None: all."""
-    return _Compiler(guards, aligned).compiled(signature, like, skip)
+    sources of tensors on whose alignment generated code relies; None: all. ``devices``: the types of devices on which the graph
+    computes; None: it may be any."""
+    return _Compiler(guards, aligned, devices).compiled(signature, like, skip)
 
 
 class _Compiler:
-    def __init__(self, guards: GuardSet, aligned: Collection[str] | None) -> None:
-        self.guards, self.wanted = guards, aligned
+    def __init__(self, guards: GuardSet, aligned: Collection[str] | None, devices: Collection[str] | None) -> None:
+        self.guards, self.wanted, self.devices = guards, aligned, devices
         self.space: dict[str, Any] = {**HELPERS, **guards.held}
 
     def compiled(self, signature: str, like: FunctionType | None, skip: int) -> CompiledGuards:
         guards, space = self.guards, self.space
         checks = (  # making these may hold more objects
             *(Check(f"{name} is {h.name}", f"{name} is {h.shown}") for name, h in guards.identities.items()),
-            *guards.state.values(),
+            *self.state(),
             *self.tensors(),
             *guards.checks.values(),
             *guards.late_checks.values(),
@@ -50,9 +60,9 @@ class _Compiler:
             *self.entries(),
             *self.parameters(),
         )
-        body = "\n            and ".join(f"({c.text})  # {' '.join(c.label.split())}" for c in checks) or "True"
+        condition = "\n            and ".join(f"({c.text})  # {' '.join(c.label.split())}" for c in checks) or "True"
         source = (
-            f"def guard({signature}):\n    try:\n        return (\n            {body}\n        )\n"
+            f"def guard({signature}):\n    try:\n        return (\n            {condition}\n        )\n"
             "    except _READ_ERRORS:\n        return False\n"
         )
         space.update(guards.held)
@@ -60,7 +70,19 @@ class _Compiler:
         read = define(f"def read({signature}):\n    return locals()\n", "read", {}, like, skip)
         entries = tuple(guards.entries.values())
         facts = tuple((label, describe_tensor(t)) for label, t in guards.labelled_tensors())
-        return CompiledGuards(fn, source, guards.table(), checks, entries, facts, space, read)
+        return CompiledGuards(fn, source, condition, guards.table(), checks, entries, facts, space, read)
+
+    def state(self) -> Iterator[Check]:
+        """Modes: by the tensors' signatures, as far as these tell."""
+        for check in self.guards.state.values():
+            yield OF_FUNCTIONS if check == ORDINARY and self._signatures_tell() else check
+
+    def _signatures_tell(self) -> bool:
+        """Whether no region of autocast concerns the graph but those for devices of tensors that are checked one by one."""
+        if self.devices is None or self.guards.reads_autocast:
+            return False
+        telling = {t.device.type for t in self.guards.tensors.values() if tells_modes(t)}
+        return bool(telling) and telling.issuperset(self.devices)
 
     def tensors(self) -> Iterator[Check]:
         """Signatures of tensors by path: one C call each."""
@@ -175,11 +197,12 @@ def define(source: str, name: str, space: dict[str, Any], like: FunctionType | N
 
 @dataclass(frozen=True)
 class CompiledGuards:
-    """The guard function, its source, its guards in words (see :meth:`GuardSet.table`), and what explains a failure. ``facts``:
-    each held tensor as it was."""
+    """The guard function, its source, its ``condition`` alone, its guards in words (see :meth:`GuardSet.table`), and what
+    explains a failure. ``facts``: each held tensor as it was."""
 
     guard: Callable[..., bool]
     source: str
+    condition: str
     table: tuple[tuple[str, str], ...]
     checks: tuple[Check, ...]
     entries: tuple[Entry, ...]
@@ -210,6 +233,8 @@ class CompiledGuards:
             text, _, fact = check.label.partition(": ")
             now = eval(text, dict(space))
             shown = describe_tensor(now) if isinstance(now, torch.Tensor) else shown_shortly(now)
+            if shown == fact and not torch_private.ordinary_mode():
+                return ORDINARY.label
             return f"{text} was {fact}; now it is {shown if shown != fact else 'of another class or key set'}"
         if check.text.startswith("PARAM_CHECK("):
             for (label, fact), t in zip(self.facts, space["PARAMS"], strict=True):
@@ -219,9 +244,22 @@ class CompiledGuards:
         return failed[0] if failed and check.text.startswith(_SEVERAL) else check.label
 
 
+def guarded(guards: CompiledGuards, python: str, run: FunctionType) -> FunctionType | None:
+    """A rebuilt function, ``run`` with the source ``python``, and its guards as one function: a call costs one frame less. It
+    returns :data:`MISS` where the guards fail, in whichever way. None where one of the two has a variable of a name that the
+    other looks up outside."""
+    head, body = python.split("\n", 1)
+    test = f"        if not (\n            {guards.condition}\n        ):\n            return MISS\n"
+    source = f"{head}\n    try:\n{test}    except Exception:\n        return MISS\n{body}"
+    space = {**guards.space, **run.__globals__, "MISS": MISS}
+    made = define(source, run.__code__.co_name, space, run)
+    variables = {*made.__code__.co_varnames, *made.__code__.co_cellvars}
+    return None if variables & (guards.space.keys() | run.__globals__.keys()) else made
+
+
 def no_guards() -> CompiledGuards:
     """Guards that hold for any arguments."""
-    return CompiledGuards(_holds, "", (), (), (), (), {}, _nothing)
+    return CompiledGuards(_holds, "", "True", (), (), (), (), {}, _nothing)
 
 
 def _holds(*_: Any, **__: Any) -> bool:

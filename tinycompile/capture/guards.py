@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from tinycompile.base import torch_private
 from tinycompile.base.device import default_device
@@ -36,14 +37,16 @@ HELPERS: dict[str, Any] = {
     "_type": type, "_str": str, "_any": any, "_all": all, "_tuple": tuple, "_map": map, "_list": list, "_len": len,
     "_READ_ERRORS": READ_ERRORS,
     "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
-    "_ordinary_mode": torch_private.ordinary_mode,
+    "_ordinary_mode": torch_private.ordinary_mode, "_function_modes": torch_private.function_modes,
+    "_forward_ad": forward_ad,
     "_only_default_device": torch_private.only_default_device, "_default_device": default_device,
     "_no_python_modes": torch_private.no_python_modes, "_any_autocast": torch_private.any_autocast,
     "_inference_mode": torch.is_inference_mode_enabled, "_is_empty": is_empty,
     "_deterministic": torch.are_deterministic_algorithms_enabled,
 }  # fmt: skip
 OWN_NAMES = (
-    *HELPERS, "ALIGNED", "CLASSES", "EMPTY", "ENTRIES", "Exception", "OBJECTS", "PARAMS", "PARAM_CHECK", "STILL", "WATCHED",
+    *HELPERS, "ALIGNED", "CLASSES", "EMPTY", "ENTRIES", "Exception", "MISS", "OBJECTS", "PARAMS", "PARAM_CHECK", "STILL",
+    "WATCHED",
 )  # fmt: skip  # what guards and rebuilt code mean by these names is never the program's
 
 
@@ -54,6 +57,10 @@ class Check:
     text: str
     label: str
     is_signature: bool = False
+
+
+ORDINARY = Check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode, dual level")
+OF_FUNCTIONS = Check("not (_function_modes() or _forward_ad._current_level >= 0)", "no torch function mode, dual level")
 
 
 class Reason(Protocol):
@@ -68,6 +75,8 @@ class GuardSet:
     """All guards of one capture."""
 
     names: UniqueNames
+    reads_autocast: bool = False
+    """Whether the program itself has looked at the state of autocast."""
     held: dict[str, Any] = field(default_factory=dict)
     identities: dict[str, Held] = field(default_factory=dict)  # by parameter
     state: dict[str, Check] = field(default_factory=dict)
@@ -101,6 +110,10 @@ class GuardSet:
     def state_check(self, text: str, label: str) -> None:
         """A condition on global state; checked first."""
         self.state.setdefault(text, Check(text, label))
+
+    def ordinary_mode(self) -> None:
+        """No mode is active that changes what ops do."""
+        self.state.setdefault(ORDINARY.text, ORDINARY)
 
     def check(self, text: str, label: str) -> None:
         """A condition over the parameters."""

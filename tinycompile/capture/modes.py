@@ -25,7 +25,7 @@ def guard_modes(tr: Tracer) -> None:
     check(f"_grad_enabled() is {tr.grad_enabled}", f"grad mode is {'on' if tr.grad_enabled else 'off'}")
     inference = torch.is_inference_mode_enabled()
     if tr.root_regions is None and not inference and not on_default:
-        check("_ordinary_mode()", "no autocast, inference mode, torch function or dispatch mode, dual level")
+        tr.guards.ordinary_mode()
     else:
         if on_default:
             device = tr.guards.hold(default_device(), "device_")

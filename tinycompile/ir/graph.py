@@ -74,3 +74,9 @@ class Graph:
     def output(self) -> Node:
         """The output node."""
         return self.nodes[-1]
+
+    @property
+    def device_types(self) -> frozenset[str]:
+        """The types of the devices on which it has tensors."""
+        metas = (m for n in self.nodes for m in (n.meta if isinstance(n.meta, tuple) else (n.meta,)))
+        return frozenset(m.device.type for m in metas if isinstance(m, TensorMeta))

@@ -166,8 +166,16 @@ def _autocast(cls: type, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 for _cls in (torch.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast):
     RULES[_cls] = functools.partial(_autocast, _cls)
+
+
+def _autocast_state(fn: Any, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """Torch's state is that of the captured program."""
+    tr.guards.reads_autocast = True
+    return tr.from_python(natively(fn, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+
+
 for _name in ("is_autocast_enabled", "is_autocast_cpu_enabled", "is_autocast_cache_enabled", "get_autocast_dtype"):
-    _on_constants(getattr(torch, _name))  # torch's state is that of the captured program
+    RULES[getattr(torch, _name)] = functools.partial(_autocast_state, getattr(torch, _name))
 
 
 def _as_library_calls(*fns: Any) -> None:

@@ -81,6 +81,7 @@ class AutocastMode(Value):
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         device, dtype, enabled, cache_enabled = self.settings
         if name == "__enter__":
+            tr.guards.reads_autocast = True
             self.before = (
                 torch.is_autocast_enabled(device),
                 torch.get_autocast_dtype(device),
