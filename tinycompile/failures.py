@@ -10,7 +10,8 @@ from tinycompile.base.errors import BackendError, KernelError
 from tinycompile.compiler import CompiledGraph
 from tinycompile.ir.effects import may_refuse, written
 from tinycompile.ir.graph import Graph
-from tinycompile.runtime.build import uncounted, wrapper_file
+from tinycompile.runtime.build import uncounted
+from tinycompile.runtime.linked import wrapper_file
 
 
 def is_without_effect(error: Exception, compiled: CompiledGraph) -> bool:

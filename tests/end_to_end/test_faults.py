@@ -13,6 +13,7 @@ import torch
 
 import tinycompile
 from tinycompile.base.errors import FallbackWarning
+from tinycompile.capture.guard_code import MISS
 
 pytestmark = pytest.mark.cpu
 
@@ -135,6 +136,7 @@ def test_a_guard_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with tinycompile.config.patch(on_error="eager"):
         compiled(torch.ones(4), [], torch.ones(4))
         monkeypatch.setattr(compiled._entries[0], "guard", broken)
+        monkeypatch.setattr(compiled._entries[0], "guarded", lambda *args: MISS)  # so it says, whatever fails in it
         seen: list[Any] = []
         with pytest.warns(FallbackWarning, match="injected"):
             compiled(torch.ones(4), seen, torch.ones(4))

@@ -108,19 +108,12 @@ def _linked(source: Source, device: Device, launchers: Mapping[str, Launcher], t
     for name, launcher in launchers.items():
         if isinstance(launcher, Tuned):
             launcher.settled = functools.partial(linked.replace, name)  # the wrapper then calls the winner itself
-    exec(compile(source.wrapper, wrapper_file(source), "exec"), namespace)
+    call: Call = linked.link()
     for choice in source.choices:
         arrange(choice, source, device, linked, slots, tuner)
-    call: Call = namespace["call"]
-    call.linked = linked  # type: ignore[attr-defined]  # lives as long as the code
     if device.type == "cuda" and torch.cuda.device_count() > 1:
         call = _on_device(call, max(device.index, 0))
     return call, linked
-
-
-def wrapper_file(source: Source) -> str:
-    """What tracebacks call the file of a wrapper."""
-    return f"<tinycompile {source.name} wrapper>"
 
 
 def _no_stream() -> int:

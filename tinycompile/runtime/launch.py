@@ -24,6 +24,7 @@ from tinycompile.base.expr import Dim
 from tinycompile.base.logs import log
 from tinycompile.ir.source import Config, KernelSource
 from tinycompile.runtime import overlap
+from tinycompile.runtime.inlined import Launch
 from tinycompile.runtime.recording import recording
 
 Launcher = Callable[..., Any]
@@ -127,7 +128,7 @@ def static_launcher(source: KernelSource, config: Config, kernel: Any) -> Launch
         run = "(overlap if recording.on else run)"
     numbers = f"{metadata.num_warps}, {metadata.shared}"
     memory = ["memory.data_ptr(), " if room else "None, ", "None, "][:scratch]  # of Triton's own, then of its profiler
-    call = f"{run}(function, x, {{y}}, {{z}}, {numbers}, types, ({{args}}{''.join(memory)}), stream)"
+    call = f"{run}(function, {{x}}, {{y}}, {{z}}, {numbers}, types, ({{args}}{''.join(memory)}), stream)"
     launch = _write(source, config, call, names, room)
     launch.kernel = kernel  # type: ignore[attr-defined]  # keeps the binary's files findable for the disk cache
     return launch
@@ -174,12 +175,12 @@ def _generate(
     constants = "".join(f"{value}, " for _, value in config.constants)
     arguments = f"({{args}}{constants})" if packed else f"{{args}}{constants}"
     names = {"run": run, "function": kernel.function, "metadata": kernel.packed_metadata, **names}
-    return _write(source, config, f"run(x, {{y}}, {{z}}, {prefix}, {arguments})", names)
+    return _write(source, config, f"run({{x}}, {{y}}, {{z}}, {prefix}, {arguments})", names)
 
 
 def _write(source: KernelSource, config: Config, call: str, names: dict[str, Any], room: int = 0) -> Launcher:
-    """Write and compile a launching function: everything constant is a literal. ``call`` has places for ``y``, ``z`` and
-    ``args``. ``room``: bytes of memory for each program, which ``call`` names ``memory``."""
+    """Write and compile a launching function: everything constant is a literal. ``call`` has places for ``x``, ``y``,
+    ``z`` and ``args``. ``room``: bytes of memory for each program, which ``call`` names ``memory``."""
     parameters = [f"a{i}" for i in range(len(source.args))]
     symbols = {a.name: p for a, p in zip(source.args, parameters, strict=True) if a.kind == "size"}
     holder = next((p for a, p in zip(source.args, parameters, strict=True) if a.kind == "counters"), "")
@@ -187,7 +188,8 @@ def _write(source: KernelSource, config: Config, call: str, names: dict[str, Any
     values = [held.get(a.kind, "{}.data_ptr()").format(p) for a, p in zip(source.args, parameters, strict=True)]
     x, y, z = (_rename(text, symbols) for text in _grid_over_args(source, dict(config.constants)))
     guard = "" if x.isdigit() and int(x) > 0 else "    if x <= 0: return\n"
-    call = call.format(y=y, z=z, args="".join(f"{v}, " for v in values))
+    launched = functools.partial(call.format, y=y, z=z, args="".join(f"{v}, " for v in values))
+    call = launched(x="x")
     if holder:  # the set that one launch clears is the next one's: no other launch comes between asking and launching
         count = next(_rename(str(a.value), symbols) for a in source.args if a.kind == "counters")
         guarded = f"        try: {call}\n        except BaseException:\n            {holder}.held.clear()\n            raise"
@@ -197,7 +199,10 @@ def _write(source: KernelSource, config: Config, call: str, names: dict[str, Any
     text = f"def launch(stream, {', '.join(parameters)}):\n    x = {x}\n{guard}    {call}\n"
     namespace = {"min": min, "max": max, "empty": torch_private.empty_strided_cuda, "byte": torch.uint8, **names}
     exec(compile(text, f"<launch {source.name}>", "exec"), namespace)
-    return namespace["launch"]
+    launch = namespace["launch"]
+    if not (guard or holder or room):
+        launch.inlined = Launch(launched(x=x), tuple(parameters), namespace)
+    return launch
 
 
 def _grid_over_args(source: KernelSource, constants: dict[str, int]) -> list[str]:

@@ -36,11 +36,7 @@ def link_registered(source: Source, device: Device, launchers: Mapping[str, Call
         **{name: functools.partial(_launch, launcher) for name, launcher in launchers.items()},
         **{name: _extern(kind, target) for name, kind, target in source.externs},
     }
-    linked = Linked(source, namespace)
-    exec(compile(source.wrapper, f"<tinycompile {source.name} wrapper>", "exec"), namespace)
-    call: Call = namespace["call"]
-    call.linked = linked  # type: ignore[attr-defined]  # lives as long as the code
-    return call
+    return Linked(source, namespace).link()
 
 
 class ByOps(Interpreter):
