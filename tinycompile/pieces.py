@@ -183,7 +183,7 @@ class Piece:
                 f"here on. The guard that failed last: {reason}",
                 RecompileLimitWarning,
             )
-        return replace(newest, run=self.eagerly, compiled=None, stop=None)
+        return replace(newest, run=self.eagerly, compiled=None, stop=None, guarded=None)
 
     def _gone(self, owned: Any) -> None:
         """A module has died, and an entry with it. Without a lock, for this comes at any time; what is lost is made again."""

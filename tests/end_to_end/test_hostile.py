@@ -103,7 +103,7 @@ def test_a_fault_of_compiled_code_gives_eagers_answer() -> None:
     def broken(*inputs: Any) -> Any:
         raise AssertionError("a fault of ours")
 
-    f._entries[0].run = broken
+    f._entries[0].guarded = broken
     with tinycompile.config.patch(on_error="eager"), pytest.warns(Warning, match="a fault of ours"):
         assert torch.equal(f(x), torch.linalg.inv(x) + 1)
     with tinycompile.config.patch(on_error="raise"), pytest.raises(AssertionError, match="a fault of ours"):
@@ -186,7 +186,7 @@ def test_warnings_point_at_the_users_call(kind: str) -> None:
     def broken(*inputs: Any) -> Any:
         raise AssertionError(f"another fault of ours, in a {kind}")
 
-    compiled._entries[0].run = broken
+    compiled._entries[0].guarded = broken
     with tinycompile.config.patch(on_error="eager"), pytest.warns(tinycompile.FallbackWarning) as caught:
         f(torch.eye(3))
     with tinycompile.config.patch(recompile_limit=1), pytest.warns(tinycompile.RecompileLimitWarning) as limited:
