@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import tinycompile
 from tinycompile.base.errors import InternalError
 from tinycompile.capture.execute import HANDLERS
+from tinycompile.capture.guard_code import MISS
 
 pytestmark = pytest.mark.cpu
 
@@ -183,10 +184,14 @@ def test_warnings_point_at_the_users_call(kind: str) -> None:
     compiled = f.compiled if kind == "module" else f
     f(torch.eye(3))
 
+    entry = compiled._entries[0]
+
     def broken(*inputs: Any) -> Any:
+        if not entry.guard(*inputs):
+            return MISS
         raise AssertionError(f"another fault of ours, in a {kind}")
 
-    compiled._entries[0].guarded = broken
+    entry.guarded = broken
     with tinycompile.config.patch(on_error="eager"), pytest.warns(tinycompile.FallbackWarning) as caught:
         f(torch.eye(3))
     with tinycompile.config.patch(recompile_limit=1), pytest.warns(tinycompile.RecompileLimitWarning) as limited:
