@@ -23,6 +23,7 @@ from tinycompile.eager.engine import Backward
 from tinycompile.eager.hooks import HookHandle, Hooks
 from tinycompile.eager.recording import call_torch, edge_of, is_refused, is_tracked, refuse_half
 from tinycompile.eager.saved import saved_hooks
+from tinycompile.eager.storage import Writes
 from tinycompile.eager.tape import (
     AUTOGRAD,
     AutogradMeta,
@@ -33,7 +34,7 @@ from tinycompile.eager.tape import (
     retain,
     tape_of,
 )
-from tinycompile.eager.tensor import Tensor, device_and_keys, from_torch
+from tinycompile.eager.tensor import Tensor, device_and_keys, from_torch, put_on_memory, same_memory
 from tinycompile.eager.tensor import version_of as _version_of
 from tinycompile.eager.torch_words import raise_torchs, unused
 from tinycompile.ops.calls import ops
@@ -399,13 +400,19 @@ class _Tape:
 
     @staticmethod
     def data(tensor: Tensor) -> Tensor:
-        return tensor.detach() if tensor.lacks_handle else from_torch(tensor.raw().data)
+        if not tensor.lacks_handle:
+            return from_torch(tensor.raw().data)
+        apart = same_memory(tensor)
+        apart._writes = Writes()
+        return apart
 
     @staticmethod
     def set_data(tensor: Tensor, value: Any) -> None:
-        if type(value) is type(tensor) is Tensor and value.lacks_handle and tensor.lacks_handle:
+        if type(tensor) is Tensor and (tensor.lacks_handle or getattr(value, "lacks_handle", False)):
+            if not isinstance(value, (Tensor, torch.Tensor)):
+                torch.empty(0).data = value  # raises
             _check_data(value.dtype, tensor.requires_grad)
-            tensor._meta, tensor._storage, tensor._view = value.meta, value.storage, None
+            put_on_memory(tensor, value if isinstance(value, Tensor) else from_torch(value))
             return
         was = tensor.raw()
         handle = was if was.requires_grad else was.detach()  # with the same count of writes; views go on viewing what was there

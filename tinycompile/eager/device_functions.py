@@ -28,6 +28,7 @@ from tinycompile.eager.device_memory import (
     write,
 )
 from tinycompile.eager.device_queues import Queue, used_on
+from tinycompile.eager.hosted_calls import watch
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.eager.write_checks import check_write, expanded
 from tinycompile.ops.in_place import names_a_write
@@ -85,7 +86,10 @@ class Elsewhere:
         every = (*args, *kwargs.values()), (*given[0], *given[1].values())
         pairs = [(t, c) for t, c in zip(*map(dispatcher.tensors_in, every), strict=True) if c is not t]
         name = getattr(fn, "__name__", str(fn))
-        return _mapped(run(fn, *given), lambda made: _moved_back(made, pairs, device, name))
+        made = run(fn, *given)
+        results = _mapped(made, lambda t: _moved_back(t, pairs, device, name))
+        watch(made, results, pairs)
+        return results
 
     def put(self, target: Tensor, result: Tensor) -> None:
         """``target.copy_(result)``, off the tape."""

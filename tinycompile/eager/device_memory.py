@@ -18,7 +18,7 @@ from tinycompile.eager.as_strided import note_place
 from tinycompile.eager.device_queues import Queue
 from tinycompile.eager.storage import Storage
 from tinycompile.eager.streams import current_stream
-from tinycompile.eager.tensor import Tensor, extent, from_torch, unwrap, view_of
+from tinycompile.eager.tensor import Tensor, extent, from_torch, unwrap, view_of, writes_of
 from tinycompile.eager.write_checks import warn_of_resize
 from tinycompile.ops.record import Op
 
@@ -135,7 +135,8 @@ def write(tensor: Tensor, value: torch.Tensor) -> None:
 def put_back(tensor: Tensor, host: torch.Tensor) -> None:
     """All bytes of the host's storage into that of the tensor, which has as many."""
     _copy(tensor.storage.memory, torch.empty(0, dtype=torch.uint8, device="cpu").set_(host.untyped_storage()), tensor.device)
-    tensor.storage.writes += 1
+    tensor.storage.changes += 1
+    writes_of(tensor).count += 1
 
 
 def take_over(tensor: Tensor, host: torch.Tensor, storage: torch.UntypedStorage) -> None:

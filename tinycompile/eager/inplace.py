@@ -117,7 +117,7 @@ def _copy_of(target: Tensor) -> Tensor:
     with torch.no_grad():
         if target.lacks_handle:
             made = ops.clone(target)
-            copy._meta, copy._storage = made.meta, made.storage
+            copy._meta, copy._storage, copy._writes = made.meta, made.storage, made.storage.writes
         else:
             copy._handle, copy._meta, copy._storage, copy._viewed = target.raw().clone(), None, None, None
     return copy

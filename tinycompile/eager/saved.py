@@ -105,31 +105,35 @@ class Given:
     """A tensor as it was given to a call that is differentiated later. (It has to be the very object, as in torch's tape.)
     ``stand_in``: the leaf of torch's tape that stands for it."""
 
-    __slots__ = ("_handle", "_source", "_stand_in", "_version", "_was")
+    __slots__ = ("_handle", "_version", "_was", "source", "stand_in")
 
     def __init__(self, tensor: Any, stand_in: torch.Tensor | None = None) -> None:
-        self._source, self._version, self._stand_in = tensor, version_of(tensor), stand_in
+        self.source, self._version, self.stand_in = tensor, version_of(tensor), stand_in
         ours = isinstance(tensor, Tensor)
         self._was: AutogradMeta | None = tensor._autograd if ours else None
         self._handle: torch.Tensor | None = tensor._handle if ours else None
 
     def follow(self) -> None:
         """After ``tensor.data = other`` torch's formulas read the other data."""
-        if self._stand_in is not None and self._source._handle is not self._handle:
-            self._handle = self._stand_in.data = self._source.raw()
+        if self.stand_in is not None and self.source._handle is not self._handle:
+            self._handle = self.stand_in.data = self.source.raw()
 
     def check(self) -> None:
         """Raise torch's RuntimeError if it was edited since."""
-        if version_of(self._source) != self._version:
+        if version_of(self.source) != self._version:
             raise RuntimeError(self.told()[1])
 
     def told(self) -> tuple[str, str]:
         """What torch says when it was edited: without and with the node that made it."""
-        source = self._source
+        source = self.source
         of, now = (source.dtype, source.device.type), version_of(source)
         sizes = list(map(int, source.shape))
         unnamed = edited(of, sizes, now, self._version)
-        return unnamed, edited(of, sizes, now, self._version, _made_by(source, self._was))
+        return unnamed, edited(of, sizes, now, self._version, self.made_by())
+
+    def made_by(self) -> tuple[str, int] | None:
+        """What made it, and which result it was."""
+        return _made_by(self.source, self._was)
 
 
 def _made_by(source: Any, was: AutogradMeta | None) -> tuple[str, int] | None:

@@ -13,21 +13,31 @@ from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.torch_private import storage_id
 
 
+class Writes:
+    """How often somebody wrote in place, as one group of tensors counts it. Torch counts writes to its own memory."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+
 class Storage:
     """``nbytes`` bytes on ``device``. On ``meta`` there is a size but no data.
 
     Storages over the same memory of torch's are one object: ``a.storage is b.storage`` asks whether two tensors share memory.
-    ``writes``: how often memory of a registered device was written to in place; torch counts writes to its own.
+    Of memory of a registered device: ``changes`` is how often it was written to, ``writes`` counts that for the tensors on it
+    but for those that were split off by ``.data``.
     """
 
-    __slots__ = ("__weakref__", "_bytes", "_memory", "_nbytes", "device", "writes")
+    __slots__ = ("__weakref__", "_bytes", "_memory", "_nbytes", "changes", "device", "writes")
 
     def __init__(self, nbytes: int, device: Device | str = "cpu") -> None:
         """Uninitialised bytes."""
         if nbytes < 0:
             raise RuntimeError(f"a Storage can't have {nbytes} bytes")
         self.device = Device.of(device)
-        self._nbytes, self.writes = nbytes, 0
+        self._nbytes, self.changes, self.writes = nbytes, 0, Writes()
         self._bytes: torch.UntypedStorage | None = None
         self._memory: Any = None
         try:
@@ -57,7 +67,7 @@ class Storage:
             return known
         made = cls.__new__(cls)
         made.device, made._nbytes, made._bytes = Device.of(untyped.device), untyped.nbytes(), untyped
-        made._memory, made.writes = None, 0
+        made._memory, made.changes, made.writes = None, 0, Writes()
         _known[key] = made
         return made
 

@@ -26,7 +26,7 @@ from tinycompile.eager.metadata import MetadataMethods
 from tinycompile.eager.methods import TensorMethods
 from tinycompile.eager.no_trace import leaving_no_trace
 from tinycompile.eager.shortcut import VIEWS, learn_index, short_index
-from tinycompile.eager.storage import Storage
+from tinycompile.eager.storage import Storage, Writes
 from tinycompile.eager.values import ValueMethods
 from tinycompile.ops import table
 from tinycompile.ops.in_place import name_of
@@ -62,6 +62,7 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
         "_view",
         "_viewed",
         "_views",
+        "_writes",
         "keys",
     )
 
@@ -69,6 +70,7 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
     device = property(attrgetter("_device"), doc="Where it lies.")
     keys: int
     _left: Any  # AutogradMeta of a leaf that left the tape; unset for any other
+    _writes: Writes  # of what was split off by ``.data`` on a registered device; unset for any other: they are its storage's
     tape: ClassVar[Any] = None
     """What is done where our tape follows a tensor; set by ``autograd.py``, which stands above this file."""
     elsewhere: ClassVar[Any] = None
@@ -175,7 +177,7 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
 
     def _version_now(self) -> int:
         if self.is_meta or self.lacks_handle:
-            return self.storage.writes
+            return writes_of(self).count
         handle = self._handle if self._handle is not None else self._viewed
         return _version_of_handle(self.raw() if handle is None else handle)
 
@@ -314,6 +316,8 @@ def view_of(base: Tensor, meta: TensorMeta) -> Tensor:
         made._viewed = base.raw() if handle is None or handle.dtype != meta.dtype else handle
         if made._viewed.dtype != meta.dtype:
             made._viewed, made._handle = None, base.raw().view(meta.dtype)
+    elif hasattr(base, "_writes"):
+        made._writes = base._writes
     return made
 
 
@@ -328,12 +332,33 @@ def _same_memory(tensor: Tensor, keep_history: bool) -> Tensor:
     made._handle, made._meta, made._storage, made._viewed = tensor._handle, tensor._meta, tensor._storage, tensor._viewed
     made._autograd = tensor._autograd if keep_history else None
     made._view = made._views = None
+    if hasattr(tensor, "_writes"):
+        made._writes = tensor._writes
     return made
 
 
 def take_memory(tensor: Tensor, of: Tensor) -> None:
     """``tensor`` is on the memory of ``of`` from now on, and laid out as it."""
     tensor._handle, tensor._meta, tensor._storage, tensor._viewed = of._handle, of._meta, of._storage, of._viewed
+    tensor._device, tensor.keys = of._device, of.keys & BACKENDS | tensor.keys & ~BACKENDS
+
+
+def put_on_memory(tensor: Tensor, of: Tensor) -> None:
+    """``tensor.data = of`` from or to a registered device. It goes on counting; views go on viewing what was there."""
+    writes = writes_of(tensor) if tensor.lacks_handle else Writes(_version_of_handle(tensor.raw()))
+    take_memory(tensor, of)
+    tensor._view = None
+    if of.lacks_handle:
+        tensor._writes = writes
+    else:
+        tensor._handle, tensor._viewed = of.raw().data, None
+        torch.autograd.graph.increment_version([tensor._handle] * writes.count)
+
+
+def writes_of(tensor: Tensor) -> Writes:
+    """What counts the writes to a tensor without a handle."""
+    found: Writes = getattr(tensor, "_writes", tensor.storage.writes)
+    return found
 
 
 def version_of(tensor: Any) -> int:
