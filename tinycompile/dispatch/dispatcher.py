@@ -122,6 +122,11 @@ def let_devices_differ(op_name: str) -> None:
     entry.devices_may_differ, entry.placed_by = True, None
 
 
+def devices_may_differ(op_name: str) -> bool:
+    """Whether that was said of the op."""
+    return _entry(op_name).devices_may_differ
+
+
 def composite(op_name: str, fn: Callable[..., Any]) -> None:
     """Set what the op does, in terms of other ops, at backends that have neither a kernel for it nor a fallback."""
     entry = _entry(op_name)
@@ -343,6 +348,18 @@ def check_devices(tensors: Sequence[Any]) -> None:
         if first != other:
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found at least two devices, {first} and {other}!"
+            )
+
+
+def check_targets(targets: Sequence[Any], read: Sequence[Any]) -> None:
+    """What is written to (``out=``, in place) lies where all that is read does. Raises RuntimeError in torch's words: CPU
+    scalars may go with tensors elsewhere, but not alone, nor be written to with what comes from there."""
+    devices = [Device.of(t.device) for t in (*targets, *([t for t in read if not _is_cpu_scalar(t)] or read))]
+    common = next((d for d in devices if d.type != "cpu"), Device("cpu"))
+    for device in devices:
+        if device != common:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {common} and {device}!"
             )
 
 

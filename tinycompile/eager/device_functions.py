@@ -31,7 +31,7 @@ from tinycompile.eager.device_queues import Queue, used_on
 from tinycompile.eager.hosted_calls import watch
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.eager.write_checks import check_write, expanded
-from tinycompile.ops.in_place import names_a_write
+from tinycompile.ops.in_place import name_of, names_a_write
 from tinycompile.ops.record import BoundCall, Decompose, Op
 
 _PRIVATE = Key.PRIVATEUSE1.bit
@@ -99,6 +99,8 @@ class Elsewhere:
         """``add_`` and ``out=``: the result, then a copy of it into the tensor. A view in place (``t_``) moves no element.
         Where there is no kernel, or elements share memory (whether they may be written to depends on the function), torch's own
         writes, on the CPU."""
+        target = bound.args[0] if bound.inplace else bound.out
+        _check_targets(fn, bound, target)
         if bound.inplace and not is_view(bound.op) and (not _has_kernel(bound.op) or expanded(bound.args[0])):
             return self.call(fn, args, kwargs)
         if bound.out is not None and not dispatcher.tensors_in(bound.args):
@@ -108,14 +110,11 @@ class Elsewhere:
             bound = made
         result = dispatcher.call_bound(bound.op.name, bound.args)
         if bound.inplace and is_view(bound.op):
-            bound.args[0]._meta = result.meta
-            return bound.args[0]
-        target = bound.args[0] if bound.inplace else bound.out
+            target._meta = result.meta
+            return target
         several = isinstance(target, (tuple, list))
         read = [t for t in dispatcher.tensors_in(bound.args) if isinstance(t, Tensor)]
         for into, value in zip(target, result, strict=True) if several else [(target, result)]:
-            if not is_registered(into.device):
-                raise RuntimeError(f"Expected out tensor to have device {value.device}, but got {into.device} instead")
             check_write(into, value.meta, read, bound.inplace)
             fit(into, value.meta)
             write(into, to_host(value))
@@ -124,7 +123,19 @@ class Elsewhere:
 
 # Functions that ask a second tensor for its dtype or sizes, or copy it.
 _OF_ANY_DEVICE = frozenset(
-    ("to", "type_as", "copy_", "view_as", "reshape_as", "expand_as", "resize_as_", "is_same_size", "is_set_to", "result_type")
+    (
+        "to",
+        "type_as",
+        "copy_",
+        "fill_",
+        "view_as",
+        "reshape_as",
+        "expand_as",
+        "resize_as_",
+        "is_same_size",
+        "is_set_to",
+        "result_type",
+    )
 )
 
 
@@ -134,7 +145,19 @@ def _check_devices(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
     if name in ("__getitem__", "__setitem__"):
         check_indices(args[0], args[1])
     elif name not in _OF_ANY_DEVICE:
-        dispatcher.check_devices(dispatcher.tensors_in((*args, *kwargs.values())))
+        given = dispatcher.tensors_in((*args, *[v for k, v in kwargs.items() if k != "out"]))
+        dispatcher.check_devices(given)
+        targets = dispatcher.tensors_in((args[0] if names_a_write(name) and args else None, kwargs.get("out")))
+        if targets:
+            dispatcher.check_targets(targets, given)
+
+
+def _check_targets(fn: Callable[..., Any], bound: BoundCall, target: Any) -> None:
+    """The same of a call with a record that writes."""
+    read = dispatcher.tensors_in(bound.args)
+    may_differ = dispatcher.devices_may_differ(bound.op.name) or name_of(fn) in _OF_ANY_DEVICE
+    if not (bound.inplace and may_differ):
+        dispatcher.check_targets(dispatcher.tensors_in((target,)), read[:1] if may_differ else read)
 
 
 def _made_for(bound: BoundCall, kwargs: Mapping[str, Any]) -> BoundCall | None:
