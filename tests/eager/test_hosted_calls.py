@@ -13,6 +13,7 @@ import torch
 import tinycompile as tc
 from tests.eager.device_support import registered
 from tests.eager.numpy_device import NAME
+from tinycompile.eager.recording import call_torch
 
 pytestmark = pytest.mark.pure
 
@@ -79,3 +80,35 @@ def test_a_result_is_let_go_of() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("place", ["cpu", NAME])
+def test_one_tensor_given_twice_is_one_to_torch(place: str) -> None:
+    """Some functions ask: attention whether its key is the query, sparse addition whether it may double the values."""
+    seen: list[Any] = []
+
+    def asks(a: Any, b: Any, more: Any) -> Any:
+        seen.append((a is b, a is more[0], more[0] is more[1]))
+        return torch.logcumsumexp(a * b, 0) * more[0]
+
+    x = tc.full((3,), 2.0, device=place).requires_grad_()
+    found = call_torch(asks, (x, x, [x, x.detach()]), {})
+    found.sum().backward()
+    want = torch.full((3,), 2.0).requires_grad_()
+    asks(want, want, [want, want.detach()]).sum().backward()
+    assert seen == [(True, True, False)] * 2 and found.tolist() == asks(want, want, [want, want]).tolist()
+    torch.testing.assert_close(x.grad.cpu().torch(), want.grad)
+
+
+def test_a_write_of_a_tensor_to_itself_is_counted_once() -> None:
+    for write in (
+        lambda x: x.add_(x),
+        lambda x: x.atan2_(x),
+        lambda x: x.nextafter_(x),
+        lambda x: torch.nextafter(x, x, out=x),
+    ):
+        counts = []
+        for x in (tc.ones(3, device=NAME), torch.ones(3)):
+            write(x)
+            counts.append(x._version)
+        assert counts[0] == counts[1]

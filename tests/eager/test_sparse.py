@@ -17,7 +17,13 @@ from tinycompile.eager.tensor import Tensor, from_torch
 pytestmark = pytest.mark.cpu
 
 DENSE = torch.tensor([[0.0, 2.0, 0.0], [3.0, 0.0, 1.0]])
-LAYOUTS = {"coo": torch.Tensor.to_sparse, "csr": torch.Tensor.to_sparse_csr, "csc": torch.Tensor.to_sparse_csc}
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "coo": lambda d: d.to_sparse(),
+    "csr": lambda d: d.to_sparse_csr(),
+    "csc": lambda d: d.to_sparse_csc(),
+    "bsr": lambda d: d.to_sparse_bsr((1, 3)),
+    "bsc": lambda d: d.to_sparse_bsc((2, 1)),
+}
 
 
 def same(ours: Any, theirs: Any) -> None:
@@ -141,6 +147,56 @@ def test_on_a_tape_and_compiled(use: str, layout: str) -> None:
         assert done(USES[use], sparse, grad, ours=True) == want, grad
         for ours in (False, True):
             assert done(compiled, sparse, grad, ours) == want, f"compiled, {grad}"
+
+
+def built(layout: str, values: Any) -> Any:
+    """The tensor, by the constructor of ``values``'s library."""
+    m, wrap = (tc, from_torch) if isinstance(values, Tensor) else (torch, lambda t: t)
+    like = LAYOUTS[layout](DENSE)
+    if layout == "coo":
+        return m.sparse_coo_tensor(wrap(like.coalesce().indices()), values, (2, 3))
+    rows = layout in ("csr", "bsr")
+    parts = (like.crow_indices(), like.col_indices()) if rows else (like.ccol_indices(), like.row_indices())
+    return getattr(m, f"sparse_{layout}_tensor")(*map(wrap, parts), values, (2, 3))
+
+
+BUILT: dict[str, Callable[[str, Any, Any], Any]] = {
+    "of values": lambda layout, values, dense: built(layout, values),
+    "of values that are computed": lambda layout, values, dense: built(layout, values * 2),
+    "of a dense tensor": lambda layout, values, dense: LAYOUTS[layout](dense),
+    "of a computed dense tensor": lambda layout, values, dense: LAYOUTS[layout](dense * 2),
+}
+
+
+def done_with_made(layout: str, how: str, use: str, grad: str, ours: bool) -> list[Any]:
+    """As :func:`done`, of a sparse tensor that was made of dense ones, with their gradients."""
+    like = LAYOUTS[layout](DENSE)
+    held = like.coalesce().values() if layout == "coo" else like.values()
+    given = [t.clone() for t in (held, DENSE, torch.arange(1.0, 7.0).reshape(3, 2))]
+    values, dense, d = map(from_torch, given) if ours else given
+    for t, name in ((values, "s"), (dense, "s"), (d, "d")):
+        t.requires_grad_(name in grad)
+    try:
+        s = BUILT[how](layout, values, dense)
+        found = USES[use](s, d)
+        outcome = [told(s), told(found)]
+        if isinstance(found, (Tensor, torch.Tensor)) and found.requires_grad:
+            flat = found if found.layout is torch.strided else found.to_dense()
+            (flat * flat).sum().backward()
+            outcome += [told(t.grad) for t in (values, dense, d)]
+    except (RuntimeError, NotImplementedError, TypeError, IndexError) as error:
+        return [type(error), str(error).splitlines()[0][:60]]
+    return outcome
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("how", BUILT)
+@pytest.mark.parametrize("use", USES)
+def test_gradients_through_what_makes_them(use: str, how: str, layout: str) -> None:
+    for grad in ("s", "d", "sd"):
+        want = done_with_made(layout, how, use, grad, ours=False)
+        assert done_with_made(layout, how, use, grad, ours=True) == want, grad
 
 
 AT, ENDS = torch.tensor([0, 2, 2]), torch.tensor([0, 1])

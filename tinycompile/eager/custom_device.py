@@ -241,7 +241,7 @@ def _on_cpu(op: Op, args: tuple[Any, ...]) -> Any:
         hosts[at] = torch.device("cpu") if is_registered(Device.of(args[at])) else unwrap(args[at])
     versions = [(a, h, h._version) for a, h in zip(args, hosts, strict=True) if isinstance(h, torch.Tensor)]
     result = op.eager(*hosts)
-    for tensor, host, version in versions:
+    for tensor, host, version in {id(h): (a, h, v) for a, h, v in versions}.values():
         if host._version != version:
             put_back(tensor, host)
     return returned(result, target, () if op.name == "to_device" else versions)

@@ -59,8 +59,8 @@ class Elsewhere:
         place = kwargs.get("device")
         device = device_of((*args, *kwargs.values())) if place is None else Device.of(place)
         hosts, named = hosted((tuple(args), dict(kwargs)))
-        pairs = zip(*map(dispatcher.tensors_in, ((*args, *kwargs.values()), (*hosts, *named.values()))), strict=True)
-        given = [(t, h, h._version) for t, h in pairs]
+        every = zip(*map(dispatcher.tensors_in, ((*args, *kwargs.values()), (*hosts, *named.values()))), strict=True)
+        given = [(t, h, h._version) for t, h in every]
         before = [h.untyped_storage() if isinstance(t, Tensor) and t.keys & _PRIVATE else None for t, h, _ in given]
         _check_devices(fn, args, kwargs)
         if fn is torch.get_device:
@@ -70,7 +70,8 @@ class Elsewhere:
             warn_once(f"{device} has no kernel for {name}: it runs on the CPU, between copies")
         result = fn(*hosts, **named)
         written = hosts[0] if names_a_write(name) else None  # apply_ and map_ count no version
-        for (tensor, host, version), storage in zip(given, before, strict=True):
+        pairs = zip(given, before, strict=True)
+        for (tensor, host, version), storage in {id(pair[0][1]): pair for pair in pairs}.values():
             if storage is not None and (host._version != version or host is written):
                 take_over(tensor, host, storage)
         if not is_registered(device) or _leads_away(fn, (*args[1:], *kwargs.values())):
@@ -206,12 +207,18 @@ def _moved_back(made: Tensor, given: Sequence[tuple[Tensor, Tensor]], device: De
 
 
 def _moved_to(value: Any, device: Device) -> Any:
-    """Tensors of ours on the other side, on the tape as they are; a device that is named, too. Also in lists."""
-    if isinstance(value, (Device, torch.device)):
-        return device if is_registered(Device.of(value)) else value
-    if isinstance(value, Tensor):
-        return value if is_registered(device) is value.lacks_handle else dispatcher.call("to_device", value, device)
-    return _mapped(value, lambda v: _moved_to(v, device))
+    """Tensors of ours on the other side, on the tape as they are, one that is there twice as one; a device that is named, too.
+    Also in lists."""
+    seen: dict[int, Any] = {}
+
+    def moved(v: Any) -> Any:
+        if not isinstance(v, Tensor):
+            return device if is_registered(Device.of(v)) else v
+        if id(v) not in seen:
+            seen[id(v)] = v if is_registered(device) is v.lacks_handle else dispatcher.call("to_device", v, device)
+        return seen[id(v)]
+
+    return _mapped(value, moved)
 
 
 def _mapped(value: Any, fn: Callable[[Any], Any]) -> Any:

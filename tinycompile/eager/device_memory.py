@@ -186,10 +186,15 @@ def is_named(value: Any) -> bool:
 
 
 def hosted(value: Any, copied: dict[int, torch.Tensor] | None = None) -> Any:
-    """CPU tensors for those of the device, the CPU for the device itself; also in lists. ``copied``: as of :func:`to_host`."""
+    """CPU tensors for those of the device, the CPU for the device itself; also in lists. ``copied``: as of :func:`to_host`, and
+    tensors that are there already, by their ids."""
     copied = {} if copied is None else copied
     if isinstance(value, Tensor):
-        return to_host(value, copied) if value.keys & _PRIVATE else value.raw()
+        if not value.keys & _PRIVATE:
+            return value.raw()
+        if id(value) not in copied:
+            copied[id(value)] = to_host(value, copied)
+        return copied[id(value)]
     if is_named(value):
         return torch.device("cpu")
     if isinstance(value, (Device, torch.device)):

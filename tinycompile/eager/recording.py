@@ -321,6 +321,9 @@ def call_torch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     bad: list[Tensor] = []
 
     def stand_in(tensor: Any) -> torch.Tensor:
+        for raw, of in originals:  # the same object again, which torch asks for: ``add`` of a sparse tensor to itself
+            if of is tensor:
+                return raw
         if isinstance(tensor, Tensor) and is_refused(tensor):  # an error if there are gradients
             bad.append(tensor)
             return tensor.raw().detach().requires_grad_()
