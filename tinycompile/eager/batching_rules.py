@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tinycompile.base import shapes
+from tinycompile.eager.backends import meta_of
 from tinycompile.eager.batched import active
 from tinycompile.eager.batched_random import RANDOMNESS, below, draws, record_below
 from tinycompile.eager.batching import RULES, Batch, along_dim, as_it_is, call, pointwise, rank_of, reduction, rule
@@ -26,6 +27,14 @@ for _name in ("max_dim", "min_dim", "linalg_vector_norm"):  # the norm's own der
     RULES[_name] = reduction
 for _name in ("digamma", "polygamma", "pow_integers"):
     RULES[_name] = pointwise
+
+
+@rule("ldexp")
+def _ldexp(batch: Batch, x: Any, other: Any) -> Any:
+    """Not by its parts, whose derivative is another. Floats of one example with 0 dims have no say in the dtype."""
+    dtype = batch.op.meta(meta_of(x), meta_of(other)).dtype
+    given = [cast(t, dtype) if t.dtype.is_floating_point and not len(t.shape) else t for t in (x, other)]
+    return pointwise(batch, *given)
 
 
 # --- casts and copies --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from tinycompile.ops.calls import cast, ops, widen
 from tinycompile.ops.gradients import Gradients, constant_op, one_input, several_inputs, stored, sum_to, times, vjp, wide, zeros
 
@@ -220,6 +222,33 @@ def _pow(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
         slope = slope if at_zero is None else _masked(at_zero, slope)
         second = sum_to(ops.mul(g, slope), args[1])
     return first, second
+
+
+def _takes_integer_powers() -> bool:
+    """Whether torch's formula for ``ldexp`` takes the power of an integer exponent in the exponent's dtype, where 2 ** -1 is 0.
+    (The node is called by itself: a backward would start torch's threads.)"""
+    with torch.inference_mode(False), torch.enable_grad():
+        halved = torch.ldexp(torch.ones((), device="cpu", requires_grad=True), torch.tensor(-1, device="cpu"))
+    node: Any = halved.grad_fn
+    return bool(node(torch.ones((), device="cpu"))[0] == 0)
+
+
+def _ldexp(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    g, (x, other) = widen(grads[0]), args
+    first = second = None
+    if needs[0]:
+        if other.dtype.is_floating_point:
+            power = stored(ops.pow(2.0, widen(other)), other.dtype)
+        else:
+            power = ops.bitwise_left_shift(ops.full_like(other, 1), other)
+        first = sum_to(ops.mul(g, power), x)
+    if needs[1]:
+        second = sum_to(ops.mul(g, widen(results[0])), other, math.log(2))
+    return first, second
+
+
+if _takes_integer_powers():
+    vjp("ldexp", "other?self", "result?other")(_ldexp)
 
 
 def _log(x: float) -> float:
