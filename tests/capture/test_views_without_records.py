@@ -148,7 +148,7 @@ def left(x, v, split):
     return split(x)
 
 
-@pytest.mark.parametrize("name", ["unsafe_split", "unsafe_chunk", "split"])
+@pytest.mark.parametrize("name", ["unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes", "split"])
 @pytest.mark.parametrize(
     "fn", [written, of_a_result, made_without_grad, behind_a_break, written_before, left], ids=lambda f: f.__name__
 )
@@ -156,7 +156,7 @@ def test_unsafe_pieces(fn: Callable[..., Any], name: str) -> None:
     """They share memory with what they are pieces of, and to autograd are none."""
 
     def split(x: torch.Tensor) -> Any:
-        return getattr(x, name)(2)
+        return getattr(x, name)(2 if name != "unsafe_split_with_sizes" else [2, 2])
 
     def outside(wrap: Callable[..., Any]) -> Callable[..., Any]:
         compiled = wrap(lambda x, v: fn(x, v, split))

@@ -84,4 +84,32 @@ def test_what_cannot_be_followed_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="would be a view that gradients go through"):
         torch.ops.aten._reshape_alias(x[:, :2], (4,), (2,))
     with pytest.raises(RuntimeError, match="is the output of a function that returns multiple views"):
-        x.unsafe_split(1)[0].mul_(2)
+        x.split(1)[0].mul_(2)
+
+
+UNSAFE: dict[str, Callable[[Any], Any]] = {
+    "unsafe_split": lambda y: y.unsafe_split(1, 2),
+    "unsafe_chunk": lambda y: torch.unsafe_chunk(y, 2, dim=3),
+    "unsafe_split_with_sizes": lambda y: torch.unsafe_split_with_sizes(y, [1, 1], 3),
+    "of a view": lambda y: y[0, 0].unsafe_split(1),
+    "aten": lambda y: torch.ops.aten.unsafe_split(y, 1, 3),
+}
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+@pytest.mark.parametrize("grad", [False, True])
+def test_unsafe_pieces_share_memory_and_are_no_views(name: str, grad: bool) -> None:
+    found = []
+    for lib in (torch, tinycompile):
+        x = lib.full((1, 2, 2, 2), 2.0, device="cpu" if lib is torch else NAME).requires_grad_(grad)
+        y = x * 1
+        a, b = UNSAFE[name](y)
+        a.mul_(3)
+        told = [(t.tolist(), t._version, t._is_view(), t.requires_grad, t.is_leaf) for t in (y, a, b)]
+        y.add_(1)
+        told += [(t.tolist(), t._version) for t in (y, a, b)]
+        if grad:
+            ((a * b).sum() + (y * y).sum()).backward()
+            told.append(x.grad.tolist())
+        found.append(told)
+    assert found[0] == found[1]

@@ -78,6 +78,7 @@ BY_OTHER_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "vsplit": lambda y: y.vsplit(2)[0],
     "dsplit": lambda y: y.unsqueeze(0).dsplit([2])[1],
     "unsafe_split": lambda y: y.unsafe_split(1)[0],
+    "unsafe_split_with_sizes": lambda y: y.unsafe_split_with_sizes([1, y.shape[0] - 1])[0],
     "unsafe_chunk": lambda y: torch.unsafe_chunk(y, 2)[1],
     "view as integers": lambda y: y.view(torch.int32).view(torch.float32),
     **{

@@ -23,7 +23,6 @@ from tinycompile.eager.engine import Backward
 from tinycompile.eager.hooks import HookHandle, Hooks
 from tinycompile.eager.recording import call_torch, edge_of, is_refused, is_tracked, refuse_half
 from tinycompile.eager.saved import saved_hooks
-from tinycompile.eager.storage import Writes
 from tinycompile.eager.tape import (
     AUTOGRAD,
     AutogradMeta,
@@ -34,7 +33,7 @@ from tinycompile.eager.tape import (
     retain,
     tape_of,
 )
-from tinycompile.eager.tensor import Tensor, device_and_keys, from_torch, put_on_memory, same_memory
+from tinycompile.eager.tensor import Tensor, apart, device_and_keys, from_torch, put_on_memory
 from tinycompile.eager.tensor import version_of as _version_of
 from tinycompile.eager.torch_words import raise_torchs, unused
 from tinycompile.ops.calls import ops
@@ -400,11 +399,7 @@ class _Tape:
 
     @staticmethod
     def data(tensor: Tensor) -> Tensor:
-        if not tensor.lacks_handle:
-            return from_torch(tensor.raw().data)
-        apart = same_memory(tensor)
-        apart._writes = Writes()
-        return apart
+        return apart(tensor) if tensor.lacks_handle else from_torch(tensor.raw().data)
 
     @staticmethod
     def set_data(tensor: Tensor, value: Any) -> None:

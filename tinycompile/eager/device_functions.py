@@ -29,7 +29,7 @@ from tinycompile.eager.device_memory import (
 )
 from tinycompile.eager.device_queues import Queue, used_on
 from tinycompile.eager.hosted_calls import watch
-from tinycompile.eager.tensor import Tensor, from_torch
+from tinycompile.eager.tensor import Tensor, apart, from_torch
 from tinycompile.eager.write_checks import check_write, expanded
 from tinycompile.ops.in_place import name_of, names_a_write
 from tinycompile.ops.record import BoundCall, Decompose, Op
@@ -43,6 +43,7 @@ class Elsewhere:
     host = staticmethod(to_host)
     hosted = staticmethod(hosted)
     copied = staticmethod(copied)
+    apart = staticmethod(apart)
 
     def used_on(self, tensor: Tensor, queue: Queue | None) -> None:
         """``record_stream``. Nothing to do where the device has no streams."""

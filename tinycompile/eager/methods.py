@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -30,6 +30,7 @@ OPERATORS = (
 )  # fmt: skip
 
 
+_NEVER_APART = dispatch_keys.Key.BATCHED.bit | dispatch_keys.Key.TRACING.bit
 _VIEWED = dispatch_keys.Key.BATCHED.bit | dispatch_keys.Key.PRIVATEUSE1.bit
 _ENDS: Ends = {}  # of torch's functions
 Key = tuple[Any, ...]
@@ -39,6 +40,7 @@ class TensorMethods:
     """What ``Tensor`` and ``FakeTensor`` share. They say how to run what has no record, and how to write in place."""
 
     __slots__ = ()
+    elsewhere: ClassVar[Any] = None
 
     @classmethod
     def _extern(cls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -61,9 +63,18 @@ class TensorMethods:
             return cls._write(bound, fn, args, kwargs)
         if bound.sliced:
             return _slices(*bound.args)
-        if bound.unsafe and not bound.args[0].keys & _VIEWED:  # of examples, and elsewhere, the pieces are views like others
-            return cls._extern(fn, args, kwargs)
+        if bound.unsafe:
+            return cls._unsafe_pieces(bound, fn, args, kwargs)
         return dispatcher.call_bound(bound.op.name, bound.args)
+
+    @classmethod
+    def _unsafe_pieces(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Pieces that share memory and are no views; those of examples are views like others."""
+        keys = bound.args[0].keys
+        if not keys & _VIEWED:
+            return cls._extern(fn, args, kwargs)
+        pieces = dispatcher.call_bound(bound.op.name, bound.args)
+        return pieces if keys & _NEVER_APART else tuple([cls.elsewhere.apart(piece, keep_history=True) for piece in pieces])
 
     @classmethod
     def __torch_function__(

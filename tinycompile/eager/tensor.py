@@ -337,6 +337,13 @@ def _same_memory(tensor: Tensor, keep_history: bool) -> Tensor:
     return made
 
 
+def apart(tensor: Tensor, keep_history: bool = False) -> Tensor:
+    """The same of a tensor of a registered device, that counts its writes itself."""
+    made = _same_memory(tensor, keep_history)
+    made._writes = Writes()
+    return made
+
+
 def take_memory(tensor: Tensor, of: Tensor) -> None:
     """``tensor`` is on the memory of ``of`` from now on, and laid out as it."""
     tensor._handle, tensor._meta, tensor._storage, tensor._viewed = of._handle, of._meta, of._storage, of._viewed

@@ -17,7 +17,8 @@ _SAME = (
     "adjoint", "broadcast_to", "chunk", "conj", "contiguous", "detach", "diagonal", "dsplit", "expand", "expand_as", "flatten",
     "hsplit", "moveaxis", "movedim", "narrow", "permute", "positive", "ravel", "real", "reshape", "reshape_as", "resolve_conj",
     "resolve_neg", "select", "split", "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "transpose",
-    "unbind", "unflatten", "unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "view", "view_as", "vsplit",
+    "unbind", "unflatten", "unfold", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "unsqueeze", "view",
+    "view_as", "vsplit",
 )  # fmt: skip
 # ... and as a tensor's attributes.
 _ATTRIBUTES = {"numpy_T": "T", "matrix_H": "H", "mT": "mT", "mH": "mH"}

@@ -134,6 +134,10 @@ def _unsafe_split(args: Args, kwargs: Kwargs) -> Bound:
     return _unsafe(call_of("split", given["self"], given["split_size"], given.get("dim", 0)), "torch.unsafe_split")
 
 
+def _unsafe_split_with_sizes(args: Args, kwargs: Kwargs) -> Bound:
+    return _unsafe(call_of("split_with_sizes", *args, **kwargs), "torch.unsafe_split_with_sizes")
+
+
 def _unsafe_chunk(args: Args, kwargs: Kwargs) -> Bound:
     return _unsafe(call_of("chunk", *args, **kwargs), "torch.unsafe_chunk")
 
@@ -161,6 +165,7 @@ def _parts() -> None:
         for name, dim, least in (("hsplit", 1, 1), ("vsplit", 0, 2), ("dsplit", 2, 3)):
             add(f"{where}.{name}", _split_along(dim, least))
         add(f"{where}.unsafe_split", _unsafe_split)
+        add(f"{where}.unsafe_split_with_sizes", _unsafe_split_with_sizes)
         add(f"{where}.unsafe_chunk", _unsafe_chunk)
     add("torch.linalg.diagonal", _linalg_diagonal)
     for name in ("block_diag", "cartesian_prod"):
