@@ -8,7 +8,7 @@ import pytest
 
 import tinycompile
 from tests.capture.changes import mappings, modules, names, objects, torch_state
-from tests.capture.changes.stories import AS_BEFORE, STORIES, UNRELATED
+from tests.capture.changes.stories import AS_BEFORE, STORIES, UNRELATED, Story
 from tests.capture.test_corpus import same
 
 pytestmark = pytest.mark.pure
@@ -29,7 +29,11 @@ def _compiled_so_far(compiled: Any) -> int:
 
 @pytest.mark.parametrize("name", list(STORIES))
 def test_a_change_takes_effect(name: str) -> None:
-    told = STORIES[name]()
+    follow(STORIES[name]())
+
+
+def follow(told: Story) -> None:
+    """Through all of a story's changes."""
     fn, *args = next(told)
     compiled = tinycompile.compile(fn, backend="eager")
     try:

@@ -28,7 +28,7 @@ from tests.capture.constructs import (  # noqa: F401
     tensor_memory,
 )
 from tests.capture.constructs.compare import alike, observed
-from tests.capture.constructs.registry import CASES
+from tests.capture.constructs.registry import CASES, Case
 from tinycompile.api import CompiledFunction
 from tinycompile.options import Options
 
@@ -37,7 +37,11 @@ pytestmark = pytest.mark.pure
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_compiled_does_what_eager_does(name: str) -> None:
-    case = CASES[name]
+    check(CASES[name])
+
+
+def check(case: Case) -> None:
+    """What a case's function does."""
     compiled = CompiledFunction(case.fn, Options(backend="eager"))
     want = observed(case.fn, case, 3)
     first = observed(compiled, case)

@@ -20,6 +20,7 @@ from tinycompile.capture.gradients import Gradients
 from tinycompile.capture.rebuilt_dicts import dict_changes, unchanged
 from tinycompile.capture.rebuilt_sets import parts_of_changes, set_changes
 from tinycompile.capture.sources import Attr, Computed, Held, Item, Source, is_name
+from tinycompile.capture.trust import is_of
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.descriptors import has_dict
@@ -233,7 +234,7 @@ class Effects:
         """Attributes as they are at the end. What the program's own ``__setattr__`` did has been followed: it is not called."""
         kind: type = torch.nn.Module if isinstance(value, ModuleValue) else object
         found = [class_lookup(type(value.obj), at) or (kind, None) for at in ("__setattr__", "__delattr__")]
-        own = all(owner is kind or owner.__module__ in ("builtins", "collections") for owner, _ in found)
+        own = all(owner is kind or is_of(owner, "builtins", "collections") for owner, _ in found)
         if own and all(map(is_name, value.shadow)):
             assign, delete = "{name}.{at} = {to}", "del {name}.{at}"
         elif own:

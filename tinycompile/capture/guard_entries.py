@@ -16,7 +16,7 @@ from typing import Any
 from tinycompile.base import dict_versions
 from tinycompile.base.dict_versions import Reader, Snapshot
 from tinycompile.capture.sources import Held
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import trusts_variables_of
 
 # What reading a changed object can raise; such a guard fails, it doesn't crash.
 READ_ERRORS = (AttributeError, KeyError, IndexError, TypeError, NameError, ValueError, ArithmeticError)
@@ -123,7 +123,7 @@ def watchable(container: Any) -> dict[Any, Any] | None:
         behind = gc.get_referents(container)
         container = behind[0] if len(behind) == 1 else None
     plain = type(container) in (dict, OrderedDict) and bool(container)
-    if not plain or ("__builtins__" in container and not is_trusted(container.get("__name__"))):
+    if not plain or ("__builtins__" in container and not trusts_variables_of(container)):
         return None
     return container if gc.get_referents(container) or dict_versions.lies_inline(container) else None
 

@@ -20,6 +20,7 @@ from tinycompile.base import torch_private
 from tinycompile.base.device import default_device
 from tinycompile.capture.guard_entries import READ_ERRORS, Entry
 from tinycompile.capture.sources import Held, HeldItem, Source
+from tinycompile.capture.trust import is_of, module_of
 from tinycompile.ir.builder import UniqueNames, identifier
 
 
@@ -216,7 +217,7 @@ def shown_shortly(value: Any) -> str:
         return f"{kind.__name__}.{value._name_}"
     if kind is tuple:
         return f"({', '.join(map(shown_shortly, value))})"
-    if issubclass(kind, _SHOWN) and kind.__module__ in ("builtins", "numpy", "torch"):
+    if issubclass(kind, _SHOWN) and (module_of(kind) == "numpy" or is_of(kind, "builtins", "torch")):
         text = repr(value)
         return text if len(text) <= 40 else text[:37] + "..."
     if issubclass(kind, type):

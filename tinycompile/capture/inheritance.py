@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.trust import is_of
 from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.classes import ClassValue, is_descriptor_of_the_program
 from tinycompile.capture.values.container import BASES, ContainerObject, NewContainer
@@ -80,6 +81,6 @@ def _super_member(tr: Tracer, owner: type, name: str, receiver: ObjectValue | Cl
         return tr.from_callable(raw.fget).call(tr, [receiver], {})
     if isinstance(receiver, (ContainerObject, NewContainer)) and owner in BASES:
         return receiver.inherited_method(name)
-    if isinstance(receiver, ExceptionValue) and owner.__module__ == "builtins":
+    if isinstance(receiver, ExceptionValue) and is_of(owner, "builtins"):
         return MethodOf(receiver, name)
     return BoundFunction(tr.class_member(owner, name, raw), receiver)

@@ -14,6 +14,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from tinycompile.capture.trust import module_of
+
 _WRITES = ("store", "atomic", "asm")  # parts of the names of Triton's functions and methods that write
 _PLAIN = frozenset({"range", "static_range", "min", "max", "len", "print", "int", "float", "isinstance", "tuple"})
 
@@ -21,7 +23,7 @@ _PLAIN = frozenset({"range", "static_range", "min", "max", "len", "print", "int"
 def is_kernel(obj: Any) -> bool:
     """Whether an object is a function of Triton's, perhaps autotuned."""
     kind = type(obj)
-    return kind.__module__.startswith("triton.runtime.") and hasattr(kind, "run") and hasattr(obj, "arg_names")
+    return module_of(kind).startswith("triton.runtime.") and hasattr(kind, "run") and hasattr(obj, "arg_names")
 
 
 def layers(kernel: Any) -> Iterator[Any]:

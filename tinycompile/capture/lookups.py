@@ -16,7 +16,7 @@ from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet, shown_shortly
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Source
-from tinycompile.capture.trust import is_trusted, trusts
+from tinycompile.capture.trust import trusts, trusts_variables_of
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.classes import class_lookup, is_heap_type, looks, takes_data
 from tinycompile.capture.values.constant import Const, is_written_in_python
@@ -121,7 +121,7 @@ class Lookups:
     def enum_attribute(self, member: Const, name: str) -> Value | None:
         """A method or property that an enumeration defines; None for what Python's own Enum has."""
         owner, raw = class_lookup(type(member.value), name) or (object, None)
-        if is_trusted(owner.__module__):
+        if trusts(owner):
             return None
         if isinstance(raw, FunctionType):
             return BoundFunction(self.class_member(owner, name, raw), member)
@@ -140,7 +140,7 @@ class Lookups:
             return None
         owner, raw = class_lookup(type(value.value), name) or (object, None)
         self.inherited(type(value.value), owner, name)
-        if is_trusted(owner.__module__):
+        if trusts(owner):
             return None
         method = self.class_member(owner, name, raw)
         if not is_written_in_python(raw):
@@ -171,7 +171,7 @@ class Lookups:
     def text_of(self, obj: Any, name: str) -> Value:
         """``__name__`` and such of a function or class that is known."""
         found = natively(getattr, obj, name)
-        if not is_trusted(obj.__module__):
+        if not trusts(obj):
             held = self.guards.hold(obj, identifier(obj.__name__))
             text = self.guards.equals(f"{held.text}.{name}", found) if isinstance(found, (str, type(None))) else None
             text = text or f"{held.text}.{name} is {self.guards.hold(found, 'text').name}"
@@ -213,7 +213,7 @@ class Lookups:
         assigned = self.effects.assigned(module.__dict__, name)
         if assigned is not None:
             return assigned
-        trusted = is_trusted(module.__name__)
+        trusted = trusts_variables_of(module.__dict__)
         try:
             obj = natively(getattr, module, name)
         finally:
@@ -253,7 +253,7 @@ class Lookups:
     def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
         if name in globals_:
             return self._global(globals_, name, name)
-        trusted, builtins = is_trusted(globals_.get("__name__")), python_builtins.__dict__
+        trusted, builtins = trusts_variables_of(globals_), python_builtins.__dict__
         if not trusted:
             self.guards.absent(self.globals_of(globals_), name, f"no global is named {name}")
         if name not in builtins:
@@ -264,7 +264,7 @@ class Lookups:
     def _global(self, globals_: dict[str, Any], name: str, label: str) -> Value:
         """A module's variable; one of the standard library's or torch's is looked at no further, but which it is counts."""
         source = HeldItem(self.globals_of(globals_), name, label)
-        if is_trusted(globals_.get("__name__")):
+        if trusts_variables_of(globals_):
             self.guards.item(source, globals_[name], equal=False)
             return self.from_python(globals_[name])
         return self.wrap(globals_[name], source)

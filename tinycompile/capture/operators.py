@@ -14,7 +14,7 @@ import torch
 from tinycompile.capture import strings, torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import module_of, trusts
 from tinycompile.capture.values import array, scalar, symbolic
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Value
@@ -203,7 +203,7 @@ def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | Non
             value.leaves(tr, method)
     if symbol == "+" and isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
         if a.family is not b.family:
-            shown = f"{b.cls.__module__}." * (b.cls.__module__ in ("torch", "collections")) + b.cls.__name__
+            shown = f"{module_of(b.cls)}." * (module_of(b.cls) in ("torch", "collections")) + b.cls.__name__
             raise TypeError(f'can only concatenate {a.family.__name__} (not "{shown}") to {a.family.__name__}')
         return _sequence_like(a, a.values(tr) + b.values(tr), torch.Size in (a.cls, b.cls))
     if symbol == "*" and (isinstance(a, SequenceValue) or isinstance(b, SequenceValue)):
@@ -284,7 +284,7 @@ def _for_python(tr: Tracer, value: Value) -> Any:
     if not isinstance(value, Const):
         return value.constant(tr)
     found = class_lookup(type(value.value), "_missing_") if isinstance(value.value, enum.Flag) else None
-    if found is not None and not is_trusted(found[0].__module__):
+    if found is not None and not trusts(found[0]):
         raise GraphBreak("unsupported-value", f"an operator of {value.describe()}, whose class has a _missing_")
     return value.value
 

@@ -22,7 +22,7 @@ from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import Asked, Held, Local, Source
 from tinycompile.capture.torch_warnings import Warned
 from tinycompile.capture.tracer import Tracer
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import trusts
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.autocast import AutocastMode, change_regions
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
@@ -98,14 +98,14 @@ class Rebuilder:
             return None if text is None else f"{self.held(MethodType, 'MethodType')}({text}, {self.expr(fn.receiver)})"
         if not isinstance(fn, FunctionValue) or fn.fn is None or fn.wrapper is not None:
             return None
-        if not is_step(fn.fn) and (is_trusted(fn.fn.__module__) or fn.fn.__dict__):
+        if not is_step(fn.fn) and (trusts(fn.fn) or fn.fn.__dict__):
             return None
         return self.held(compile_callee(fn.fn), f"compiled_{fn.fn.__name__}")
 
     def _compiled_module(self, fn: ModuleValue, compile_callee: Callable[[FunctionType], Callable[..., Any]]) -> str | None:
         cls = type(fn.obj)
         plain = cls.__call__ is torch.nn.Module.__call__ and "forward" not in fn.obj.__dict__
-        if not plain or not isinstance(cls.forward, FunctionType) or is_trusted(cls.forward.__module__):
+        if not plain or not isinstance(cls.forward, FunctionType) or trusts(cls.forward):
             return None
         return self.held(ModuleCall(fn.obj, compile_callee(cls.forward)), f"compiled_{cls.__name__}")
 

@@ -16,6 +16,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import is_aligned
 from tinycompile.capture.sources import Source
+from tinycompile.capture.trust import module_of
 from tinycompile.eager.tensor import Tensor as OurTensor
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def check_plain(t: torch.Tensor, label: str) -> None:
     """Break unless it is a strided tensor that behaves as one."""
     cls = type(t)
     if cls not in PLAIN:
-        raise GraphBreak("tensor-kind", f"{label} is a {cls.__module__}.{cls.__qualname__}")
+        raise GraphBreak("tensor-kind", f"{label} is a {module_of(cls)}.{cls.__qualname__}")
     if t.layout is not torch.strided or t.is_quantized or t.is_nested:
         raise GraphBreak(
             "tensor-kind", f"{label} has layout {t.layout}" if t.layout is not torch.strided else f"{label} is quantised"

@@ -26,7 +26,7 @@ from tinycompile.capture.opcodes.exceptions import raise_error
 from tinycompile.capture.pins import guard_one_object
 from tinycompile.capture.rules import backward, families, iteration, marked, objects, optimizers, registry
 from tinycompile.capture.sources import Attr, Source
-from tinycompile.capture.trust import is_trusted, original_of
+from tinycompile.capture.trust import original_of, trusts
 from tinycompile.capture.values import namespace
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.carriers import CARRIERS
@@ -312,7 +312,7 @@ class Tracer(Inputs, Lookups):
             mark = mark_of(fn.fn)
             if mark is not None:
                 return marked.call(self, fn.fn, mark, args, kwargs)
-            if not is_trusted(fn.fn.__module__):
+            if not trusts(fn.fn):
                 self.guards.code(self.guards.hold(fn.fn, fn.fn.__name__))
         return calls.inline(self, fn, args, kwargs)
 

@@ -21,7 +21,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.kernel_writes import is_kernel
 from tinycompile.capture.pins import guard_kind, is_known_by_identity, pin
 from tinycompile.capture.sources import Source
-from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
+from tinycompile.capture.trust import BUILTIN_TYPES, module_of, trusts
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.classes import is_heap_type
 from tinycompile.capture.values.constant import Const, is_constant_object
@@ -87,14 +87,14 @@ def _wrap(tr: Tracer, obj: Any, source: Source) -> Value:
         return rule(tr, obj, source)
     if isinstance(obj, (torch.nn.Module, ModuleType)):
         return functions.pinned(tr, obj, source)
-    if isinstance(obj, tuple) and (hasattr(obj, "_fields") or type(obj).__module__ == "torch.return_types"):
+    if isinstance(obj, tuple) and (hasattr(obj, "_fields") or module_of(type(obj)) == "torch.return_types"):
         return containers.tuple_(tr, obj, source)
-    if isinstance(obj, (type, *HINTS, *BUILTIN_TYPES)) or type(obj).__module__ == "tinycompile.api" or is_kernel(obj):
+    if isinstance(obj, (type, *HINTS, *BUILTIN_TYPES)) or module_of(type(obj)) == "tinycompile.api" or is_kernel(obj):
         return functions.pinned(tr, obj, source)
     if isinstance(obj, (list, tuple, dict, set, frozenset)):
         return containers.subclassed(tr, obj, source)
     if isinstance(obj, (torch.Generator, BaseException)):
-        raise GraphBreak("unsupported-value", f"{source.label} is a {type(obj).__module__}.{type(obj).__qualname__}")
+        raise GraphBreak("unsupported-value", f"{source.label} is a {module_of(type(obj))}.{type(obj).__qualname__}")
     return functions.plain_object(tr, obj, source)
 
 
@@ -188,7 +188,7 @@ def from_python(tr: Tracer, obj: Any) -> Value:
         return Hint(obj)
     if isinstance(obj, (FunctionType, type, ModuleType, MethodType, functools.partial, *BUILTIN_TYPES)):
         return functions.from_callable(tr, obj)
-    if callable(obj) and is_trusted(getattr(obj, "__module__", None)):
+    if callable(obj) and trusts(obj):
         return functions.from_callable(tr, obj)
     if isinstance(obj, torch.Tensor):
         return tr.wrap(obj, tr.guards.hold(obj, "tensor"))

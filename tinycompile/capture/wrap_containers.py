@@ -16,6 +16,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import shown_shortly
 from tinycompile.capture.pins import guard_type, is_replaced, pin
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, KeyItem, Source
+from tinycompile.capture.trust import module_of
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const, is_constant_object
@@ -186,7 +187,7 @@ def subclassed(tr: Tracer, obj: Any, source: Source) -> Value:
     if base is None or any(
         isinstance((class_lookup(cls, n) or (None, None))[1], FunctionType) for n in ("__getitem__", "__len__", "__iter__")
     ):
-        raise GraphBreak("unsupported-value", f"{source.label} is a {cls.__module__}.{cls.__qualname__}")
+        raise GraphBreak("unsupported-value", f"{source.label} is a {module_of(cls)}.{cls.__qualname__}")
     rules: dict[type, Any] = {list: list_, tuple: tuple_, set: set_, frozenset: set_}
     rule = rules.get(base, dict_)
     contents = rule(tr, obj, source)

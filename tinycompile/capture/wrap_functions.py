@@ -14,7 +14,7 @@ from tinycompile.capture.kernel_writes import is_kernel
 from tinycompile.capture.marks import mark_of
 from tinycompile.capture.pins import guard_one_object, guard_type, pin
 from tinycompile.capture.sources import Asked, Attr, Held, HeldItem, Item, Source
-from tinycompile.capture.trust import is_torch_object, is_trusted
+from tinycompile.capture.trust import is_torch_object, trusts
 from tinycompile.capture.values.autocast import AutocastMode, settings_of
 from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.classes import ClassValue, PyModuleValue, built_in_base, is_compiled
@@ -111,7 +111,7 @@ def _function(tr: Tracer, fn: FunctionType, source: Held | None) -> FunctionValu
     cells = [_cell(tr, cell, name) for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)]
     made = FunctionValue(fn.__code__, fn.__globals__, cells, fn, held)
     made.name = fn.__qualname__
-    trusted = is_trusted(fn.__module__)
+    trusted = trusts(fn)
     if fn.__defaults__:
         listed = Attr(held, "__defaults__")
         if not trusted:
@@ -150,7 +150,7 @@ def cell_from(tr: Tracer, cell: CellType, where: Source) -> Cell:
 
 def passed_function(tr: Tracer, fn: FunctionType, source: Source) -> Value:
     """A function that comes with the call: what counts is its code and its variables, for it may be made anew each time."""
-    if isinstance(source, (Held, HeldItem)) or is_trusted(fn.__module__) or mark_of(fn) is not None:
+    if isinstance(source, (Held, HeldItem)) or trusts(fn) or mark_of(fn) is not None:
         return pinned(tr, fn, source)
     if (transform := transform_of(fn)) is not None:
         return _passed_transform(tr, transform, source)
@@ -248,4 +248,4 @@ def object_at(tr: Tracer, obj: Any, held: Held) -> Value:
 
 def is_plain(cls: type) -> bool:
     """Whether instances are the program's own objects, of no kind that Values of other classes stand for."""
-    return built_in_base(cls) is object and not any(is_trusted(c.__module__) for c in cls.__mro__[:-1])
+    return built_in_base(cls) is object and not any(trusts(c) for c in cls.__mro__[:-1])

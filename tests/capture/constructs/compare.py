@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from collections import defaultdict, deque
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
@@ -84,19 +85,23 @@ def _has_identity(value: Any) -> bool:
     return isinstance(value, (list, dict, set, deque, torch.Tensor, np.ndarray)) or _plain_object(value)
 
 
+def _is_of_the_tests(cls: type) -> bool:
+    """Also one that only says that it is another module's."""
+    module = sys.modules.get(cls.__module__)
+    return cls.__module__.startswith("tests.") or not (cls.__flags__ & 1 << 9 == 0 or hasattr(module, cls.__qualname__))
+
+
 def _plain_object(value: Any) -> bool:
     """An instance of a user's class that is compared by its attributes."""
     return isinstance(value, SimpleNamespace) or (
-        type(value).__module__.startswith("tests.")
-        and not isinstance(value, (int, str, tuple, type))
-        and type(value).__hash__ is not None
+        _is_of_the_tests(type(value)) and not isinstance(value, (int, str, tuple, type)) and type(value).__hash__ is not None
     )
 
 
 def _attributes(value: Any) -> dict[str, Any]:
     if isinstance(value, SimpleNamespace):
         return vars(value)
-    if not type(value).__module__.startswith("tests.") or isinstance(value, (type, torch.nn.Module)):
+    if not _is_of_the_tests(type(value)) or isinstance(value, (type, torch.nn.Module)):
         return {}
     slots = [s for c in type(value).__mro__ for s in getattr(c, "__slots__", ()) if s != "__dict__" and hasattr(value, s)]
     return {

@@ -13,7 +13,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.opcodes.stack import NULL, LazyStack, callable_slots
 from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.sources import HeldItem
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import trusts_variables_of
 from tinycompile.capture.values.base import Lazy, MethodOf
 from tinycompile.capture.values.classes import PyModuleValue, class_lookup
 from tinycompile.capture.values.function import Cell
@@ -109,7 +109,7 @@ def import_name(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     level, names = (v.constant(tr) for v in frame.pop(2))
     found = _imported(tr, frame, ins.arg, names, level)
     name = found.__name__
-    if not is_trusted(name) and sys.modules.get(name) is found:
+    if not trusts_variables_of(vars(found)) and sys.modules.get(name) is found:
         tr.guards.item(HeldItem(tr.guards.hold(sys.modules, "modules"), name, f"module {name}"), found, equal=False)
     frame.stack.append(tr.from_python(found))
 

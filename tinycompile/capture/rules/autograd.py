@@ -13,6 +13,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.custom_gradient import Recorded, check, make_op
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.torch_calls import run_op, tensors_in
+from tinycompile.capture.trust import is_of
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.classes import ClassValue, class_lookup
 from tinycompile.capture.values.constant import NONE, TRUE, Const
@@ -82,7 +83,7 @@ def _apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _forward(tr: Tracer, cls: ClassValue, context: Value, given: Sequence[Value], kwargs: Kwargs) -> Value:
     found = class_lookup(cls.cls, "setup_context")
-    splits = found is not None and found[0].__module__ != "torch.autograd.function"
+    splits = found is not None and not is_of(found[0], "torch.autograd.function")
     result = cls.get_attr(tr, "forward").call(tr, given if splits else [context, *given], kwargs)
     if splits:
         cls.get_attr(tr, "setup_context").call(tr, [context, TupleValue(given), result], {})

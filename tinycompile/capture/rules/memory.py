@@ -9,6 +9,7 @@ import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.rules.registry import Args
+from tinycompile.capture.trust import module_of
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import FALSE, NONE, TRUE, boolean
 from tinycompile.capture.values.symbolic import dim_value
@@ -32,7 +33,7 @@ def _known_line(tr: Tracer, t: TensorValue, what: str) -> list[TensorValue]:
     line = list(line_of(t))
     root, views = line[-1], [v.view for v in line if v.view is not None]
     owned = root.source is not None if root.is_input else owns_memory(tr, root)
-    if t.cls.__module__.partition(".")[0] != "torch" or torch.is_inference_mode_enabled() or not owned:
+    if module_of(t.cls).partition(".")[0] != "torch" or torch.is_inference_mode_enabled() or not owned:
         raise GraphBreak("unsupported-value", f"{what} of {t.describe()}")
     if not all(are_known(view.steps) for view in views):
         raise GraphBreak("unsupported-value", f"{what} of {t.describe()}, a view of a kind that is not known")

@@ -17,7 +17,7 @@ from tinycompile.capture import torch_calls
 from tinycompile.capture.arguments import by_position, check_arguments
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import is_of, module_of, trusts
 from tinycompile.capture.values import array, scalar
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.classes import (
@@ -138,9 +138,9 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     if handler is not None:
         check_arguments(cls, args, kwargs)
         return handler(tr, *by_position(cls, args, kwargs))
-    if cls in _CONSTANT_CLASSES or (cls.__module__ == "torch" and cls in (torch.device, torch.finfo, torch.iinfo)):
+    if cls in _CONSTANT_CLASSES or (module_of(cls) == "torch" and cls in (torch.device, torch.finfo, torch.iinfo)):
         return Const(natively(cls, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
-    if isinstance(cls, enum.EnumType) and is_trusted(type(cls).__module__) and len(args) == 1 and not kwargs:
+    if isinstance(cls, enum.EnumType) and trusts(type(cls)) and len(args) == 1 and not kwargs:
         return _member(tr, cls, args[0])
     if cls is object and not args and not kwargs:
         return NewObject(object)
@@ -149,7 +149,7 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     maker = class_lookup(cls, "__new__")
     if maker is not None and _is_namedtuples(maker[1]):
         return _named_tuple(tr, cls, args, kwargs)
-    if cls.__module__ == "torch.return_types":
+    if module_of(cls) == "torch.return_types":
         return TupleValue(args[0].iterate(tr), cls=cls)
     if issubclass(cls, BaseException):
         return _exception(tr, cls, args, kwargs)
@@ -169,7 +169,7 @@ def _member(tr: Tracer, cls: enum.EnumType, value: Value) -> Value:
     plain = value.unasked(tr, "__hash__", "__eq__") if isinstance(value, Const) else value.constant(tr)
     owner, _ = class_lookup(cls, "_missing_") or (object, None)
     members: list[enum.Enum] = list(cls.__members__.values())
-    if not is_trusted(owner.__module__) and not any(m is plain or m._value_ == plain for m in members):
+    if not trusts(owner) and not any(m is plain or m._value_ == plain for m in members):
         raise GraphBreak("unsupported-value", f"{cls.__name__} of a value of no member, for which it has a _missing_")
     tr.inherited(cls, owner, "_missing_")
     return Const(natively(cls, plain))
@@ -178,7 +178,7 @@ def _member(tr: Tracer, cls: enum.EnumType, value: Value) -> Value:
 def _exception(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     """An exception of a class whose ``__init__`` is the program's or the builtin one."""
     owner = class_lookup(cls, "__new__")
-    if owner is None or owner[0].__module__ != "builtins" or not issubclass(cls, Exception) or issubclass(cls, OSError):
+    if owner is None or not is_of(owner[0], "builtins") or not issubclass(cls, Exception) or issubclass(cls, OSError):
         raise GraphBreak("user-exception", f"{cls.__name__} was made")
     if issubclass(cls, ExceptionGroup):
         return _exception_group(tr, cls, args, kwargs)

@@ -12,6 +12,7 @@ from tinycompile.capture.arguments import check_arguments
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.sources import Source
+from tinycompile.capture.trust import is_of, module_of
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -165,7 +166,7 @@ class MethodOf(Value):
 
 
 def _is_built_in(cls: type) -> bool:
-    return cls is torch.Size or cls.__module__ in ("builtins", "collections")
+    return cls is torch.Size or is_of(cls, "builtins", "collections")
 
 
 def builtin_attribute(tr: Tracer, value: Value, cls: type, name: str) -> Value:
@@ -182,10 +183,10 @@ def builtin_attribute(tr: Tracer, value: Value, cls: type, name: str) -> Value:
 
 def no_attribute(value: Value, cls: type, name: str) -> AttributeError:
     """Python's own complaint."""
-    if cls.__module__ in ("collections", "torch"):  # whose names are shown with or without the module's
+    if module_of(cls) in ("collections", "torch"):  # whose names are shown with or without the module's
         try:
             getattr(cls(), name)
         except AttributeError as error:
             return AttributeError(str(error), name=name)
-    shown = f"{cls.__module__}.{cls.__name__}" if cls.__module__ in ("itertools", "types") else cls.__name__
+    shown = f"{module_of(cls)}.{cls.__name__}" if module_of(cls) in ("itertools", "types") else cls.__name__
     return AttributeError(f"'{shown}' object has no attribute '{name}'", name=name)

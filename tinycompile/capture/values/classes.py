@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
-from tinycompile.capture.trust import HEAP_TYPE, trusts
+from tinycompile.capture.trust import HEAP_TYPE, is_of, module_of, trusts
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BoundFunction
@@ -40,7 +40,7 @@ def class_lookup(cls: type, name: str) -> tuple[type, Any] | None:
 def is_pythons_own(cls: type, name: str) -> bool:
     """Whether a special method for attributes is the one that Python's own classes have."""
     found = class_lookup(cls, name)
-    return found is not None and found[0].__module__ in ("builtins", "collections", "types")
+    return found is not None and is_of(found[0], "builtins", "collections", "types")
 
 
 def built_in_base(cls: type) -> Any:
@@ -112,7 +112,7 @@ def is_descriptor_of_the_program(raw: Any) -> bool:
 
 def is_compiled(raw: Any) -> bool:
     """Whether what a class has is a function that was compiled, which acts as its original does."""
-    return type(raw).__module__ == "tinycompile.api"
+    return module_of(type(raw)) == "tinycompile.api"
 
 
 def _rules(owner: type, raw: Any) -> bool:
@@ -212,7 +212,7 @@ class ClassValue(Value):
         hook = self.meta_method(tr, "__getattr__") if found is None else None
         if hook is not None:
             return hook.call(tr, [Const(name)], {})
-        if found is None or found[0].__module__ == "builtins":
+        if found is None or is_of(found[0], "builtins"):
             natively(getattr, self.cls, name)
             raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}, which its metaclass defines")
         owner, raw = found

@@ -14,7 +14,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
-from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
+from tinycompile.capture.trust import BUILTIN_TYPES, trusts
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _MAKERS = frozenset({
 
 def is_written_in_python(raw: Any) -> bool:
     """Whether what a class of the program's has for a special method is the program's, not one of Python's that it holds."""
-    return not isinstance(raw, (type(None), *BUILTIN_TYPES)) and not is_trusted(getattr(raw, "__module__", None))
+    return not isinstance(raw, (type(None), *BUILTIN_TYPES)) and not trusts(raw)
 
 
 def is_member(value: Value) -> bool:
@@ -58,7 +58,7 @@ def has_own_specials(obj: Any) -> bool:
     return isinstance(obj, enum.Enum) and any(
         name.startswith("__") and name not in _MAKERS and callable(raw) and is_written_in_python(raw)
         for cls in type(obj).__mro__
-        if not is_trusted(cls.__module__)
+        if not trusts(cls)
         for name, raw in cls.__dict__.items()
     )
 
@@ -151,9 +151,7 @@ class Const(Value):
         else:
             owner = next((c for c in type(member).__mro__ if name in c.__dict__), object)
             raw = owner.__dict__.get(name)
-            if not (
-                name.startswith("_") or is_trusted(owner.__module__) or isinstance(raw, enum.Enum) or hasattr(raw, "__get__")
-            ):
+            if not (name.startswith("_") or trusts(owner) or isinstance(raw, enum.Enum) or hasattr(raw, "__get__")):
                 tr.inherited(type(member), owner, name)
                 return tr.class_member(owner, name, raw)
         return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
+from tinycompile.capture.trust import is_of
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const, boolean, is_constant_object
@@ -65,7 +66,7 @@ class ExceptionValue(NewObject):
     # --- attributes ---
 
     def _data_descriptor(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
-        if owner.__module__ != "builtins":
+        if not is_of(owner, "builtins"):
             return super()._data_descriptor(tr, name, owner, raw)
         if name == "args":
             return TupleValue(self.arguments(tr))
@@ -94,7 +95,7 @@ class ExceptionValue(NewObject):
         return tr.from_python(natively(getattr, self.error, name))
 
     def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
-        if owner.__module__ == "builtins":
+        if is_of(owner, "builtins"):
             return MethodOf(self, name) if callable(raw) else tr.from_python(raw)
         return super()._class_member(tr, name, owner, raw)
 
@@ -135,7 +136,7 @@ class ExceptionValue(NewObject):
     def special(self, tr: Tracer, name: str) -> Value | None:
         """A bound special method of the program's; those of the builtin classes do nothing that counts here."""
         owner = (class_lookup(type(self.error), name) or (object,))[0]
-        return None if owner.__module__ == "builtins" else super().special(tr, name)
+        return None if is_of(owner, "builtins") else super().special(tr, name)
 
     def truth(self, tr: Tracer) -> bool:
         return True

@@ -12,7 +12,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Item, Source
-from tinycompile.capture.trust import BUILTIN_TYPES, is_trusted
+from tinycompile.capture.trust import BUILTIN_TYPES, trusts
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, no_attribute
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.sequence import TupleValue
@@ -139,7 +139,7 @@ class FunctionValue(Value):
                 tr.guards.code(tr.guards.hold(self.fn, self.fn.__name__))
             return CodeConstant(self.code)
         if name == "__annotations__" and known is not None and self.source is not None:
-            if is_trusted(known.__module__):
+            if trusts(known):
                 return tr.from_python(dict(known.__annotations__))
             return tr.wrap(known.__annotations__, Attr(self.source, name))
         if name == "__type_params__" and self.source is not None and getattr(self.fn, name, None) == ():
@@ -148,7 +148,7 @@ class FunctionValue(Value):
         if self.fn is not None and self.source is not None and name in self.fn.__dict__:
             return tr.dict_entry(self.fn.__dict__, name, f"{self.source.label}.{name}")
         if known is not None and not hasattr(known, name):
-            if self.fn is not None and not is_trusted(self.fn.__module__):  # (of one that was passed all names are guarded)
+            if self.fn is not None and not trusts(self.fn):  # (of one that was passed all names are guarded)
                 tr.lacks(self.fn, name)
             raise no_attribute(self, FunctionType, name)
         raise GraphBreak("unsupported-value", f"attribute {name!r} of {self.describe()}")
@@ -191,7 +191,7 @@ class FunctionValue(Value):
         if self.wrapper is not None or tr.effects.assigns(self.outside):
             raise GraphBreak("unsupported-value", f"all attributes of {self.describe()}")
         known = self.fn or self.passed
-        if self.fn is not None and not is_trusted(self.fn.__module__):  # (the names of what was passed are guarded)
+        if self.fn is not None and not trusts(self.fn):  # (the names of what was passed are guarded)
             tr.guards.keys(tr.guards.hold(self.fn.__dict__, "attributes", f"{self.name}.__dict__"))
         if known is not None:
             return {name: self.get_attr(tr, name) for name in known.__dict__}
@@ -212,7 +212,7 @@ class FunctionValue(Value):
 
     def _takes_data(self, name: str) -> bool:
         """Whether an attribute of one from outside is plain data: no part of it, nor of what is said about it."""
-        own = name.startswith("_") or is_trusted(self.outside.__module__)
+        own = name.startswith("_") or trusts(self.outside)
         return not own and not hasattr(type(self.outside), name)
 
     def del_attr(self, tr: Tracer, name: str) -> None:
@@ -330,7 +330,7 @@ class BuiltinValue(Value):
         if isinstance(self.fn, np.ufunc) and callable(getattr(np.ufunc, name, None)):  # numpy.add.reduce
             return BuiltinValue(getattr(self.fn, name))
         own = getattr(self.fn, "__dict__", None)
-        if type(own) is dict and not is_trusted(getattr(self.fn, "__module__", None)):  # what functools.cache made
+        if type(own) is dict and not trusts(self.fn):  # what functools.cache made
             if name in own:
                 return tr.dict_entry(own, name, f"{own.get('__name__', 'function')}.{name}")
             tr.lacks(self.fn, name)

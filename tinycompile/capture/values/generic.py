@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 import types
 import typing
@@ -17,13 +16,16 @@ from tinycompile.capture.values.base import Kwargs, Value
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
+# The base of what typing makes of classes: of the library's own names, and of what these are with arguments.
+_ALIAS: Any = typing.List  # noqa: UP006
+_TYPINGS = tuple(c for c in type(_ALIAS).__mro__[:-2] if issubclass(type(_ALIAS[int]), c))
 HINTS: tuple[type, ...] = (
     types.GenericAlias,
     types.UnionType,
     typing.TypeVar,
     typing.ParamSpec,
     type(typing.Optional),
-    inspect.getmro(type(typing.List))[1],  # noqa: UP006  (the base of all that typing makes of classes)
+    *_TYPINGS,
 )
 
 

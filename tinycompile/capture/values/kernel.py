@@ -11,6 +11,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.kernel_writes import layers, source_of, written_parameters
 from tinycompile.capture.sources import Source
+from tinycompile.capture.trust import module_of
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.mapping import DictValue
@@ -121,7 +122,7 @@ def _slot(tr: Tracer, value: Value, tensors: list[TensorValue]) -> Any:
                 return Slot(at)
         tensors.append(value)
         return Slot(len(tensors) - 1)
-    if isinstance(value, KernelValue) or (isinstance(value, ObjectValue) and type(value.obj).__module__.startswith("triton.")):
+    if isinstance(value, KernelValue) or (isinstance(value, ObjectValue) and module_of(type(value.obj)).startswith("triton.")):
         return value.obj  # a function or a type that the kernel is made for
     if value.is_constant or isinstance(value, (SymInt, SequenceValue)):
         return value.constant(tr)
@@ -134,7 +135,7 @@ def _check(tr: Tracer, kernel: Any, tensors: Sequence[TensorValue], written: Seq
     for t in tensors:
         if t.cls not in (torch.Tensor, torch.nn.Parameter) or type(t.fake) is not FakeTensor:
             raise GraphBreak("unsupported-argument", f"{t.describe()} given to the Triton kernel {name}")
-        interpreted = any(type(k).__module__ == "triton.runtime.interpreter" for k in layers(kernel))
+        interpreted = any(module_of(type(k)) == "triton.runtime.interpreter" for k in layers(kernel))
         if t.meta.device.type == "cpu" and not interpreted:
             raise GraphBreak("unsupported-argument", f"a tensor on the CPU is given to the Triton kernel {name}")
     if not written:

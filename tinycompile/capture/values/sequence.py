@@ -13,7 +13,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import HeldItem, Source
-from tinycompile.capture.trust import is_trusted
+from tinycompile.capture.trust import module_of, trusts
 from tinycompile.capture.values.base import Kwargs, Lazy, Value, builtin_attribute, no_attribute
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.symbolic import SymInt, dim_value
@@ -40,7 +40,7 @@ class SequenceValue(Value):
     @property
     def family(self) -> type:
         """The class among whose instances it is compared and concatenated."""
-        return tuple if issubclass(self.cls, tuple) or self.cls.__module__ == "torch.return_types" else self.cls
+        return tuple if issubclass(self.cls, tuple) or module_of(self.cls) == "torch.return_types" else self.cls
 
     def item(self, tr: Tracer, at: int) -> Value:
         """One item, wrapped (and guarded) now if it was not yet."""
@@ -124,7 +124,7 @@ def _found(cls: type, name: str) -> tuple[type | None, Any]:
 def _is_the_programs(raw: Any) -> bool:
     """Whether what a class of tuples has is a method written in Python, and not by ``namedtuple``."""
     fn = raw.__func__ if isinstance(raw, (classmethod, staticmethod)) else raw
-    return isinstance(fn, FunctionType) and not is_trusted(fn.__module__)
+    return isinstance(fn, FunctionType) and not trusts(fn)
 
 
 class TupleValue(SequenceValue):
@@ -136,7 +136,7 @@ class TupleValue(SequenceValue):
         super().__init__(items, cls, source)
 
     def rebuild(self, items: list[Any]) -> Any:
-        if self.cls.__module__ == "torch.return_types":
+        if module_of(self.cls) == "torch.return_types":
             return self.cls(items)
         return super().rebuild(items)
 
@@ -182,14 +182,14 @@ class TupleValue(SequenceValue):
         """Names of the items, for namedtuples and torch's result types."""
         if hasattr(self.cls, "_fields"):
             return tuple(self.cls._fields)
-        return self.cls.__match_args__ if self.cls.__module__ == "torch.return_types" else ()  # type: ignore[attr-defined]
+        return self.cls.__match_args__ if module_of(self.cls) == "torch.return_types" else ()  # type: ignore[attr-defined]
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         fields = self.fields()
         owner, raw = _found(self.cls, name)
         tr.inherited(self.cls, owner or object, name)
-        if name in fields and (isinstance(raw, _FIELD) or self.cls.__module__ == "torch.return_types"):
-            if owner is not None and not is_trusted(owner.__module__):
+        if name in fields and (isinstance(raw, _FIELD) or module_of(self.cls) == "torch.return_types"):
+            if owner is not None and not trusts(owner):
                 tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
             return self.item(tr, fields.index(name))
         if name == "_fields" and fields:

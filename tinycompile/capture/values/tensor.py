@@ -14,6 +14,7 @@ from tinycompile.base import shapes
 from tinycompile.base.meta import TensorMeta
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
+from tinycompile.capture.trust import module_of
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value, no_attribute
 from tinycompile.capture.values.classes import defines
 from tinycompile.capture.values.constant import FALSE, NONE, Const, boolean
@@ -271,7 +272,7 @@ def _is_leaf(t: TensorValue, tr: Tracer) -> Value:
 
 
 def _device(t: TensorValue, tr: Tracer) -> Value:
-    return Const(t.meta.device.torch()) if t.cls.__module__.startswith("torch") else tr.from_python(t.meta.device)
+    return Const(t.meta.device.torch()) if module_of(t.cls).startswith("torch") else tr.from_python(t.meta.device)
 
 
 ATTRIBUTES: dict[str, Callable[[TensorValue, Tracer], Value]] = {
