@@ -193,3 +193,32 @@ def test_integers_have_no_gradients(name: str) -> None:
     assert outcome(tc, case) == outcome(torch, case)
     at = tc.full((2, 3), 2.0)
     assert tc.func.grad(lambda x: case(tc, x))(at).tolist() == outcome(torch, case)[2][0]
+
+
+@pytest.mark.parametrize("name", ["acosh", "arccosh", "asinh", "arcsinh", "atanh", "arctanh"])
+def test_what_has_no_derivative_in_place(name: str) -> None:
+    """Torch says so in the backward; the values are there."""
+    for wrap in (lambda t: t, tc.from_torch):
+        y = getattr(wrap(torch.tensor([0.5, 0.25])).requires_grad_() * 1, f"{name}_")()
+        with pytest.raises(NotImplementedError, match=f"inplace version of {name.replace('arc', 'a')}"):
+            y.sum().backward()
+
+
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "t_": lambda y: y.t_(),
+    "transpose_": lambda y: y.transpose_(0, 5),
+    "squeeze_": lambda y: y.squeeze_(4),
+    "unsqueeze_": lambda y: y.unsqueeze_(7),
+    "swapaxes_": lambda y: y.swapaxes_(0, 5),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("grad", [False, True])
+def test_views_in_place_are_refused_in_their_words(name: str, grad: bool) -> None:
+    said = []
+    for wrap in (lambda t: t, tc.from_torch):
+        with pytest.raises((RuntimeError, IndexError)) as caught:
+            REFUSED[name](wrap(torch.ones(2, 2, 2)).requires_grad_(grad) * 1)
+        said.append((caught.type, str(caught.value)))
+    assert said[0] == said[1]

@@ -272,3 +272,16 @@ def test_ldexps_powers_are_of_the_exponents_dtype(exponent: str, dtype: str) -> 
         found.append([torch.as_tensor(t.detach().tolist()) for t in (*firsts, *again)])
     rough = dtype == "bfloat16" or exponent == "float16"
     torch.testing.assert_close(found[1], found[0], rtol=1e-2 if rough else 1e-6, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("fn", [torch.nansum, torch.nanmean])
+@pytest.mark.parametrize("seed", [2.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("dim", [None, 1])
+def test_nans_get_the_gradient_times_zero(fn: Any, seed: float, dim: int | None) -> None:
+    found = []
+    for wrap in (lambda t: t, from_torch):
+        x = wrap(torch.tensor([[float("nan"), 1.0, float("inf")], [2.0, float("nan"), -1.0]])).requires_grad_()
+        y = fn(x, dim)
+        y.backward(wrap(torch.full(tuple(y.shape), seed)))
+        found.append(torch.as_tensor(x.grad.tolist()))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-6, equal_nan=True)

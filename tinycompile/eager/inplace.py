@@ -57,7 +57,7 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
     if level_of(bound.args):
         with local_keys.exclude(Key.AUTOCAST):
             return replace(target, dispatcher.call_bound(op.name, (_copy_of(target), *bound.args[1:])))
-    if target.dtype.is_complex:
+    if target.dtype.is_complex or op.name in _REFUSED:
         return call(fn, args, kwargs)
     if op.vjp is not None:
         needs, edges = edges_of(bound.args, edge_of)
@@ -77,6 +77,9 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         rebase(target, None)
         return target
     return replace(target, result)
+
+
+_REFUSED = frozenset(("acosh", "asinh", "atanh"))  # torch has no derivative of these in place, and says so in the backward
 
 
 def write_to_torchs(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -154,6 +157,9 @@ def view_in_place(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
     name = name_of(fn)
     if any(view() is not None for view in target._views or ()):
         raise NotImplementedError(f"{name} of a tensor that has views which gradients go through: use {name[:-1]}")
+    if name != "as_strided_":  # what torch refuses it refuses in the words of this function
+        sizes: Any = tuple(target.shape)  # no symbols: those are FakeTensor's
+        fn(torch.empty((), device="cpu").expand(sizes), *args[1:], **kwargs)
     view = getattr(target, name[:-1])(*args[1:], **kwargs)
     edge = edge_of(view)
     with torch.no_grad():

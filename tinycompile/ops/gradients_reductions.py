@@ -28,6 +28,24 @@ def _sum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return _spread(cast(grads[0], x.dtype), x, dim, keepdim), None, None, None
 
 
+def _to_numbers(g: Any, x: Any, dim: Any, keepdim: bool) -> Any:
+    """To all elements, times 0 to those that are NaN: of what is infinite that is NaN, as ATen has it."""
+    there = cast(ops.logical_not(ops.isnan(x)), x.dtype)
+    return ops.mul(_spread(cast(g, x.dtype), x, dim, keepdim), there)
+
+
+@vjp("nansum", "self")
+def _nansum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    return _to_numbers(grads[0], *args[:3]), None, None, None
+
+
+@vjp("nanmean", "self")
+def _nanmean(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, dim, keepdim, _dtype = args
+    count = ops.sum(ops.logical_not(ops.isnan(x)), dim, keepdim)
+    return _to_numbers(ops.div(grads[0], count), x, dim, keepdim), None, None, None
+
+
 def _divisor(x: Any, dim: Any) -> Any:
     """What a mean is divided by. Of no elements nobody gets a share, and 1 leaves no NaN behind when that is differentiated."""
     count = count_of(x, dims_of(dim, len(x.shape)))
