@@ -25,6 +25,7 @@ from tinycompile.eager.device_memory import (
     Memory,
     RegisteredDevice,
     allocate,
+    as_copied,
     check_indices,
     device_of,
     from_host,
@@ -241,6 +242,8 @@ def _on_cpu(op: Op, args: tuple[Any, ...]) -> Any:
         hosts[at] = torch.device("cpu") if is_registered(Device.of(args[at])) else unwrap(args[at])
     versions = [(a, h, h._version) for a, h in zip(args, hosts, strict=True) if isinstance(h, torch.Tensor)]
     result = op.eager(*hosts)
+    if op.name == "to_device":
+        result = as_copied(result, args[op.schema.positions["memory_format"]])
     for tensor, host, version in {id(h): (a, h, v) for a, h, v in versions}.values():
         if host._version != version:
             put_back(tensor, host)
@@ -252,8 +255,8 @@ def _moved(x: Any, device: Any, dtype: Any = None, copy: bool = False, memory_fo
     target = Device.of(device)
     if not is_registered(target):
         return run_torch("to_device", KeySet(dispatcher.keys_of(x)), (x, device, dtype, copy, memory_format))
-    host = unwrap(x).detach().to("cpu", dtype, memory_format=memory_format or torch.preserve_format)
-    return from_host(host, Device(target.type, max(target.index, 0)))
+    host = unwrap(x).detach().to("cpu", dtype)
+    return from_host(as_copied(host, memory_format), Device(target.type, max(target.index, 0)))
 
 
 def as_strided(base: Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> Tensor:

@@ -29,10 +29,11 @@ from tinycompile.eager.device_memory import (
 )
 from tinycompile.eager.device_queues import Queue, used_on
 from tinycompile.eager.hosted_calls import watch
+from tinycompile.eager.recording import record
 from tinycompile.eager.tensor import Tensor, apart, from_torch
 from tinycompile.eager.write_checks import check_write, expanded
 from tinycompile.ops.in_place import name_of, names_a_write
-from tinycompile.ops.record import BoundCall, Decompose, Op
+from tinycompile.ops.record import OPS, BoundCall, Decompose, Op
 
 _PRIVATE = Key.PRIVATEUSE1.bit
 
@@ -216,10 +217,19 @@ def _moved_to(value: Any, device: Device) -> Any:
         if not isinstance(v, Tensor):
             return device if is_registered(Device.of(v)) else v
         if id(v) not in seen:
-            seen[id(v)] = v if is_registered(device) is v.lacks_handle else dispatcher.call("to_device", v, device)
+            seen[id(v)] = v if is_registered(device) is v.lacks_handle else _copied_to(v, device)
         return seen[id(v)]
 
     return _mapped(value, moved)
+
+
+def _copied_to(tensor: Tensor, device: Device) -> Tensor:
+    """On the host it lies as it does on the device, gaps and what is beside it included: a function may ask."""
+    if is_registered(device):
+        back: Tensor = dispatcher.call("to_device", tensor, device)
+        return back
+    made: Tensor = record(OPS["to_device"], (tensor, device, None, False, None), from_torch(to_host(tensor)))
+    return made
 
 
 def _mapped(value: Any, fn: Callable[[Any], Any]) -> Any:

@@ -94,6 +94,14 @@ def from_host(value: torch.Tensor, device: Device) -> Tensor:
     return made
 
 
+def as_copied(host: torch.Tensor, memory_format: torch.memory_format | None) -> torch.Tensor:
+    """What torch makes of it on another device: without gaps or dims of stride 0, in memory of its own."""
+    wanted = torch.preserve_format if memory_format is None else memory_format
+    strides = torch.empty_like(host, memory_format=wanted, device="meta").stride()
+    own = host.untyped_storage().nbytes() == host.numel() * host.itemsize
+    return host if own and host.stride() == strides else host.clone(memory_format=wanted)
+
+
 def allocate(meta: TensorMeta) -> Tensor:
     """An uninitialised tensor there."""
     device = Device(meta.device.type, max(meta.device.index, 0))
