@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 GENERATED = (
     "aot/test_every_record.py", "capture/test_autocast.py", "capture/test_writes.py", "codegen/cpp/test_math.py",
     "codegen/cpp/test_reductions.py", "codegen/triton/test_product_offline.py", "codegen/triton/test_products.py",
-    "codegen/triton/test_reductions.py", "eager/test_autocast.py",
+    "codegen/triton/test_reductions.py", "eager/test_autocast.py", "eager/test_device_outs.py",
     "eager/test_arguments.py", "eager/test_autograd_records.py", "eager/test_layouts.py", "eager/test_spellings.py", "eager/test_vmap.py", "eager/test_vmap_indexing.py",
     "eager/test_vmap_ties.py", "end_to_end/test_every_record.py",
     "end_to_end/test_numerics.py", "end_to_end/test_transforms.py", "fuse/test_every_record.py", "lower/test_every_record.py",

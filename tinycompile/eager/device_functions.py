@@ -100,8 +100,9 @@ class Elsewhere:
 
     def write(self, bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """``add_`` and ``out=``: the result, then a copy of it into the tensor. A view in place (``t_``) moves no element.
-        Where there is no kernel, or elements share memory (whether they may be written to depends on the function), torch's own
-        writes, on the CPU."""
+        Torch's own writes, on the CPU, where there is no kernel, where ``out`` has another dtype (some functions cast), and
+        where elements share memory (whether they may be written to depends on the function)."""
+        assert slot.taken is not None
         target = bound.args[0] if bound.inplace else bound.out
         _check_targets(fn, bound, target)
         if bound.inplace and not is_view(bound.op) and (not _has_kernel(bound.op) or expanded(bound.args[0])):
@@ -111,13 +112,18 @@ class Elsewhere:
             if made is None:
                 return self.call(fn, args, kwargs)
             bound = made
+        several = isinstance(target, (tuple, list))
+        if bound.out is not None and not (bound.op.name in slot.taken.kernels if several else _has_kernel(bound.op)):
+            return self.call(fn, args, kwargs)
         result = dispatcher.call_bound(bound.op.name, bound.args)
         if bound.inplace and is_view(bound.op):
             target._meta = result.meta
             return target
-        several = isinstance(target, (tuple, list))
+        pairs = list(zip(target, result, strict=True)) if several else [(target, result)]
+        if bound.out is not None and any(into.dtype != value.dtype for into, value in pairs):
+            return self.call(fn, args, kwargs)
         read = [t for t in dispatcher.tensors_in(bound.args) if isinstance(t, Tensor)]
-        for into, value in zip(target, result, strict=True) if several else [(target, result)]:
+        for into, value in pairs:
             check_write(into, value.meta, read, bound.inplace)
             fit(into, value.meta)
             write(into, to_host(value))
@@ -125,21 +131,10 @@ class Elsewhere:
 
 
 # Functions that ask a second tensor for its dtype or sizes, or copy it.
-_OF_ANY_DEVICE = frozenset(
-    (
-        "to",
-        "type_as",
-        "copy_",
-        "fill_",
-        "view_as",
-        "reshape_as",
-        "expand_as",
-        "resize_as_",
-        "is_same_size",
-        "is_set_to",
-        "result_type",
-    )
-)
+_OF_ANY_DEVICE = frozenset((
+    "to", "type_as", "copy_", "fill_", "view_as", "reshape_as", "expand_as", "resize_as_", "is_same_size", "is_set_to",
+    "result_type",
+))  # fmt: skip
 
 
 def _check_devices(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -10,7 +10,6 @@ import torch
 
 from tinycompile.base.device import Device
 from tinycompile.base.meta import TensorMeta
-from tinycompile.base.shapes import contiguous_strides
 from tinycompile.base.torch_private import storage_id
 from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key
@@ -124,7 +123,7 @@ def fit(out: Tensor, meta: TensorMeta) -> None:
     if out.shape == meta.shape:
         return
     warn_of_resize(out.shape, meta.shape)
-    out._meta = TensorMeta(meta.shape, contiguous_strides(meta.shape), out.dtype, out.device, out.offset)
+    out._meta = TensorMeta(meta.shape, meta.strides, out.dtype, out.device, out.offset)
     old, nbytes = out.storage, extent(out.meta) * out.dtype.itemsize
     if nbytes > old.nbytes:
         host = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
