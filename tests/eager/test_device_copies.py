@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,8 +11,10 @@ import pytest
 import torch
 
 import tinycompile as tc
+from tests.eager import numpy_device
 from tests.eager.device_support import registered
 from tests.eager.numpy_device import NAME
+from tinycompile.eager.custom_device import forget_device
 
 pytestmark = pytest.mark.pure
 
@@ -78,3 +82,29 @@ def test_a_function_on_the_host_sees_what_lies_beside() -> None:
         found.append([ask(y.detach()).tolist(), torch.autograd.grad(torch.logcumsumexp(y, 0).sum(), a)[0].tolist()])
     assert found[0][0] == found[1][0]
     torch.testing.assert_close(torch.tensor(found[1][1]), torch.tensor(found[0][1]))
+
+
+def saved(value: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("copied", [lambda value: pickle.loads(pickle.dumps(value)), saved], ids=["pickle", "torch.save"])
+def test_they_are_pickled(copied: Callable[[Any], Any]) -> None:
+    x = tc.arange(6.0, device=f"{NAME}:1").reshape(2, 3).t()[1:].requires_grad_()
+    x.note = ["me"]
+    made, other = copied([x, tc.ones(2, device=NAME, dtype=torch.bfloat16)])
+    assert (made.device, made.tolist(), made.stride(), made.note) == (x.device, x.tolist(), (1, 2), ["me"])
+    assert made.is_leaf and made.requires_grad and made.note is not x.note and made.storage is not x.storage
+    assert other.dtype is torch.bfloat16 and other.device.index == 0 and not other.requires_grad
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    data = pickle.dumps(tc.ones(2, device=NAME))
+    forget_device()
+    with pytest.raises(RuntimeError, match=f"a tensor on {NAME}:0 is loaded where no device of that name is registered"):
+        pickle.loads(data)
+    numpy_device.register()
+    assert pickle.loads(data).tolist() == [1.0, 1.0]

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from tinycompile.eager.storage import ALLOCATORS
+
 _NOT_A_LEAF = (
     "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  If you were "
     "attempting to deepcopy a module, this may be because of a torch.nn.utils.weight_norm usage, see "
@@ -24,9 +26,9 @@ class CopyMethods:
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         """Its torch tensor, so tensors that share memory share it again when they are loaded; whether it requires grad; and the
-        user's attributes."""
+        user's attributes. On a registered device, as torch's there, each is a copy."""
         if self.lacks_handle:
-            raise RuntimeError(f"a tensor on {self.device} is pickled from the CPU: use .cpu() first")
+            return unpickled_there, (str(self.device), self.detach().cpu().raw(), self.requires_grad, vars(self))
         given = self.raw().detach(), self.requires_grad
         return unpickled, (*given, vars(self)) if vars(self) else given
 
@@ -84,7 +86,16 @@ def unpickled(handle: torch.Tensor, requires_grad: bool, attributes: Mapping[str
     return made.requires_grad_() if requires_grad else made
 
 
-torch.serialization.add_safe_globals([unpickled])  # so that torch.load takes it with weights_only, too
+def unpickled_there(device: str, handle: torch.Tensor, requires_grad: bool, attributes: Mapping[str, Any]) -> Any:
+    """One of a registered device. Raises RuntimeError where there is none of that name."""
+    if device.partition(":")[0] not in ALLOCATORS:
+        raise RuntimeError(f"a tensor on {device} is loaded where no device of that name is registered: see register_device")
+    made = make[0](handle).to(device)
+    vars(made).update(attributes)
+    return made.requires_grad_() if requires_grad else made
+
+
+torch.serialization.add_safe_globals([unpickled, unpickled_there])  # so that torch.load takes it with weights_only, too
 
 
 def _with(text: str, suffix: str) -> str:
