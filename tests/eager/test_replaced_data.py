@@ -165,8 +165,18 @@ def edited(lib: Any) -> Any:
     return x.grad.tolist(), str(caught.value).replace(f"torch.{NAME}.", "torch.")
 
 
+def set_on_anothers_memory(lib: Any) -> Any:
+    x, other = lib.zeros(2, 2), lib.full((6,), 3.0)
+    view, detached = x[0], x.detach()
+    assert x.set_(other[1:5]) is x
+    other.mul_(2)
+    x[:2].add_(1)
+    every = (x, other, view, detached)
+    return [(t.tolist(), t._version, t.stride(), t.storage_offset()) for t in every]
+
+
 CASES = [
-    computed, a_factor, a_factor_of_torchs, its_views, of_another_kind, written_past_the_tape, counts,
+    computed, a_factor, a_factor_of_torchs, its_views, of_another_kind, written_past_the_tape, counts, set_on_anothers_memory,
     a_write_to_data_in_place_on_the_tape, edited,
 ]  # fmt: skip
 

@@ -247,6 +247,13 @@ def _resize(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
+def _set(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """torch's own does, on a handle by which no view knows its memory."""
+    if type(tensor) is Tensor and not (tensor.lacks_handle or tensor.on_torchs_tape):
+        tensor._handle = tensor.raw().detach()
+    return NotImplemented
+
+
 def _detached(tensor: Any) -> Any:
     return tensor.detach_()
 
@@ -265,6 +272,7 @@ class _Tape:
         torch.autograd.grad: _of_torchs_grad,
         torch.ops.aten.detach_: _detached,
         torch.ops.aten.detach_.default: _detached,
+        torch.Tensor.set_: _set,
         torch.Tensor.resize_: _resize,
         torch.Tensor.resize_as_: _resize,
         torch.as_strided: as_strided,

@@ -75,7 +75,7 @@ class Elsewhere:
         pairs = zip(given, before, strict=True)
         for (tensor, host, version), storage in {id(pair[0][1]): pair for pair in pairs}.values():
             if storage is not None and (host._version != version or host is written):
-                take_over(tensor, host, storage)
+                take_over(tensor, host, storage, given)
         if not is_registered(device) or _leads_away(fn, (*args[1:], *kwargs.values())):
             return from_torch(result) if isinstance(result, torch.Tensor) else result
         return returned(result, device, given if any(before) else ())

@@ -146,11 +146,20 @@ def put_back(tensor: Tensor, host: torch.Tensor) -> None:
     writes_of(tensor).count += 1
 
 
-def take_over(tensor: Tensor, host: torch.Tensor, storage: torch.UntypedStorage) -> None:
-    """What a function wrote to a copy on the host in ``storage``, and where it made that lie (``as_strided_``)."""
+def take_over(
+    tensor: Tensor, host: torch.Tensor, storage: torch.UntypedStorage, given: Sequence[tuple[Any, torch.Tensor, int]]
+) -> None:
+    """What a function wrote to a copy on the host in ``storage``, and where it made that lie: ``as_strided_``, or ``set_`` on
+    the memory of another tensor that was ``given``."""
     now = host.untyped_storage()
     if storage_id(now) != storage_id(storage):
-        raise NotImplementedError(f"{tensor.device} can't give a tensor other memory")
+        other = next((t for t, h, _ in given if h is not host and _share(h, host) and getattr(t, "lacks_handle", False)), None)
+        if other is None:
+            raise NotImplementedError(f"{tensor.device} can't give a tensor other memory")
+        tensor._writes = writes_of(tensor)
+        tensor._writes.count += 1
+        tensor._meta, tensor._storage = placed_as(host, tensor.device), other.storage
+        return
     if now.nbytes() > tensor.storage.nbytes:
         tensor.storage.grow(now.nbytes())
     tensor._meta = placed_as(host, tensor.device)
