@@ -11,7 +11,7 @@ import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -31,8 +31,6 @@ _BATCHED = Key.BATCHED.bit
 _AUTOGRAD = Key.AUTOGRAD.bit
 # Functions whose result's size depends on each example's values.
 _OF_ANY_LENGTH = {fn.__name__: fn for fn in (torch.nonzero, torch.Tensor.unique, torch.Tensor.unique_consecutive)}
-# Records to whose gradients torch gives no thought: written in place, they let them through.
-_KEEP_HISTORY = frozenset(("logical_and", "logical_not", "logical_or", "logical_xor"))
 _NO_POINTER = "Cannot access data pointer of Tensor that doesn't have storage"
 
 
@@ -172,15 +170,11 @@ class BatchedTensor(Tensor):
         name = getattr(fn, "__name__", bound.op.name)
         if bound.out is not None:
             raise RuntimeError(f"vmap: {name}(out=...) can't be batched: call it without out")
-        if bound.op.name in _KEEP_HISTORY and any(map(is_followed, dispatcher.tensors_in(bound.args))):
-            return write_each[0](fn, args, kwargs)
         if cls.tape.follows(args, kwargs):
             return cls.tape.write(bound, fn, args, kwargs)
+        if (written := write_below[0](bound, fn, args, kwargs)) is not NotImplemented:
+            return written
         given = bound.args
-        if bound.op.name == "fill" and isinstance(given[0], BatchedTensor) and not hasattr(given[1], "dtype"):
-            whole: Any = given[0].value
-            whole.fill_(given[1])
-            return given[0]
         if (
             torch.is_grad_enabled()
             and isinstance(given[0], BatchedTensor)
@@ -207,7 +201,7 @@ def is_followed(tensor: Any) -> bool:
     return bool(tensor.requires_grad)
 
 
-def _example(tensor: Any, level: int, i: int) -> Any:
+def example_of(tensor: Any, level: int, i: int) -> Any:
     """One example of a tensor of the level; any other tensor as it is."""
     if not isinstance(tensor, BatchedTensor) or tensor.level != level:
         return tensor
@@ -233,6 +227,10 @@ write_each: list[Callable[..., Any]] = []
 """``write_each[0](fn, args, kwargs)``: a function that writes to its first argument; set by ``batched_writes.py``, which stands
 above this file."""
 
+write_below: list[Callable[..., Any]] = []
+"""``write_below[0](bound, fn, args, kwargs)``: an op that writes where its examples are, or NotImplemented; set by
+``batched_in_place.py``, which stands above this file."""
+
 write_item: list[Callable[[Any, Any, Any], None]] = []
 """``write_item[0](target, index, value)``; set by ``batched_indexing.py``, which stands above this file."""
 
@@ -251,12 +249,7 @@ def overwrite(target: Any, result: Any, name: str) -> Any:
     level = max(t.level for t in (target, result) if isinstance(t, BatchedTensor))
     has = isinstance(target, BatchedTensor) and target.level == level and target.batched
     if not has and result.batched:
-        raise RuntimeError(
-            f"vmap: {name}(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args that has "
-            "more elements than `self`. This happened due to `other` being vmapped over but `self` not being vmapped over in a "
-            "vmap. Please try to use out-of-place operators instead. If said operator is being called inside the PyTorch "
-            "framework, please file a bug report instead."
-        )
+        refuse_shared(name)
     value = result.value if isinstance(result, BatchedTensor) and result.level == level else result
     into: Any = target.value if isinstance(target, BatchedTensor) and target.level == level else target
     if has and not (isinstance(result, BatchedTensor) and result.batched):
@@ -265,12 +258,22 @@ def overwrite(target: Any, result: Any, name: str) -> Any:
     return target
 
 
+def refuse_shared(name: str) -> NoReturn:
+    """torch's error of a write of each example's own values to what all examples share."""
+    raise RuntimeError(
+        f"vmap: {name}(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args that has "
+        "more elements than `self`. This happened due to `other` being vmapped over but `self` not being vmapped over in a "
+        "vmap. Please try to use out-of-place operators instead. If said operator is being called inside the PyTorch "
+        "framework, please file a bug report instead."
+    )
+
+
 def write_view(view: Any, value: Any) -> None:
     """Copy a tensor into a view, but for dims of size 1 that it has in front; or fill the view with a number."""
     if isinstance(value, (Tensor, torch.Tensor)):
         while len(value.shape) > len(view.shape) and value.shape[0] == 1:
             value = value[0]
-        view.copy_(value)
+        view.copy_(value.expand(tuple(view.shape)) if tuple(value.shape) != tuple(view.shape) else value)
     else:
         view.fill_(value)
 
@@ -313,13 +316,13 @@ def call_each(fn: Callable[[Any, Any], Any], name: str, args: Any, kwargs: Any) 
     level = level_of(given)
     batched = [t for t in given if isinstance(t, BatchedTensor) and t.level == level and t.batched]
     if not batched:
-        alone = fn(*mapped((args, dict(kwargs)), functools.partial(_example, level=level, i=0)))
+        alone = fn(*mapped((args, dict(kwargs)), functools.partial(example_of, level=level, i=0)))
         return mapped(alone, functools.partial(BatchedTensor, level=level, batched=False))
     size: Any = batched[0].value.shape[0]
     warn_once(f"vmap calls {name} once for each example: it has no batching rule")
     found = []
     for i in range(size):
-        found.append(mapped(fn(*mapped((args, dict(kwargs)), functools.partial(_example, level=level, i=i))), _ours))
+        found.append(mapped(fn(*mapped((args, dict(kwargs)), functools.partial(example_of, level=level, i=i))), _ours))
     return stacked(found, level, list(map(_ours, given)))
 
 
@@ -351,7 +354,7 @@ def stacked(found: Sequence[Any], level: int, given: Sequence[Any] = ()) -> Any:
 def _has_in_place(tensor: Any, level: int, found: Sequence[Tensor]) -> bool:
     """Whether each of ``found`` is a view of an example of the tensor, in the same place."""
     first = found[0]
-    if not (isinstance(tensor, Tensor) and _has_memory(tensor) and _has_memory(first) and tensor.dtype == first.dtype):
+    if not (isinstance(tensor, Tensor) and has_memory(tensor) and has_memory(first) and tensor.dtype == first.dtype):
         return False
     mine = isinstance(tensor, BatchedTensor) and tensor.level == level and tensor.batched
     step = tensor.value.stride(0) if mine else 0  # type: ignore[attr-defined]
@@ -363,7 +366,7 @@ def _has_in_place(tensor: Any, level: int, found: Sequence[Tensor]) -> bool:
     )
 
 
-def _has_memory(tensor: Tensor) -> bool:
+def has_memory(tensor: Tensor) -> bool:
     return not tensor.keys & Key.TRACING.bit and tensor.layout is torch.strided
 
 

@@ -28,6 +28,14 @@ def read(x: Any, index: Any) -> Any:
 
 def write(target: Any, index: Any, value: Any) -> None:
     """``target[index] = value``."""
+    try:
+        _write(target, index, value)
+    except Exception as error:
+        Tensor._reworded(error, torch.Tensor.__setitem__, (target, index, value), {})
+        raise
+
+
+def _write(target: Any, index: Any, value: Any) -> None:
     index = plain_index(index)
     if is_basic(index):
         write_view(target[index], value)
@@ -35,6 +43,8 @@ def write(target: Any, index: Any, value: Any) -> None:
     if _is_mask(index) and not (_is_tensor(value) and len(value.shape)):  # no size depends on the mask
         mask = index
         _check_mask(mask, target, 0)
+        if _is_tensor(value) and value.dtype != target.dtype:
+            torch.empty(2, dtype=target.dtype)[torch.ones(2, dtype=torch.bool)] = torch.empty(2, dtype=value.dtype)  # raises
         for _ in range(len(target.shape) - len(mask.shape)):
             mask = ops.unsqueeze(mask, -1)
         target.copy_(ops.where(mask, _as_tensor(value, target), target))
@@ -43,15 +53,30 @@ def write(target: Any, index: Any, value: Any) -> None:
     if not indices:
         write_view(view, value)
         return
-    given = _as_tensor(value, target)
-    while len(given.shape) > len(ops.index(view, indices).shape) and given.shape[0] == 1:
-        given = ops.select(given, 0, 0)
-    view.copy_(ops.index_put(view, indices, given, False))
+    shape = ops.index(view, indices).shape
+    given = value if _is_tensor(value) else _as_tensor(value, target)
+    while len(given.shape) > len(shape) and given.shape[0] == 1:
+        given = given[0]
+    if any(i is None for i in indices):
+        view, indices, given = _in_front(view, indices, given.expand(tuple(shape)))
+    view.index_put_(indices, given)
 
 
 batched.EXTERN_RULES[torch.Tensor.__getitem__] = read
 batched.EXTERN_RULES[torch.Tensor.__setitem__] = write
 batched.write_item.append(write)
+
+
+def _in_front(x: Any, indices: Sequence[Any], value: Any) -> tuple[Any, tuple[Any, ...], Any]:
+    """``x[indices] = value``, of the shape that is written to, with the dims that have indices first."""
+    places = [p for p, i in enumerate(indices) if i is not None]
+    given = tuple(indices[p] for p in places)
+    rank = max(len(i.shape) for i in given)
+    together = places == list(range(places[0], places[-1] + 1))
+    if together:
+        value = ops.movedim(value, tuple(range(places[0], places[0] + rank)), tuple(range(rank)))
+    rest = [d for d in range(len(x.shape)) if d not in places]
+    return ops.permute(x, (*places, *rest)), given, value
 
 
 def _resolved(x: Any, index: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -10,6 +10,8 @@ import torch
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager import batched
 from tinycompile.eager.batched import BatchedTensor, gradients_of_each, level_of, overwrite
+from tinycompile.eager.batched_in_place import reads_where_it_writes, write_each
+from tinycompile.eager.batching import Batch
 from tinycompile.eager.inplace import VIEWS_IN_PLACE, check_writable, rebase
 from tinycompile.eager.recording import edge_of
 from tinycompile.eager.tape import AUTOGRAD, note_opaque_view, set_history
@@ -35,6 +37,11 @@ def write(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return target
     if target.keys & Key.TRACING.bit:
         raise RuntimeError(f"vmap: {name} writes in place and has no batching rule")
+    batch = Batch(None, (*args, *kwargs.values()))
+    reads = reads_where_it_writes((*args, *kwargs.values())) and (batch.size is None or batch.has(target))
+    if reads and not followed:
+        write_each(fn, args, kwargs, batch)
+        return target
     written = False
 
     def on_copy(first: Any, *rest: Any, **named: Any) -> Any:
@@ -48,10 +55,11 @@ def write(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     on_copy.__name__ = name.strip("_")
     before = target.copied() if followed and isinstance(target, BatchedTensor) else target  # the tape saves what it was
     result = gradients_of_each[0](on_copy, (before, *args[1:]), kwargs)
-    if written:
+    if written and reads:
+        write_each(fn, args, kwargs, batch)
+    elif written:
         overwrite(target, result, name)
-        rebase(target, edge_of(result))
-    return target
+    return rebase(target, edge_of(result)) if written else target
 
 
 def become(target: BatchedTensor, view: BatchedTensor) -> Tensor:

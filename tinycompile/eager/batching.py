@@ -47,11 +47,12 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 class Batch:
     """The tensors of one call as seen from its highest level."""
 
-    __slots__ = ("level", "op", "size")
+    __slots__ = ("level", "op", "size", "write")
 
     def __init__(self, op: Any, args: Sequence[Any]) -> None:
         """``op``: the record; None for a function that has none."""
         self.op, self.level = op, level_of(args)
+        self.write: Callable[[tuple[Any, ...]], Any] | None = None  # instead of the call that a rule ends in
         self.size: Any = next((t.value.shape[0] for t in dispatcher.tensors_in(args) if self.has(t)), None)
 
     def has(self, tensor: Any) -> bool:
@@ -129,7 +130,7 @@ def run_batched(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     if batch.size is None:
         below = dispatcher.call_bound(op_name, batch.below(args))
         return _wrapped(op, below, batch.level, args, batched=False)
-    result = _rule_of(op)(batch, *args) if covered else NotImplemented
+    result = rule_of(op)(batch, *args) if covered else NotImplemented
     if result is NotImplemented:
         return call_each(lambda args, _: dispatcher.call_bound(op_name, args), op_name, args, {})
     return _wrapped(op, result, batch.level, args)
@@ -159,7 +160,8 @@ def _wrapped(op: Op, result: Any, level: int, args: Sequence[Any], batched: bool
     return made
 
 
-def _rule_of(op: Op) -> Rule:
+def rule_of(op: Op) -> Rule:
+    """Its own, or the one that the record implies."""
     found = RULES.get(op.name)
     if found is None:
         found = RULES[op.name] = _derived(op)
@@ -225,8 +227,18 @@ def pointwise(batch: Batch, *args: Any) -> Any:
     return call(batch, *(batch.aligned(a, rank) if is_tensor(a) else a for a in args))
 
 
+def is_aligned(op: Op) -> bool:
+    """Whether the op is right of all examples at once as soon as its tensors are aligned."""
+    return op.name in _ALIGNED or (op.name != "to" and rule_of(op) is pointwise)
+
+
+_ALIGNED = frozenset(("copy", "fill", "masked_fill"))
+
+
 def call(batch: Batch, *args: Any) -> Any:
     """The op itself, one level below."""
+    if batch.write is not None:
+        return batch.write(args)
     return dispatcher.call_bound(batch.op.name, args)
 
 

@@ -16,6 +16,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor, level_of, mapped, overwrite, write_view
+from tinycompile.eager.batched_in_place import reads_where_it_writes, write_record
 from tinycompile.eager.hooks import laid_out
 from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.indexing import basic_view, is_basic
@@ -55,8 +56,13 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         return write_to_torchs(fn, args, kwargs)
     check_writable(target)
     if level_of(bound.args):
+        if op.name in _KEEP_HISTORY:
+            return write_record(bound, fn, args, kwargs)
         with local_keys.exclude(Key.AUTOCAST):
-            return replace(target, dispatcher.call_bound(op.name, (_copy_of(target), *bound.args[1:])))
+            result = dispatcher.call_bound(op.name, (_copy_of(target), *bound.args[1:]))
+        if reads_where_it_writes(bound.args) and write_record(bound, fn, args, kwargs) is not NotImplemented:
+            return rebase(target, edge_of(result))
+        return replace(target, result)
     if target.dtype.is_complex or op.name in _REFUSED:
         return call(fn, args, kwargs)
     if op.vjp is not None:
@@ -65,18 +71,20 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         node = OpNode(reads_of(op, needs), before, edges)
         _run(bound, fn, args, kwargs)
         node.close((target,))
-        rebase(target, Edge(node, 0) if any(e is not None for e in edges) else None)
-        return target
+        return rebase(target, Edge(node, 0) if any(e is not None for e in edges) else None)
     form = differentiable_form(op)
     before = (_copy_of(target), *bound.args[1:])  # what the parts save is not to be written to
     result = NotImplemented if form is None else in_parts(op, form, before)
     if result is NotImplemented and (isinstance(op.lowering, (Extern, Decompose)) or target.dtype.is_floating_point):
         return call(fn, args, kwargs)
-    if result is NotImplemented:  # integers: nothing to follow
-        _run(bound, fn, args, kwargs)
-        rebase(target, None)
-        return target
-    return replace(target, result)
+    if result is not NotImplemented and not reads_where_it_writes(bound.args):
+        return replace(target, result)
+    _run(bound, fn, args, kwargs)
+    return rebase(target, None if result is NotImplemented else edge_of(result))  # of integers there is nothing to follow
+
+
+_KEEP_HISTORY = frozenset(("logical_and", "logical_not", "logical_or", "logical_xor"))
+"""Records to whose gradients torch gives no thought: written in place, they let them through."""
 
 
 _REFUSED = frozenset(("acosh", "asinh", "atanh"))  # torch has no derivative of these in place, and says so in the backward
@@ -143,7 +151,12 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
 
     on_copy.__name__ = name_of(fn) or "write"
     result = call_torch(on_copy, args, kwargs)
-    return replace(args[0], result) if written else args[0]
+    if not written:
+        return args[0]
+    if not reads_where_it_writes((*args, *kwargs.values())):
+        return replace(args[0], result)
+    run_on_handles(fn, args, kwargs)
+    return rebase(args[0], edge_of(result))
 
 
 VIEWS_IN_PLACE = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
@@ -185,7 +198,12 @@ def write_item(target: Tensor, index: Any, value: Any) -> None:
         return copy
 
     on_copy.__name__ = "index_put_"
-    replace(target, call_torch(on_copy, (target, index, value), {}))
+    result = call_torch(on_copy, (target, index, value), {})
+    if reads_where_it_writes((target, index, value)):
+        run_on_handles(torch.Tensor.__setitem__, (target, index, value), {})
+        rebase(target, edge_of(result))
+    else:
+        replace(target, result)
 
 
 def replace(target: Tensor, result: Tensor) -> Tensor:
@@ -198,8 +216,7 @@ def replace(target: Tensor, result: Tensor) -> Tensor:
                 Tensor.elsewhere.put(target, result)
             else:
                 target.raw().copy_(result.raw())
-    rebase(target, edge_of(result))
-    return target
+    return rebase(target, edge_of(result))
 
 
 def check_writable(target: Tensor) -> None:
@@ -228,18 +245,18 @@ def _has_gradients(target: Tensor) -> bool:
 # --- new histories -----------------------------------------------------------------------------------------------------------
 
 
-def rebase(target: Tensor, edge: Edge | None) -> None:
+def rebase(target: Tensor, edge: Edge | None) -> Tensor:
     """``target`` was written to: from now on it is what ``edge`` names (None: a constant, as integers always are)."""
     if not _has_gradients(target):
         edge = None
     info = target._view
     if info is None:
         _renew(target, edge)
-        return
+        return target
     before = edge_of(info.base)
-    if before is None and edge is None:
-        return
-    _renew(info.base, Edge(CopySlices(info, before, edge), 0))
+    if before is not None or edge is not None:
+        _renew(info.base, Edge(CopySlices(info, before, edge), 0))
+    return target
 
 
 def _renew(base: Tensor, edge: Edge | None) -> None:

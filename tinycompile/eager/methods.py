@@ -114,7 +114,7 @@ class TensorMethods:
                 learn(ends, key, bound, fn, args, kwargs)
             return cls._run(bound, fn, args, kwargs)
         except Exception as error:
-            if _is_a_records(bound) and not _writes(bound, fn, args, kwargs):
+            if _is_torchs(bound, fn, args, kwargs):
                 cls._reworded(error, fn, args, kwargs)
             raise
 
@@ -137,9 +137,15 @@ _OF_A_DIM = frozenset((torch.nn.functional.softmax, torch.nn.functional.log_soft
 _NAME_IT = "Change the call to include dim=X as an argument."
 
 
-def _is_a_records(bound: Any) -> bool:
-    """Whether an error may be in a record's words: not in those of a function of torch's, or of the program's own op."""
-    return bound is _NOT_FOUND or (bound is not None and bound.op.name not in CUSTOM)
+def _is_torchs(bound: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether torch may have other words for an error, and can be asked: not where it has said so itself, nor of the program's
+    own op. Under vmap the words are ours; there the call is made again on copies, so that it may write."""
+    if isinstance(bound, BoundCall) and bound.op.name in CUSTOM:
+        return False
+    given = dispatcher.tensors_in((args, tuple(kwargs.values())))
+    if any(getattr(t, "keys", 0) & dispatch_keys.Key.BATCHED.bit for t in given):
+        return True
+    return bound is not None and not _writes(bound, fn, args, kwargs)
 
 
 def _writes(bound: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

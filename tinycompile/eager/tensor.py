@@ -226,6 +226,8 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
     def _reworded(cls, error: Exception, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What torch says of the same call on plain tensors of the same values. Memory that ran out is not asked for again."""
         tensors = dispatcher.tensors_in((args, tuple(kwargs.values())))
+        if any(getattr(t, "keys", 0) & Key.BATCHED.bit for t in tensors) and not is_allocation_failure(error):
+            reword_batched[0](fn, args, kwargs)
         if is_allocation_failure(error) or any(isinstance(t, TensorMethods) and type(t) is not Tensor for t in tensors):
             return
         plain = unwrap if cls.elsewhere is None else cls.elsewhere.hosted
@@ -293,6 +295,10 @@ def from_torch(handle: torch.Tensor) -> Tensor:
 
 
 copies.make.append(from_torch)
+
+reword_batched: list[Callable[..., None]] = []
+"""``reword_batched[0](fn, args, kwargs)`` raises what torch's vmap raises for a call that failed; set by ``vmap_words.py``,
+which stands above this file."""
 
 other_layouts: list[Callable[[torch.Tensor], Tensor]] = []
 """``other_layouts[0](handle)`` makes a tensor that is not strided; set by ``sparse.py``, which stands above this file."""

@@ -11,6 +11,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import ops
 from tinycompile.ops.declare import binary, declare, spelled, unary
+from tinycompile.ops.outline import NotCoveredError
 from tinycompile.ops.record import Decompose, Pointwise
 from tinycompile.ops.samples import FLOATS, INTS, LAYOUTS, call, one, t, two
 from tinycompile.ops.scalar import Builder, Value
@@ -141,14 +142,8 @@ def _masked_fill_meta(x: TensorMeta, mask: TensorMeta, value: Any) -> TensorMeta
             raise RuntimeError(
                 f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {value.rank} dimension(s)."
             )
-        if (
-            rules.promote_types(x.dtype, value.dtype) != x.dtype
-            and value.dtype.is_floating_point
-            and not x.dtype.is_floating_point
-        ):
-            raise RuntimeError("result type Float can't be cast to the desired output type Long")
-    elif isinstance(value, float) and not x.dtype.is_floating_point and not float(value).is_integer():
-        raise RuntimeError(f"value cannot be converted to type {rules.c_type(x.dtype)} without overflow")
+        if value.dtype.is_floating_point and not x.dtype.is_floating_point and not x.dtype.is_complex:
+            raise NotCoveredError("whether an integer can hold it depends on its value")
     else:
         rules.check_fits(value, x.dtype)
     return rules.fresh(rules.shapes.broadcast_shapes(x.shape, mask.shape), x.dtype, x.device)
