@@ -116,6 +116,44 @@ def test_gradients_follow_writes(name: str, where: str) -> None:
     agree(lambda: found(tc, tc.func, from_torch(x)), lambda: found(torch, torch.func, x))
 
 
+SOME: dict[str, Callable[[Any], Any]] = {
+    "the middle": lambda y: y[6:12],
+    "rows": lambda y: y.view(4, 6)[1:3],
+    "every second": lambda y: y.view(4, 6)[:, ::2],
+    "a column": lambda y: y.view(4, 6)[:, 1],
+}
+ACTS: dict[str, Callable[[Any, Any], Any]] = {
+    "nothing": lambda b, v: None,
+    "mul_": lambda b, v: v.mul_(3),
+    "mul_ of what is viewed": lambda b, v: b.mul_(3),
+    "copy_": lambda b, v: v.copy_(v * 0 + 7),
+}
+
+
+@pytest.mark.parametrize("where", ["inside", "outside", "no_grad"])
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("some", SOME)
+def test_as_strided_between_the_elements_of_a_view(some: str, act: str, where: str) -> None:
+    """Gradients were lost without a word."""
+    x = torch.arange(48.0).view(2, 24)
+    for place in ((4,), (1,), 7), ((2, 2), (6, 1), 7), ((3,), (2,), None), ((2,), (1,), 6), ((2, 2), (2, 1), 8):
+
+        def f(y: Any) -> Any:
+            y = y * 1
+            with torch.set_grad_enabled(where != "no_grad"):
+                b = SOME[some](y)
+                v = b.as_strided(*place)  # noqa: B023
+                ACTS[act](b, v)
+            return (v * v).sum() + (y * y * y).sum()
+
+        def found(lib: Any, func: Any, x: Any) -> Any:
+            if where == "outside":
+                return func.grad(lambda x: lib.vmap(f)(x).sum())(x)  # noqa: B023
+            return lib.vmap(func.grad(f))(x)  # noqa: B023
+
+        agree(lambda: found(tc, tc.func, from_torch(x)), lambda: found(torch, torch.func, x))  # noqa: B023
+
+
 @pytest.fixture
 def npd() -> Iterator[str]:
     """A registered device, where torch has no tensors."""

@@ -17,7 +17,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import reach
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.backends import SEVERAL_VIEWS
-from tinycompile.eager.tape import note_opaque_view, note_views
+from tinycompile.eager.tape import base_of, note_opaque_view, note_views
 from tinycompile.eager.tensor import Tensor, run_on_handles
 from tinycompile.ops.in_place import name_of
 from tinycompile.ops.record import OPS
@@ -28,7 +28,8 @@ Steps = tuple[tuple[str, tuple[Any, ...]], ...]
 def as_strided(input: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
     """As ``torch.as_strided``. NotImplemented for what is not on our tape alone: torch's own function does.
 
-    Of a tensor with gaps, and of elements beyond the tensor's own, the tape does not follow writes: they raise."""
+    Where the elements are neither the tensor's own nor its base's, or these have gaps, the tape does not follow writes: they
+    raise."""
     if type(input) is not Tensor or input.on_torchs_tape or input.lacks_handle:
         return NotImplemented
     raw = run_on_handles(torch.as_strided, (input, size, stride, storage_offset), {})  # raises as torch does
@@ -39,7 +40,7 @@ def as_strided(input: Any, size: Any, stride: Any, storage_offset: Any = None) -
         given = input, size, stride, storage_offset
         followed = input.tape.follows(given, {})
         made = input.tape.call(torch.as_strided, given, {}) if followed else raw
-        note_opaque_view(made, input)
+        note_place(made, input, as_it_is=not input.dtype.is_complex)
         return made
     view = input
     for name, rest in steps:
@@ -104,8 +105,10 @@ def note_place(made: Tensor, of: Tensor, as_it_is: bool = True, several: bool = 
     """``made`` is a view of ``of``, by where it lies. ``as_it_is``: of its elements, not of what is computed of them."""
     if 0 in made.meta.shape:
         return
-    steps = steps_to(of.meta, made.meta) if as_it_is and made.dtype == of.dtype else None
-    if steps is None:
-        note_opaque_view(made, of)
-    else:
-        note_views(made, of, steps, several)
+    base = base_of(of)
+    for start in (of, base) if as_it_is and made.dtype == of.dtype == base.dtype else ():
+        steps = steps_to(start.meta, made.meta)
+        if steps is not None:
+            note_views(made, of, steps, several, from_base=start is base)
+            return
+    note_opaque_view(made, of)

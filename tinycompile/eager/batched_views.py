@@ -10,12 +10,14 @@ import torch
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager import batched
-from tinycompile.eager.as_strided import steps_to
+from tinycompile.eager.as_strided import note_place, steps_to
 from tinycompile.eager.batched import EXTERN_RULES, BatchedTensor
-from tinycompile.eager.tape import note_opaque_view
-from tinycompile.eager.tensor import Tensor
+from tinycompile.eager.recording import edge_of
+from tinycompile.eager.tape import set_history
+from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.eager.torch_words import said_of_examples
 from tinycompile.eager.vmap_words import refuse_as_strided
+from tinycompile.ops.calls import ops
 
 
 def as_strided(input: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
@@ -35,7 +37,11 @@ def placed(tensor: Any, size: Sequence[Any], stride: Sequence[Any], offset: Any 
     steps = None if tensor.dtype.is_complex or 0 in size else steps_to(tensor.meta, meta)
     if steps is None:
         made = _of_all(tensor, meta)
-        note_opaque_view(made, tensor)
+        if tensor.requires_grad and torch.is_grad_enabled() and not tensor.dtype.is_complex:
+            edge = edge_of(_picked(tensor, meta))
+            if edge is not None:
+                set_history(made, *edge)
+        note_place(made, tensor, as_it_is=not tensor.dtype.is_complex)
         return made
     view = tensor
     for name, rest in steps:
@@ -44,6 +50,29 @@ def placed(tensor: Any, size: Sequence[Any], stride: Sequence[Any], offset: Any 
         view.value = _of_all(tensor, meta).value
         view._meta = meta
     return view
+
+
+def _picked(x: BatchedTensor, view: TensorMeta) -> Any:
+    """The elements of an example that are in a view of its memory, and numbers that depend on nothing for those beyond: what
+    the view is to a gradient."""
+    at = {place: i for i, place in enumerate(_places(x.meta))}
+    found = [at.get(place) for place in _places(view)]
+    index = torch.tensor([i or 0 for i in found])
+    own = torch.tensor([i is not None for i in found])
+    picked = ops.index_select(ops.reshape(x, (-1,)), 0, _like(index, x))
+    return ops.where(_like(own, x), picked, 0.0).view(view.shape)
+
+
+def _places(meta: TensorMeta) -> list[int]:
+    """Where in memory its elements are, in their order."""
+    places: Any = [meta.offset]
+    for size, stride in zip(meta.shape, meta.strides, strict=True):
+        places = [p + i * stride for p in places for i in range(size)]  # type: ignore[arg-type]
+    return places
+
+
+def _like(tensor: torch.Tensor, x: BatchedTensor) -> Any:
+    return from_torch(tensor.to(x.device.torch()))
 
 
 def _of_all(x: BatchedTensor, meta: TensorMeta) -> BatchedTensor:

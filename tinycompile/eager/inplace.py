@@ -222,6 +222,9 @@ def replace(target: Tensor, result: Tensor) -> Tensor:
 def check_writable(target: Tensor) -> None:
     """torch's refusals: leaves, views of leaves, views that came in groups, under no_grad or out of an autograd.Function."""
     info = target._view
+    if info is not None and info.detour and not info.origin:  # what is written goes on from the base
+        target._view = info = info._replace(detour=False, generation=-1)
+        refresh(target)
     if not _has_gradients(target):
         return
     if info is None:

@@ -54,13 +54,15 @@ class ViewInfo(NamedTuple):
     """How a tensor is a view: ``chain`` of (op, its other arguments) from ``base``. ``origin``: "" for an ordinary view,
     one of ``torch_words.REFUSED_VIEWS`` for those that torch does not let be written to; "opaque" where no chain leads there;
     "leaf" for an argument that is differentiated for (``chain`` is empty) and views of it. ``version``: of the memory of a view
-    not to be written to, when it was made of what is on the tape."""
+    not to be written to, when it was made of what is on the tape. ``detour``: it was not made by ``chain``, so that its history
+    is another as long as nothing is written."""
 
     base: Tensor
     chain: tuple[tuple[str, tuple[Any, ...]], ...]
     generation: int
     origin: str = ""
     version: int | None = None
+    detour: bool = False
 
 
 # --- nodes -------------------------------------------------------------------------------------------------------------------
@@ -272,10 +274,14 @@ def note_view(view: Tensor, of: Tensor, op_name: str, rest: tuple[Any, ...], sev
     note_views(view, of, ((op_name, rest),), several)
 
 
-def note_views(view: Tensor, of: Tensor, steps: tuple[tuple[str, tuple[Any, ...]], ...], several: bool = False) -> None:
-    """The same for a view of a view: by several ops."""
+def note_views(
+    view: Tensor, of: Tensor, steps: tuple[tuple[str, tuple[Any, ...]], ...], several: bool = False, from_base: bool = False
+) -> None:
+    """The same for a view of a view: by several ops. ``from_base``: they lead there from the base that ``of`` is a view of."""
     info = of._view
     base, chain, origin = (of, (), "") if info is None else (info.base, info.chain, info.origin)
+    if from_base:
+        chain = ()
     grad = torch.is_grad_enabled()
     bound = origin in ("leaf", "opaque")
     if not bound and origin != "inference":  # the last op counts, if it has something to say
@@ -285,7 +291,7 @@ def note_views(view: Tensor, of: Tensor, steps: tuple[tuple[str, tuple[Any, ...]
         if not grad:  # as in torch: it requires grad, and is a leaf
             view._autograd, view.keys = AutogradMeta(), view.keys | AUTOGRAD
         version = written_before(view)
-    view._view = ViewInfo(base, (*chain, *steps), generation_of(base), origin, version)
+    view._view = ViewInfo(base, (*chain, *steps), generation_of(base), origin, version, from_base)
     _add_view(base, view)
 
 
@@ -309,9 +315,17 @@ def written_before(view: Tensor) -> int:
 
 def note_opaque_view(view: Tensor, of: Tensor) -> None:
     """Remember that ``view`` shares the memory of ``of`` in a way that no chain of ops tells."""
-    base = of if of._view is None else of._view.base
-    view._view = ViewInfo(base, (), generation_of(base), "opaque")
-    _add_view(base, view)
+    base = base_of(of)
+    if torch.is_grad_enabled():
+        view._view = ViewInfo(base, (), generation_of(base), "opaque")
+        _add_view(base, view)
+    else:
+        note_views(view, of, (), from_base=True)
+
+
+def base_of(tensor: Tensor) -> Tensor:
+    """What it is a view of; itself if it is no view."""
+    return tensor if tensor._view is None else tensor._view.base
 
 
 def _add_view(base: Tensor, view: Tensor) -> None:

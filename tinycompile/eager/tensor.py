@@ -113,7 +113,7 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
     @property
     def _base(self) -> Tensor | None:
         """The tensor that it is a view of, as torch's."""
-        return None if self._view is None or not (self._view.chain or self._view.origin == "opaque") else self._view.base
+        return None if self._view is None or not (self._view.chain or self._view.origin != "leaf") else self._view.base
 
     def _is_view(self) -> bool:
         return self._base is not None
