@@ -103,3 +103,67 @@ def test_bernoulli_overwrites() -> None:
     for fn in (tc.vmap(lambda a: a.bernoulli_(), randomness="different"), lambda a: a.bernoulli_()):
         assert 0 < fn(from_torch(x.clone())).torch().mean() < 1
     assert 0 < tc.compile(lambda a: (a + 0).bernoulli_() + 0)(x).mean() < 1
+
+
+def shared(draw: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
+    """A draw of what is the same for all examples."""
+    return lambda x: draw(torch.linspace(0.2, 0.8, 3)) + x[..., :3] * 0
+
+
+# What draws, for all examples at once where they are to differ: by torch's own numbers.
+NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "normal": lambda x: torch.normal(x, x + 1),
+    "normal of a mean": lambda x: torch.normal(x, 2.0),
+    "normal of a spread": lambda x: torch.normal(1.0, x + 1),
+    "normal of names": lambda x: torch.normal(std=x + 1, mean=x),
+    "normal of a row": lambda x: torch.normal(x[0], x + 1),
+    "normal of a column": lambda x: torch.normal(x, x[:, :1] + 1),
+    "normal of one number": lambda x: torch.normal(x[0, 0], x.sum()),
+    "normal of a shared mean": lambda x: torch.normal(torch.zeros(()), x + 1),
+    "normal of a shared spread": lambda x: torch.normal(x, torch.ones(())),
+    "normal of a size": lambda x: torch.normal(1.0, 2.0, (3,)) + x[..., :3],
+    "normal of a named size": lambda x: torch.normal(1.0, 2.0, size=(3,)) + x[..., :3],
+    "normal of what is shared": shared(lambda w: torch.normal(w, w)),
+    "rand": lambda x: torch.rand(3) + x[..., :3],
+    "rand of a named size": lambda x: torch.rand(size=(2, 3))[0] + x[..., :3],
+    "randint": lambda x: torch.randint(0, 100, (3,)) + x[..., :3],
+    "rand_like": lambda x: torch.rand_like(x),
+    "rand_like of what is shared": shared(torch.rand_like),
+    "randint_like": lambda x: torch.randint_like(x, 100),
+    "bernoulli": lambda x: torch.bernoulli(x),
+    "bernoulli of a chance": lambda x: torch.bernoulli(x, 0.3),
+    "bernoulli of what is shared": shared(torch.bernoulli),
+    "bernoulli_ of chances": lambda x: x.clone().bernoulli_(x),
+    "poisson": lambda x: torch.poisson(x * 10),
+    "binomial": lambda x: torch.binomial((x * 10).round(), x),
+    "multinomial": lambda x: torch.multinomial(x, 2),
+    "multinomial of a row": lambda x: torch.multinomial(x[0], 5, True),
+    "multinomial of what is shared": shared(lambda w: torch.multinomial(w, 3).float()),
+    "normal_": lambda x: x.clone().normal_(),
+    "exponential_": lambda x: x.clone().exponential_(),
+}
+MODES = ("error", "same", "different")
+
+
+@pytest.mark.parametrize("modes", [*((m,) for m in MODES), *((m, n) for m in MODES for n in MODES)], ids=str)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_torchs_numbers(name: str, modes: tuple[str, ...]) -> None:
+    """For one level and for two. What torch refuses where numbers are to be the same for batched tensors, ours draw."""
+    x = torch.linspace(0.1, 0.9, 2 * 3 * 2 * 4).view(2, 3, 2, 4)
+    for dim in (0, 1):
+        said = []
+        for vmap in (torch.vmap, tc.vmap):
+            fn = NUMBERS[name]
+            for i, mode in enumerate(reversed(modes)):
+                fn = vmap(fn, in_dims=dim if i == len(modes) - 1 else 0, randomness=mode)
+            torch.manual_seed(1)
+            try:
+                said.append(fn(x if len(modes) == 2 else x[0] if dim == 0 else x[:, 0]).tolist())
+            except RuntimeError as error:
+                said.append(str(error))
+        refused = (
+            isinstance(said[0], str)
+            and "same" in modes
+            and ("does not currently support same" in said[0] or "inplace" in said[0])
+        )
+        assert said[1] == said[0] or (refused and not isinstance(said[1], str)), dim

@@ -20,7 +20,7 @@ from tinycompile.base.torch_private import is_innermost_mode
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.batched import BatchedTensor, active, call_each, draw_by_level, level_of, mapped, stacked
 from tinycompile.eager.rng import State, cuda_devices, rng_state, same_state, set_rng_state
-from tinycompile.eager.tensor import Tensor, wrap
+from tinycompile.eager.tensor import Tensor, from_torch, wrap
 from tinycompile.ops.calls import ops
 from tinycompile.ops.in_place import first_by_position, name_of
 from tinycompile.ops.randomness import DRAWS_IN_PLACE, FACTORIES, MAY_DRAW
@@ -33,7 +33,7 @@ _NOT_DIFFERENT = (
     "vmap: Cannot ask for different inplace randomness on an unbatched tensor. This will appear like same randomness. "
     "If this is necessary for your usage, please file an issue with functorch."
 )
-_SIZED = frozenset(("rand", "randn"))
+_SIZED = frozenset(("rand", "randint", "randn"))
 
 follow_drawn: list[Callable[..., Any]] = []
 """``follow_drawn[0](result, call, args, kwargs, states)``: what ``call(args, kwargs)`` gave of each example, put on the tape;
@@ -126,10 +126,12 @@ def draw(fn: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return _unless_it_draws(_each if batched else _below, fn, args, kwargs)
         if here.randomness == "same":
             return _each_the_same(fn, args, kwargs) if batched else _below(fn, args, kwargs)
+        if (made := _at_once(fn, args, kwargs, here)) is not NotImplemented:
+            return made
         if batched:
             return _each(fn, args, kwargs)
         wants_grad = kwargs.pop("requires_grad", False)
-        if name in _SIZED:
+        if name in _SIZED or (name == "normal" and not dispatcher.tensors_in(args)):
             made = _of_all(fn, args, kwargs, here)
         else:
             made = stacked([wrap(_below(fn, args, kwargs)) for _ in range(here.size)], here.number)
@@ -177,10 +179,53 @@ def _unless_it_draws(call: Function, fn: Function, args: Any, kwargs: dict[str, 
     return result
 
 
+_OF_ELEMENTS = frozenset((
+    "_sample_dirichlet", "_standard_gamma", "bernoulli", "binomial", "multinomial", "normal", "poisson", "rand_like",
+    "randint_like", "randn_like",
+))  # fmt: skip
+
+
+def _at_once(fn: Function, args: Any, kwargs: dict[str, Any], here: Any) -> Any:
+    """A function that draws an element for each of its tensors', for all examples in one call, as torch does; NotImplemented
+    for another, and where a tape follows: it asks for each example's state."""
+    given = dispatcher.tensors_in((args, tuple(kwargs.values())))
+    if name_of(fn) not in _OF_ELEMENTS or not given or "out" in kwargs or Tensor.tape.follows(args, kwargs):
+        return NotImplemented
+    rank = max(len(t.shape) for t in given)
+    if level_of(given) == here.number:
+        aligned = mapped((args, kwargs), lambda t: _aligned(t, here.number, rank))
+    else:
+        aligned = mapped((args, kwargs), lambda t: ops.expand(_ours(t), (here.size, *t.shape)))
+    if name_of(fn) == "multinomial" and rank == 2:  # its rows, one after the other
+        rows, *rest = aligned[0]
+        made = wrap(_below(fn, (ops.flatten(rows, 0, 1), *rest), aligned[1]))
+        return BatchedTensor(ops.unflatten(made, 0, (here.size, -1)), here.number)
+    return BatchedTensor(wrap(_below(fn, *aligned)), here.number)
+
+
+def _ours(tensor: Any) -> Any:
+    return from_torch(tensor) if isinstance(tensor, torch.Tensor) else tensor
+
+
+def _aligned(tensor: Any, level: int, rank: int) -> Any:
+    """With the examples along dim 0, if it has its own for each, and one example's dims last."""
+    if not (isinstance(tensor, BatchedTensor) and tensor.level == level):
+        return tensor
+    value = tensor.value
+    for _ in range(rank - len(tensor.shape) if tensor.batched else 0):
+        value = ops.unsqueeze(value, 1)
+    return value
+
+
 def _of_all(fn: Function, args: Any, kwargs: dict[str, Any], here: Any) -> Any:
-    """``rand`` and ``randn``: one draw with the examples along dim 0."""
-    size = kwargs.pop("size", args[0] if args and isinstance(args[0], (tuple, list)) else args)
-    return BatchedTensor(wrap(_below(fn, ((here.size, *size),), kwargs)), here.number)
+    """Functions of a size: one draw with the examples along dim 0."""
+    if "size" in kwargs:
+        kwargs = {**kwargs, "size": (here.size, *kwargs["size"])}
+    elif args and isinstance(args[-1], (tuple, list)):
+        args = (*args[:-1], (here.size, *args[-1]))
+    else:
+        args = ((here.size, *args),)
+    return BatchedTensor(wrap(_below(fn, args, kwargs)), here.number)
 
 
 def _initialises(fn: Function) -> bool:
@@ -208,12 +253,14 @@ def _fill(fn: Function, args: Any, kwargs: dict[str, Any]) -> Any:
             if here.randomness == "different":
                 raise RuntimeError(_NOT_DIFFERENT)
             _below(fn, (whole, *args[1:]), kwargs)
+        elif by_example and here.randomness == "different" and not _initialises(fn):
+            _below(fn, *mapped((args, kwargs), lambda t: _aligned(t, here.number, len(target.shape))))
         elif by_example:
             (_each if here.randomness == "different" else _each_the_same)(fn, args, kwargs)
         elif here.randomness == "different":
             _below(fn, (whole, *args[1:]), kwargs)
         else:
-            one = ops.clone(ops.select(whole, 0, 0))
+            one = ops.clone(ops.select(whole, 0, 0), memory_format=torch.contiguous_format)
             _below(fn, (one, *args[1:]), kwargs)
             whole.copy_(ops.unsqueeze(one, 0))
     return target

@@ -13,6 +13,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager import tensor as eager_tensor
 from tinycompile.eager.batched import BatchedTensor, active, mapped
+from tinycompile.eager.batched_random import below
 from tinycompile.eager.no_trace import leaving_no_trace
 from tinycompile.eager.tensor import Tensor
 
@@ -59,7 +60,7 @@ def reword(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
         if any(d == 0 for d in dims):
             whole = torch.vmap(whole, dims, randomness=level.randomness)
     try:
-        with leaving_no_trace():
+        with leaving_no_trace(), below(0):  # torch decides what is drawn
             whole(*physical)
     except Exception as torchs:  # noqa: BLE001  # whatever it is, the caller gets it
         if "Batching rule not implemented" in str(torchs):  # it has no word on this call
