@@ -315,16 +315,32 @@ UNDER_VMAP: dict[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
     "l1_loss": (F.l1_loss, ((3,), (3,))),
     "mse_loss": (F.mse_loss, ((3,), (3,))),
     "einsum": (lambda a, b: torch.einsum("i,i->", a, b), ((3,), (3,))),
+    "mv": (torch.mv, ((3, 3), (3,))),
+    "mv of a shared matrix": (lambda x: torch.mv(torch.ones(3, 3), x), ((3,),)),
+    "trace": (torch.trace, ((3, 3),)),
+    "vecdot": (torch.linalg.vecdot, ((2, 3), (2, 3))),
+    "vecdot along another dim": (lambda a, b: torch.linalg.vecdot(a, b, dim=0), ((2, 3), (2, 3))),
+    "addmv": (torch.addmv, ((3,), (3, 3), (3,))),
+    "addmm of numbers": (lambda x, a, b: torch.addmm(x, a, b, beta=2, alpha=0.5), ((3, 3),) * 3),
+    "addmm of nothing": (lambda x, a, b: torch.addmm(x, a, b, beta=0), ((3, 3),) * 3),
+    "addbmm": (torch.addbmm, ((3, 3), (2, 3, 3), (2, 3, 3))),
+    "addbmm of numbers": (lambda x, a, b: torch.addbmm(x, a, b, beta=2, alpha=0.5), ((3, 3), (2, 3, 3), (2, 3, 3))),
+    "conv_transpose1d": (F.conv_transpose1d, ((1, 2, 4), (2, 1, 2))),
+    "conv_transpose2d": (F.conv_transpose2d, ((1, 2, 4, 4), (2, 1, 2, 2))),
+    "matrix_norm": (torch.linalg.matrix_norm, ((3, 3),)),
 }
 
 
 @pytest.mark.filterwarnings("ignore:vmap calls")
+@pytest.mark.parametrize("region", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", UNDER_VMAP)
-def test_examples_are_cast_as_torchs_vmap_casts_them(name: str, dtype: torch.dtype) -> None:
+def test_examples_are_cast_as_torchs_vmap_casts_them(name: str, dtype: torch.dtype, region: torch.dtype) -> None:
     fn, shapes = UNDER_VMAP[name]
     given = [torch.linspace(0.1, 1.3, torch.Size((2, *shape)).numel()).view(2, *shape).to(dtype) for shape in shapes]
-    with torch.autocast("cpu"):
+    if name == "attention" and dtype is torch.bfloat16 and region is torch.float16:
+        return  # torch's own refuses the two of them
+    with torch.autocast("cpu", dtype=region):
         want, got = torch.vmap(fn)(*given), tc.vmap(fn)(*map(from_torch, given)).torch()
         compiled = tc.compile(lambda *a: tc.vmap(fn)(*a), backend="eager")(*given)
     for found in (got, compiled):

@@ -42,11 +42,18 @@ class _Weights(threading.local):
 _weights = _Weights()
 
 
+parts_under_vmap: dict[str, Callable[..., Any]] = {}
+"""Records that are parts on a CPU under vmap, each of which is cast alone; set by ``batched_autocast.py``, which stands above
+this file."""
+
+
 def run_autocast(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     """The Autocast key's fallback: cast as the policy of the call's device says, then go on with the region switched off."""
     kind = "cuda" if keyset >> Key.CUDA & 1 else "cpu" if keyset >> Key.CPU & 1 else ""
     if not kind or not torch.is_autocast_enabled(kind):
         return dispatcher.redispatch(op_name, keyset.below(Key.AUTOCAST), args)
+    if kind == "cpu" and keyset >> Key.BATCHED & 1 and op_name in parts_under_vmap:
+        return parts_under_vmap[op_name](*args)
     lower = torch.get_autocast_dtype(kind)
     policy = (policy_under_vmap if keyset >> Key.BATCHED & 1 else policy_of_record)(op_name, args, kind)
     keep = _cache(lower) if policy is Policy.LOWER and not keyset >> Key.TRACING & 1 else None

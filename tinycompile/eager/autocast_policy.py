@@ -108,18 +108,18 @@ def policy(op_name: str, args: Sequence[Any], kind: str) -> Policy | None:
     return POLICIES[kind].get(_CALLS[op_name](*args) if op_name in _CALLS else op_name)
 
 
-# On a CPU torch's vmap composes these of parts before a region sees them. ``linear`` only where it adds a bias.
+# On a CPU torch's vmap composes these of parts that have no policy, before a region sees them.
 _AS_GIVEN = """
-    adaptive_avg_pool3d addbmm addmm baddbmm binary_cross_entropy_with_logits conv1d conv2d conv3d conv_transpose1d
-    conv_transpose2d conv_transpose3d cosine_embedding_loss cross_entropy hinge_embedding_loss l1_loss linear max_pool3d
-    nll_loss poisson_nll_loss prelu scaled_dot_product_attention
+    adaptive_avg_pool3d binary_cross_entropy_with_logits conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+    conv_transpose3d cosine_embedding_loss cross_entropy hinge_embedding_loss l1_loss linalg_vecdot max_pool3d nll_loss
+    poisson_nll_loss prelu scaled_dot_product_attention
 """
 _BATCHED_CPU: dict[str, Policy | None] = {**dict.fromkeys(_AS_GIVEN.split()), **_table(LOWER="dot vdot")}
 
 
 def policy_under_vmap(op_name: str, args: Sequence[Any], kind: str) -> Policy | None:
     """The same of a call on examples."""
-    if kind == "cpu" and op_name in _BATCHED_CPU and not (op_name == "linear" and args[2] is None):
+    if kind == "cpu" and op_name in _BATCHED_CPU:
         return _BATCHED_CPU[op_name]
     return policy(op_name, args, kind)
 

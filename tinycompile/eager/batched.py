@@ -19,6 +19,7 @@ from tinycompile.base.logs import warn_once
 from tinycompile.base.meta import TensorMeta
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import BACKENDS, Key
+from tinycompile.eager.autocast import outside
 from tinycompile.eager.tensor import Tensor, from_torch
 from tinycompile.eager.torch_words import said_of_examples
 from tinycompile.ops.calls import ops
@@ -340,7 +341,8 @@ def stacked(found: Sequence[Any], level: int, given: Sequence[Any] = ()) -> Any:
                 return placed[0](tensor, first)
         if any(tuple(other.shape) != tuple(first.shape) for other in found[1:]):
             raise RuntimeError("vmap: the size of a result depends on the values of each example, so no tensor can hold all")
-        return BatchedTensor(ops.stack(tuple(found), 0), level)
+        with outside():  # of regions of autocast, which cast what is stacked
+            return BatchedTensor(ops.stack(tuple(found), 0), level)
     if isinstance(first, (tuple, list)) and not isinstance(first, torch.Size):
         items = [stacked(column, level, given) for column in zip(*found, strict=True)]
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)

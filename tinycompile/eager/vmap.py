@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import torch
 
 from tinycompile.eager import (  # noqa: F401  the rules
+    batched_autocast,
     batched_indexing,
     batched_linalg,
     batched_updates,
