@@ -113,3 +113,15 @@ def test_unsafe_pieces_share_memory_and_are_no_views(name: str, grad: bool) -> N
             told.append(x.grad.tolist())
         found.append(told)
     assert found[0] == found[1]
+
+
+def test_pieces_that_are_no_views_to_the_tape() -> None:
+    """They may be written to, as torch's; what they are pieces of has their values, not their history."""
+    found = []
+    for given in (torch.ones(2, 4), tinycompile.ones(2, 4, device=NAME)):
+        x = given.requires_grad_()
+        y = x * 3
+        piece = y.unsafe_split(1)[0].mul_(2)
+        (y.sum() + (piece * piece).sum()).backward()
+        found.append((y.tolist(), piece.tolist(), x.grad.tolist()))
+    assert found[0] == found[1]

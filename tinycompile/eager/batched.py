@@ -17,6 +17,7 @@ import torch
 
 from tinycompile.base.logs import warn_once
 from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import reach
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import BACKENDS, Key
 from tinycompile.eager.autocast import outside
@@ -112,6 +113,17 @@ class BatchedTensor(Tensor):
 
     __dlpack_device__ = __dlpack__
 
+    @property
+    def data(self) -> Any:
+        """As torch's, refused where the function under vmap has it, and no gradient of one example is asked for."""
+        if not self.keys & _AUTOGRAD:
+            raise RuntimeError(said_of_examples(_data))
+        return self.tape.data(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        raise RuntimeError(said_of_examples(_set_data))
+
     def data_ptr(self) -> int:
         """As ``__dlpack__``."""
         raise RuntimeError(_NO_POINTER)
@@ -193,6 +205,15 @@ class BatchedTensor(Tensor):
     def __repr__(self) -> str:
         batch = f"{self.value.shape[0]} examples" if self.batched else "one for all examples"
         return f"BatchedTensor({self.meta}; {batch}, level {self.level})"
+
+
+def _data(x: torch.Tensor) -> torch.Tensor:
+    return x.data
+
+
+def _set_data(x: torch.Tensor) -> torch.Tensor:
+    x.data = x * 1
+    return x
 
 
 def is_followed(tensor: Any) -> bool:
@@ -361,11 +382,18 @@ def _has_in_place(tensor: Any, level: int, found: Sequence[Tensor]) -> bool:
     mine = isinstance(tensor, BatchedTensor) and tensor.level == level and tensor.batched
     step = tensor.value.stride(0) if mine else 0  # type: ignore[attr-defined]
     same = first.meta.shape, first.meta.strides
+    inside: Any = first.meta.offset - tensor.meta.offset
+    if inside < 0 or _end(first.meta) > _end(tensor.meta):
+        return False  # another part of the same memory
     return all(
         each.storage is tensor.storage
         and (each.meta.shape, each.meta.strides, each.meta.offset) == (*same, first.meta.offset + i * step)
         for i, each in enumerate(found)
     )
+
+
+def _end(meta: TensorMeta) -> Any:
+    return meta.offset + reach(meta.shape, meta.strides)  # no symbols: those are FakeTensor's
 
 
 def has_memory(tensor: Tensor) -> bool:

@@ -18,6 +18,7 @@ from tinycompile.eager import batched
 from tinycompile.eager.batched import BatchedTensor, example_of, has_memory, mapped, refuse_shared
 from tinycompile.eager.batching import Batch, is_aligned, rank_of, rule_of
 from tinycompile.eager.tensor import Tensor
+from tinycompile.eager.write_checks import expanded
 from tinycompile.ops.in_place import name_of
 from tinycompile.ops.record import OPS, BoundCall, Op
 
@@ -32,11 +33,11 @@ def write_record(bound: BoundCall, fn: Function, args: Sequence[Any], kwargs: Ma
         refuse_shared(name_of(fn))
     if op.name == "fill" and batch.has(bound.args[1]):  # each example's own number
         op, fn, args, kwargs = OPS["copy"], torch.Tensor.copy_, bound.args, {}
-    together = len(dispatcher.tensors_in(bound.args)) == 1 or _runs_together(op)
+    together = len(dispatcher.tensors_in(bound.args)) == 1 or _runs_together(op, bound.args)
     with local_keys.exclude(Key.AUTOCAST):
         if together and is_aligned(op):
             _call(fn, *mapped((tuple(args), dict(kwargs)), lambda t: batch.aligned(t, rank)))
-        elif not reads_where_it_writes(bound.args, apart=is_aligned(op)):
+        elif not reads_where_it_writes(bound.args, apart=is_aligned(op)) and not is_expanded(target):
             return NotImplemented
         elif together and op.name in _RULES_WRITE:
             batch.write = _in_place(op)
@@ -51,6 +52,11 @@ def reads_where_it_writes(args: Sequence[Any], apart: bool = False) -> bool:
     in its own place, is not meant."""
     target, *others = args[0], *dispatcher.tensors_in(args[1:])
     return any(_meet(target, t) and not (apart and _is_at(target, t)) for t in others)
+
+
+def is_expanded(target: Any) -> bool:
+    """Whether several elements of an example are one: whether they may be written to depends on the function."""
+    return isinstance(target, Tensor) and has_memory(target) and expanded(target)
 
 
 def write_each(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Batch) -> None:
@@ -78,9 +84,9 @@ def _in_place(op: Op) -> Function:
     return write
 
 
-def _runs_together(op: Op) -> bool:
+def _runs_together(op: Op, args: Sequence[Any]) -> bool:
     """Whether torch's vmap has a rule for the write of tensors: without one it writes to one example after the other."""
-    if op.name in ("masked_fill", "pow"):  # of numbers alone
+    if op.name in ("masked_fill", "pow") and hasattr(args[-1], "dtype"):  # of numbers alone
         return False
     return f"{op.name}_" in torch_private.ops_with_kernel("FuncTorchBatched")
 

@@ -12,7 +12,7 @@ from tinycompile.eager import batched
 from tinycompile.eager.batched import BatchedTensor, write_view
 from tinycompile.eager.indexing import basic_first, is_basic, plain_index
 from tinycompile.eager.tensor import Tensor, from_torch
-from tinycompile.ops.calls import cast, ops
+from tinycompile.ops.calls import ops
 
 _DYNAMIC = (
     "vmap: We do not support batching operators that can support dynamic shape. Attempting to batch over indexing with a "
@@ -38,7 +38,7 @@ def write(target: Any, index: Any, value: Any) -> None:
 def _write(target: Any, index: Any, value: Any) -> None:
     index = plain_index(index)
     if is_basic(index):
-        write_view(target[index], value)
+        write_view(target[index], _as_tensor(value, target))
         return
     if _is_mask(index) and not (_is_tensor(value) and len(value.shape)):  # no size depends on the mask
         mask = index
@@ -47,14 +47,14 @@ def _write(target: Any, index: Any, value: Any) -> None:
             torch.empty(2, dtype=target.dtype)[torch.ones(2, dtype=torch.bool)] = torch.empty(2, dtype=value.dtype)  # raises
         for _ in range(len(target.shape) - len(mask.shape)):
             mask = ops.unsqueeze(mask, -1)
-        target.copy_(ops.where(mask, _as_tensor(value, target), target))
+        target.masked_fill_(ops.ne(mask, 0) if mask.dtype is torch.uint8 else mask, _as_tensor(value, target))
         return
     view, indices = _resolved(target, index)
     if not indices:
-        write_view(view, value)
+        write_view(view, _as_tensor(value, target))
         return
     shape = ops.index(view, indices).shape
-    given = value if _is_tensor(value) else _as_tensor(value, target)
+    given = _as_tensor(value, target)
     while len(given.shape) > len(shape) and given.shape[0] == 1:
         given = given[0]
     if any(i is None for i in indices):
@@ -158,7 +158,7 @@ def _is_mask(value: Any) -> bool:
 
 
 def _as_tensor(value: Any, like: Any) -> Any:
-    """A number as a tensor; either in the dtype of what is written."""
+    """A number as a tensor of the dtype of what is written."""
     if _is_tensor(value):
-        return cast(from_torch(value) if isinstance(value, torch.Tensor) else value, like.dtype)
+        return from_torch(value) if isinstance(value, torch.Tensor) else value
     return ops.full((), value, dtype=like.dtype, device=like.device)

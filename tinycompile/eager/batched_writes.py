@@ -10,7 +10,7 @@ import torch
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager import batched
 from tinycompile.eager.batched import BatchedTensor, gradients_of_each, level_of, overwrite
-from tinycompile.eager.batched_in_place import reads_where_it_writes, write_each
+from tinycompile.eager.batched_in_place import is_expanded, reads_where_it_writes, write_each
 from tinycompile.eager.batching import Batch
 from tinycompile.eager.inplace import VIEWS_IN_PLACE, check_writable, rebase
 from tinycompile.eager.recording import edge_of
@@ -38,8 +38,9 @@ def write(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if target.keys & Key.TRACING.bit:
         raise RuntimeError(f"vmap: {name} writes in place and has no batching rule")
     batch = Batch(None, (*args, *kwargs.values()))
-    reads = reads_where_it_writes((*args, *kwargs.values())) and (batch.size is None or batch.has(target))
-    if reads and not followed:
+    own = batch.size is None or batch.has(target)
+    reads = own and reads_where_it_writes((*args, *kwargs.values()))
+    if not followed and (reads or (own and is_expanded(target))):
         write_each(fn, args, kwargs, batch)
         return target
     written = False

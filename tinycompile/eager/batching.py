@@ -33,6 +33,10 @@ dim 0. NotImplemented: once an example."""
 RULES: dict[str, Rule] = {}
 
 
+UNCOVERED: dict[str, Rule] = {}
+"""Of calls that the record leaves to torch; what has none here is called once an example."""
+
+
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Register a rule for these ops."""
 
@@ -130,7 +134,8 @@ def run_batched(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
     if batch.size is None:
         below = dispatcher.call_bound(op_name, batch.below(args))
         return _wrapped(op, below, batch.level, args, batched=False)
-    result = rule_of(op)(batch, *args) if covered else NotImplemented
+    chosen = rule_of(op) if covered else UNCOVERED.get(op_name)
+    result = NotImplemented if chosen is None else chosen(batch, *args)
     if result is NotImplemented:
         return call_each(lambda args, _: dispatcher.call_bound(op_name, args), op_name, args, {})
     return _wrapped(op, result, batch.level, args)

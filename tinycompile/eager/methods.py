@@ -30,7 +30,6 @@ OPERATORS = (
 )  # fmt: skip
 
 
-_NEVER_APART = dispatch_keys.Key.BATCHED.bit | dispatch_keys.Key.TRACING.bit
 _VIEWED = dispatch_keys.Key.BATCHED.bit | dispatch_keys.Key.PRIVATEUSE1.bit
 _ENDS: Ends = {}  # of torch's functions
 Key = tuple[Any, ...]
@@ -69,12 +68,16 @@ class TensorMethods:
 
     @classmethod
     def _unsafe_pieces(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Pieces that share memory and are no views; those of examples are views like others."""
+        """Pieces that share memory and are no views."""
         keys = bound.args[0].keys
         if not keys & _VIEWED:
             return cls._extern(fn, args, kwargs)
         pieces = dispatcher.call_bound(bound.op.name, bound.args)
-        return pieces if keys & _NEVER_APART else tuple([cls.elsewhere.apart(piece, keep_history=True) for piece in pieces])
+        if keys & dispatch_keys.Key.BATCHED.bit:
+            return tuple(map(_apart, pieces))
+        if keys & dispatch_keys.Key.TRACING.bit:
+            return pieces
+        return tuple([cls.elsewhere.apart(piece, keep_history=True) for piece in pieces])
 
     @classmethod
     def __torch_function__(
@@ -121,6 +124,14 @@ class TensorMethods:
     @classmethod
     def _reworded(cls, error: Exception, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise what torch raises for a call that failed with ``error``; return where nobody can be asked."""
+
+
+def _apart(piece: Any) -> Any:
+    """A piece of a tensor that is on its memory, but no view of it to the tape; of examples at no level."""
+    made = piece._same_memory(keep_history=True)
+    if hasattr(piece, "level"):
+        made.value = _apart(piece.value)
+    return made
 
 
 def _slices(whole: Any, lengths: Sequence[int], dim: int) -> tuple[Any, ...]:
