@@ -127,6 +127,58 @@ def test_gradients(name: str, where: str) -> None:
     assert outcome(lambda: found(tc, tc.func, from_torch(x.clone()))) == want
 
 
+STALE: dict[str, Callable[[Any, Any], Any]] = {
+    "a record with a formula": lambda b, v: v.div_(2),
+    "a record in parts": lambda b, v: v.nan_to_num_(),
+    "no record": lambda b, v: v.fix_(),
+    "what it reads": lambda b, v: v.mul_(b),
+    "places": lambda b, v: v.__setitem__(torch.tensor([0]), b[1]),
+    "the base again": lambda b, v: (v.mul_(2), b.mul_(v)),
+}
+
+
+@pytest.mark.parametrize("where", ["inside", "outside", "alone"])
+@pytest.mark.parametrize("name", STALE)
+def test_a_view_that_is_written_after_its_base(name: str, where: str) -> None:
+    """Its history is its base's since that was written: what was done to the base counted for nothing."""
+
+    def f(a: Any) -> Any:
+        b = a * 1
+        v = b.t()
+        b.mul_(3)
+        STALE[name](b, v)
+        return (b * torch.arange(1.0, 5).view(2, 2)).sum()
+
+    def found(lib: Any, func: Any, x: Any) -> Any:
+        if where == "alone":
+            return func.grad(f)(x[0])
+        return lib.vmap(func.grad(f))(x) if where == "inside" else func.grad(lambda x: lib.vmap(f)(x).sum())(x)
+
+    x = torch.arange(1.0, 9).view(2, 2, 2) / 4
+    want = outcome(lambda: found(torch, torch.func, x))
+    got = outcome(lambda: found(tc, tc.func, from_torch(x)))
+    assert got == want or want[0] == got[0] == "RuntimeError"
+
+
+@pytest.mark.parametrize("write", [lambda a: a.transpose_(0, 1), lambda a: a.squeeze_(), lambda a: a.t_(), lambda a: a.mul_(2)])
+def test_leaves_of_a_tape_outside(write: Callable[[Any], Any]) -> None:
+    x = torch.ones(2, 3, 3)
+    want = outcome(lambda: torch.func.grad(lambda x: torch.vmap(write)(x).sum())(x))
+    assert outcome(lambda: tc.func.grad(lambda x: tc.vmap(write)(x).sum())(from_torch(x))) == want
+
+
+def test_data_where_one_example_is_differentiated() -> None:
+    def f(a: Any, b: Any) -> Any:
+        return (a.data * b.data * a).sum()
+
+    x, y = torch.arange(6.0).view(2, 3), torch.ones(2, 3)
+    want = torch.vmap(torch.func.grad(f))(x, y)
+    assert torch.equal(tc.vmap(tc.func.grad(f))(from_torch(x), from_torch(y)).torch(), want)
+    for lib, func, given in ((torch, torch.func, x), (tc, tc.func, from_torch(x))):
+        with pytest.raises(RuntimeError, match="accessing `data` under vmap"):
+            func.grad(lambda x: lib.vmap(lambda a: a.data * a)(x).sum())(given)  # noqa: B023
+
+
 def test_data_is_not_given() -> None:
     for vmap in (torch.vmap, tc.vmap):
         with pytest.raises(RuntimeError, match="mutating directly with `.data` under vmap"):

@@ -21,7 +21,7 @@ from tinycompile.eager.autograd_function import Function, once_differentiable
 from tinycompile.eager.bridge import Found, gradients_of_torchs, run_all, to_torch
 from tinycompile.eager.engine import Backward
 from tinycompile.eager.hooks import HookHandle, Hooks
-from tinycompile.eager.recording import call_torch, edge_of, is_refused, is_tracked, refuse_half
+from tinycompile.eager.recording import call_torch, edge_of, functions, is_refused, is_tracked, refuse_half
 from tinycompile.eager.saved import saved_hooks
 from tinycompile.eager.tape import (
     AUTOGRAD,
@@ -284,6 +284,11 @@ class _Tape:
     write = staticmethod(inplace.write)
     write_item = staticmethod(inplace.write_item)
     backward = staticmethod(backward)
+
+    @staticmethod
+    def nested() -> int:
+        """Within how many functions that are differentiated the program is."""
+        return functions.nested
 
     @staticmethod
     def version_of(tensor: Tensor) -> int:

@@ -38,11 +38,13 @@ _NO_POINTER = "Cannot access data pointer of Tensor that doesn't have storage"
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One vmap that is running: how many examples, and what random ops do (``error``, ``different``, ``same``)."""
+    """One vmap that is running: how many examples, what random ops do (``error``, ``different``, ``same``), and within how many
+    functions it runs that are differentiated."""
 
     number: int
     size: Any
     randomness: str
+    nested: int = 0
 
 
 class _Active(threading.local):
@@ -115,8 +117,8 @@ class BatchedTensor(Tensor):
 
     @property
     def data(self) -> Any:
-        """As torch's, refused where the function under vmap has it, and no gradient of one example is asked for."""
-        if not self.keys & _AUTOGRAD:
+        """As torch's, refused but in a function within that under vmap which is differentiated."""
+        if active.levels and self.tape.nested() == active.levels[-1].nested:
             raise RuntimeError(said_of_examples(_data))
         return self.tape.data(self)
 

@@ -57,8 +57,8 @@ def _picked(x: BatchedTensor, view: TensorMeta) -> Any:
     the view is to a gradient."""
     at = {place: i for i, place in enumerate(_places(x.meta))}
     found = [at.get(place) for place in _places(view)]
-    index = torch.tensor([i or 0 for i in found])
-    own = torch.tensor([i is not None for i in found])
+    index = torch.tensor([i or 0 for i in found], dtype=torch.int64)
+    own = torch.tensor([i is not None for i in found], dtype=torch.bool)
     picked = ops.index_select(ops.reshape(x, (-1,)), 0, _like(index, x))
     return ops.where(_like(own, x), picked, 0.0).view(view.shape)
 

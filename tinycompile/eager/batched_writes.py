@@ -54,6 +54,7 @@ def write(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return copy
 
     on_copy.__name__ = name.strip("_")
+    edge_of(target)  # a view's history is looked up anew after a write to its base
     before = target.copied() if followed and isinstance(target, BatchedTensor) else target  # the tape saves what it was
     result = gradients_of_each[0](on_copy, (before, *args[1:]), kwargs)
     if written and reads:
@@ -78,6 +79,8 @@ def become(target: BatchedTensor, view: BatchedTensor) -> Tensor:
 def _become(target: BatchedTensor, view: BatchedTensor) -> None:
     value: Any = target.value
     seen: Any = view.value
+    if value.keys & AUTOGRAD and torch.is_grad_enabled():  # a tape of a level below
+        check_writable(value)
     if isinstance(value, BatchedTensor):
         _become(value, seen)
     elif value.keys & (AUTOGRAD | Key.TRACING.bit) or value.lacks_handle:

@@ -122,6 +122,7 @@ def _reads_target(op: Op, needs: Sequence[Any]) -> bool:
 
 def _copy_of(target: Tensor) -> Tensor:
     """Its value and history as they are now."""
+    edge_of(target)  # a view's history is looked up anew after a write to its base
     if isinstance(target, BatchedTensor):
         return target.copied()
     copy = same_memory(target, keep_history=True)

@@ -143,7 +143,7 @@ def _joined(found: Sequence[Any], dims: Any) -> Any:
 def level(size: Any, randomness: str) -> Iterator[Level]:
     """One more level while the block runs."""
     before = active.levels
-    here = Level(before[-1].number + 1 if before else 1, size, randomness)
+    here = Level(before[-1].number + 1 if before else 1, size, randomness, Tensor.tape.nested())
     active.levels = (*before, here)
     try:
         yield here
