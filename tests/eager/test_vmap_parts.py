@@ -179,6 +179,12 @@ def test_data_where_one_example_is_differentiated() -> None:
             func.grad(lambda x: lib.vmap(lambda a: a.data * a)(x).sum())(given)  # noqa: B023
 
 
+def test_data_is_not_given_to_compiled_code() -> None:
+    fn = tc.compile(lambda x: torch.vmap(lambda a: a.data * 2)(x), backend="eager")
+    with pytest.raises(RuntimeError, match="accessing `data` under vmap"):
+        fn(torch.ones(2, 3))
+
+
 def test_data_is_not_given() -> None:
     for vmap in (torch.vmap, tc.vmap):
         with pytest.raises(RuntimeError, match="mutating directly with `.data` under vmap"):

@@ -23,6 +23,7 @@ from tinycompile.capture.values.sequence import TupleValue, size_value
 from tinycompile.capture.values.symbolic import dim_value
 from tinycompile.capture.views import ViewOf, requires_grad_alone
 from tinycompile.dispatch import dispatcher
+from tinycompile.eager.batched import BatchedTensor
 from tinycompile.eager.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -248,7 +249,9 @@ def _requires_grad(t: TensorValue, tr: Tracer) -> Value:
 
 
 def _data(t: TensorValue, tr: Tracer) -> Value:
-    """``x.data``: as ``detach``, but writes to it aren't counted."""
+    """``x.data``: as ``detach``, but writes to it aren't counted. Eager code refuses that of an example, or does not."""
+    if isinstance(t.fake, BatchedTensor):
+        raise GraphBreak("unsupported-value", "Tensor.data under vmap")
     made = tr.tensor_method(t, "detach", [], {})
     if isinstance(made, TensorValue) and made.view is not None:
         made.view = replace(made.view, origin="data")
