@@ -167,6 +167,20 @@ def test_leaves_of_a_tape_outside(write: Callable[[Any], Any]) -> None:
     assert outcome(lambda: tc.func.grad(lambda x: tc.vmap(write)(x).sum())(from_torch(x))) == want
 
 
+@pytest.mark.parametrize("name", ["logical_not_", "logical_and_", "logical_or_", "logical_xor_"])
+def test_writes_that_no_tape_sees(name: str) -> None:
+    """Also of leaves: what is written keeps its history."""
+
+    def write(a: Any) -> Any:
+        return (getattr(a, name)(*([] if name == "logical_not_" else [a > 1])) * 2).sum()
+
+    x = torch.arange(6.0).view(2, 3)
+    for f in (write, lambda a: write(a * 1)):
+        for lib, func, wrap in ((torch, torch.func, torch.clone), (tc, tc.func, lambda t: from_torch(t.clone()))):
+            found = [func.grad(lambda x: lib.vmap(f)(x).sum())(wrap(x)), func.grad(f)(wrap(x)), lib.vmap(func.grad(f))(wrap(x))]  # noqa: B023
+            assert all((g == 2).all() for g in found)
+
+
 def test_data_where_one_example_is_differentiated() -> None:
     def f(a: Any, b: Any) -> Any:
         return (a.data * b.data * a).sum()

@@ -54,10 +54,13 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
     target, op = bound.args[0], bound.op
     if not isinstance(target, Tensor):
         return write_to_torchs(fn, args, kwargs)
+    if op.name in _KEEP_HISTORY:
+        if level_of(bound.args):
+            return write_record(bound, fn, args, kwargs)
+        _run(bound, fn, args, kwargs)
+        return target
     check_writable(target)
     if level_of(bound.args):
-        if op.name in _KEEP_HISTORY:
-            return write_record(bound, fn, args, kwargs)
         with local_keys.exclude(Key.AUTOCAST):
             result = dispatcher.call_bound(op.name, (_copy_of(target), *bound.args[1:]))
         if reads_where_it_writes(bound.args) and write_record(bound, fn, args, kwargs) is not NotImplemented:
@@ -84,7 +87,7 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
 
 
 _KEEP_HISTORY = frozenset(("logical_and", "logical_not", "logical_or", "logical_xor"))
-"""Records to whose gradients torch gives no thought: written in place, they let them through."""
+"""Records to whose gradients torch gives no thought: written in place, also to leaves, they let them through."""
 
 
 _REFUSED = frozenset(("acosh", "asinh", "atanh"))  # torch has no derivative of these in place, and says so in the backward
