@@ -109,7 +109,7 @@ _COMPOSED = {
     },
     "cuda": {
         *("pow_scalar", "cross_entropy", "cumulative_trapezoid", "local_response_norm", "masked_prod", "mvlgamma", "normalize"),
-        *("multilabel_soft_margin_loss", "pairwise_distance", "ldexp", "softmin", "square", "trace", "trapezoid"),
+        *("multilabel_soft_margin_loss", "pairwise_distance", "softmin", "square", "trace", "trapezoid"),
     },
 }
 
@@ -170,6 +170,9 @@ def on_cuda(op_name: str, *args: Any) -> Any:
         ("sqrt", (torch.float16,), torch.float16),
         ("mean", (torch.float16,), torch.float16),
         ("mse_loss", (torch.float16, torch.float16), torch.float32),
+        ("ldexp", (torch.float16, torch.float16), torch.float32),
+        ("ldexp", (torch.float16, torch.int32), torch.float16),
+        ("ldexp", (torch.float32, torch.int32), torch.float32),
     ],
 )
 def test_policies_of_cuda(name: str, args: tuple[Any, ...], want: torch.dtype) -> None:

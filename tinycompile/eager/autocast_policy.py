@@ -71,7 +71,7 @@ CPU |= _table(
 )  # fmt: skip
 CUDA |= _table(
     FP32="""
-        cross_entropy cumulative_trapezoid ldexp local_response_norm masked_prod multilabel_soft_margin_loss mvlgamma normalize
+        cross_entropy cumulative_trapezoid local_response_norm masked_prod multilabel_soft_margin_loss mvlgamma normalize
         pairwise_distance square trace trapezoid""",
     FP32_RESULT="softmin",
 )
@@ -97,8 +97,17 @@ def _sum_to_size(x: Any, size: Sequence[Any]) -> str:
     return "sum_to_size" if len(x.shape) == len(size) and all(map(shapes.same, x.shape, size)) else "sum"
 
 
-# Which op of ATen's a record's call is.
-_CALLS: dict[str, Callable[..., str]] = {"pad": _pad, "interpolate": _interpolate, "sum_to_size": _sum_to_size}
+def _ldexp(x: Any, other: Any) -> str:
+    return "pow" if other.dtype.is_floating_point else "mul"  # of two integers the power is none of a region's concern
+
+
+# Which op of ATen's a record's call is, as far as regions go.
+_CALLS: dict[str, Callable[..., str]] = {
+    "pad": _pad,
+    "interpolate": _interpolate,
+    "sum_to_size": _sum_to_size,
+    "ldexp": _ldexp,
+}
 
 
 def policy(op_name: str, args: Sequence[Any], kind: str) -> Policy | None:

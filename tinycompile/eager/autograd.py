@@ -412,7 +412,9 @@ class _Tape:
 
     @staticmethod
     def data(tensor: Tensor) -> Tensor:
-        return apart(tensor) if tensor.lacks_handle else from_torch(tensor.raw().data)
+        if not tensor.lacks_handle:
+            return from_torch(tensor.raw().data)
+        return apart(tensor) if type(tensor) is Tensor else tensor.detach()  # of examples
 
     @staticmethod
     def set_data(tensor: Tensor, value: Any) -> None:
