@@ -15,13 +15,14 @@ import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 
 from tinycompile.base import torch_private
+from tinycompile.base.address_words import WatchedAddresses
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.collector import without_collections
 from tinycompile.base.config import config
@@ -29,10 +30,11 @@ from tinycompile.base.device import Device
 from tinycompile.base.errors import BackendError
 from tinycompile.base.logs import log, warn_once
 from tinycompile.base.meta import TensorMeta
+from tinycompile.base.tensor_words import WatchedTensors
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager.fake import FakeTensor, tracing
 from tinycompile.eager.optimizer_inputs import KINDS, Numbers, hooked, optimizer_of
-from tinycompile.eager.optimizer_tensors import Counter, Standing, Tensors, alignment, covered, gather, runs_apart
+from tinycompile.eager.optimizer_tensors import Counter, Standing, Tensors, covered, gather, runs_apart
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.effects import COPY
 from tinycompile.ir.graph import Graph
@@ -43,24 +45,36 @@ MOST_PLANS = 16  # of one step: beyond it torch's own runs
 CompileFn = Callable[[Graph, Sequence[Any], Artifacts], CompiledGraph]
 
 
+class _Fit:
+    """Which tensors do in the place of some: as many, alike to torch's check, and aligned to 16 bytes as those are."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self._count, self._check = len(tensors), torch_private.BulkCheck(tensors).check
+        self._addresses = torch_private.Addresses()  # where they lay at the step before
+        self._aligned = self._addresses.aligned(tensors)
+
+    def holds(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether these do."""
+        return self._count == len(tensors) and self._check(*tensors) and self._addresses.aligned(tensors) == self._aligned
+
+
 @dataclass(frozen=True)
 class StepPlan:
-    """A compiled step of one group: for ``count`` tensors that pass ``check`` and lie ``aligned`` to 16 bytes.
-
-    ``numbers``: what the kernels read. ``addresses``: where the tensors lay at the step before."""
+    """A compiled step of one group. ``numbers``: what the kernels read."""
 
     choice: Choice
-    count: int
-    check: Callable[..., bool]
-    aligned: tuple[bool, ...] | None
+    every: _Fit
+    grads: _Fit
     compiled: CompiledGraph
     numbers: Numbers
-    addresses: torch_private.Addresses
 
-    def fits(self, choice: Choice, flat: list[torch.Tensor]) -> bool:
+    def fits(self, choice: Choice, tensors: Tensors) -> bool:
         """Whether it is the step of these tensors."""
-        known = self.count == len(flat) and self.choice == choice
-        return known and self.check(*flat) and self.addresses.aligned(flat) == self.aligned
+        return self.choice == choice and self.every.holds(tensors.flat)
+
+    def fits_again(self, choice: Choice, tensors: Tensors) -> bool:
+        """The same of tensors of which the gradients alone may be others than those that it fitted."""
+        return self.choice == choice and self.grads.holds(tensors.grads)
 
     def run(self, tensors: Tensors, numbers: Sequence[float]) -> None:
         """Update everything."""
@@ -68,12 +82,28 @@ class StepPlan:
         increment_version(tensors.updated)
 
 
+class _Updated:
+    """The parameters and states that a plan fitted, to be told whether each is still what and where it was."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._addresses, self._signatures = WatchedAddresses.of(tensors), WatchedTensors(tensors)
+
+    def unchanged(self) -> bool:
+        """Whether that is so, as far as it can be told."""
+        return self._addresses is not None and self._addresses() and self._signatures.check()
+
+
 @dataclass
 class _Group:
     """What a group of an optimizer is known for from the step before."""
 
+    _PATIENCE: ClassVar[int] = 4
+
     counter: Counter = field(default_factory=Counter)
     standing: Standing | None = None
+    plan: StepPlan | None = None
+    updated: _Updated | None = None
+    looks: int = 0
 
     def gather(self, optimizer: Optimizer, settings: Mapping[str, Any], names: Sequence[str]) -> Tensors | None:
         """See :func:`~tinycompile.eager.optimizer_tensors.gather`."""
@@ -82,10 +112,20 @@ class _Group:
         found = None if self.standing is None else self.standing.now(optimizer, settings, names)
         return gather(optimizer, settings, names) if found is None else found
 
-    def stand(self, optimizer: Optimizer, settings: Mapping[str, Any], names: Sequence[str], tensors: Tensors) -> None:
+    def plan_again(self, choice: Choice, tensors: Tensors) -> StepPlan | None:
+        """The plan of the step before, where parameters and states are as that found them."""
+        if self.standing is None or self.plan is None or self.updated is None or not self.standing.gave(tensors):
+            return None
+        return self.plan if self.updated.unchanged() and self.plan.fits_again(choice, tensors) else None
+
+    def stand(
+        self, optimizer: Optimizer, settings: Mapping[str, Any], names: Sequence[str], tensors: Tensors, plan: StepPlan
+    ) -> None:
         """The next step may find all but the gradients as this one did."""
         if self.standing is None or not self.standing.gave(tensors):
             self.standing = Standing.of(optimizer, settings, names, tensors)
+        watch = self.standing is not None and self.looks < self._PATIENCE  # what changes again and again is looked at whole
+        self.plan, self.updated, self.looks = plan, _Updated(tensors.updated) if watch else None, self.looks + watch
 
 
 Work = tuple[Mapping[str, Any], Tensors, StepPlan, Counter | None]
@@ -152,20 +192,21 @@ class CompiledStep:
                 counter = known.counter
                 if not counter.follow(tensors.held):
                     return None
-            plan = self._plan(choice, tensors)
+            plan = known.plan_again(choice, tensors)
             if plan is None:
-                return None
-            known.stand(optimizer, group, choice.states, tensors)
+                plan = self._plan(choice, tensors)
+                if plan is None:
+                    return None
+                known.stand(optimizer, group, choice.states, tensors, plan)
             work.append((group, tensors, plan, counter))
         return work
 
     def _plan(self, choice: Choice, tensors: Tensors) -> StepPlan | None:
         """The plan for these tensors, made if there is none; None where torch's own step is to run."""
-        flat = tensors.flat
         for plan in self._plans:
-            if plan.fits(choice, flat):
+            if plan.fits(choice, tensors):
                 return plan
-        if not covered(flat):
+        if not covered(tensors.flat):
             return None
         if len(self._plans) >= MOST_PLANS:
             warn_once(f"an optimizer's step was compiled {MOST_PLANS} times and runs as torch's own from here on")
@@ -187,13 +228,10 @@ class CompiledStep:
     def _make(self, choice: Choice, tensors: Tensors) -> StepPlan:
         flat = tensors.flat
         numbers = Numbers(choice.kind, any(p.dtype == torch.float64 for p in tensors.parameters), flat[0].device)
-        aligned = alignment(flat)
         graph = step_graph(choice, [_meta(t) for t in flat], len(tensors.parameters), _meta(numbers.tensor))
         compiled = self._compile_one(graph, [*flat, numbers.tensor], Artifacts())
         log("graph", f"{graph.name}: a step over {len(tensors.parameters)} parameters")
-        return StepPlan(
-            choice, len(flat), torch_private.BulkCheck(flat).check, aligned, compiled, numbers, torch_private.Addresses()
-        )
+        return StepPlan(choice, _Fit(flat), _Fit(tensors.grads), compiled, numbers)
 
 
 def step_graph(choice: Choice, metas: Sequence[TensorMeta], count: int, numbers: TensorMeta) -> Graph:

@@ -262,3 +262,39 @@ def test_accumulated_clipped_and_scaled() -> None:
         if model is ours:
             assert optimizer.step.__func__.compiled
     assert_alike(ours, theirs)
+
+
+def _odd(t: torch.Tensor) -> torch.Tensor:
+    """Equal values that begin at no multiple of 16 bytes."""
+    return torch.cat([t.new_zeros(1), t.detach().flatten()])[1:].view(t.shape)
+
+
+BEHIND_BACKWARD = {
+    "data not aligned": lambda o, p: setattr(p, "data", _odd(p)),
+    "data of another layout": lambda o, p: setattr(p, "data", p.data.t().clone().t() if p.ndim == 2 else p.data.clone()),
+    "a state's data": lambda o, p: setattr(o.state[p]["exp_avg"], "data", _odd(o.state[p]["exp_avg"])),
+    "a state's values": lambda o, p: o.state[p]["exp_avg_sq"].mul_(2),
+    "a gradient not aligned": lambda o, p: setattr(p, "grad", _odd(p.grad)),
+    "a gradient expanded": lambda o, p: setattr(p, "grad", torch.ones(()).expand(p.shape)),
+    "another state": lambda o, p: o.state[p].update(exp_avg=torch.ones_like(p)),
+    "all states loaded": lambda o, p: o.load_state_dict(o.state_dict()),
+    "no gradient": lambda o, p: setattr(p, "grad", None),
+}
+
+
+@pytest.mark.parametrize("at", [0, -1])
+@pytest.mark.parametrize("change", BEHIND_BACKWARD)
+def test_what_is_changed_behind_a_backward_is_seen(change: str, at: int) -> None:
+    found = []
+    for compiled in (False, True):
+        model = network()
+        optimizer = AdamW(model.parameters(), lr=0.01)
+        step = tinycompile.compile(optimizer.step) if compiled else optimizer.step
+        for number in range(8):
+            F.cross_entropy(model(X), Y).backward()
+            if number in (3, 5, 6):
+                BEHIND_BACKWARD[change](optimizer, list(model.parameters())[at])
+            step()
+            optimizer.zero_grad()
+        found.append(model)
+    assert_alike(found[1], found[0])

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tinycompile.base import dict_versions, torch_private
+from tinycompile.base.address_words import WatchedAlignment
 from tinycompile.base.mode_signatures import tells_modes
 from tinycompile.base.tensor_words import WatchedTensors
 from tinycompile.capture.guard_entries import READ_ERRORS, Entry, Watched, every, to_watch
@@ -175,7 +176,8 @@ class _Compiler:
             yield Check("PARAM_CHECK(*PARAMS)", label)
         aligned = tuple(t for name, t in held.items() if self._relied_on(name) and t.data_ptr() % 16 == 0)
         if aligned:
-            self.space["ALIGNED"] = torch_private.BulkAlignment(aligned).check
+            watch = WatchedAlignment if len(aligned) >= _MANY else torch_private.BulkAlignment
+            self.space["ALIGNED"] = watch(aligned).check
             yield Check("ALIGNED()", f"16-byte alignment of {len(aligned)} of them")
 
 
