@@ -21,6 +21,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture import op_numbers
 from tinycompile.capture.breaks import GraphBreak, NotRebuildable
+from tinycompile.capture.extern_sizes import symbolic_extern
 from tinycompile.capture.externs import check_extern, gives_sparse_gradients, is_of_tensors, viewed_by
 from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.torch_warnings import tell_of_call, tell_of_transposed
@@ -356,11 +357,14 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
         raise GraphBreak("unsupported-op", f"{path} has no batching rule: under vmap it is called once an example")
     if torch.is_grad_enabled() and is_tracked([t.fake for t in inputs]):
         raise GraphBreak("unsupported-op", f"{path} under tinycompile.func: torch alone can differentiate it")
-    _specialise(inputs)
     args, kwargs = op_numbers.settled(tuple(args)), op_numbers.settled(dict(kwargs))
     tr.about_to_record()
+    sizes = [d for t in inputs for d in (*t.meta.shape, *t.meta.strides)]
     try:
-        found = fake_extern(fn, args, kwargs)
+        found = symbolic_extern(fn, args, kwargs, sizes)
+        if found is None:  # worked out for this call's sizes
+            shapes.pin_symbols(sizes)
+            found = fake_extern(fn, args, kwargs)
     except DataDependentError as error:
         raise GraphBreak("data-dependent", f"{path}: {error}") from error
     except Exception as error:
@@ -397,12 +401,6 @@ def _without_write(fn: Any) -> Any:
     if not names_a_write(name) or name in _NO_FUNCTION or getattr(torch.Tensor, name, None) is not fn:
         return None
     return getattr(torch.Tensor, name[:-1], None)
-
-
-def _specialise(inputs: Iterable[TensorValue]) -> None:
-    """An extern's sizes are worked out for this call's sizes: guard that they stay."""
-    for t in inputs:
-        shapes.pin_symbols((*t.meta.shape, *t.meta.strides))
 
 
 def _all_tensors(metas: Any) -> bool:

@@ -142,8 +142,10 @@ class Wrapper:
         for output, name in zip(step.outputs, names, strict=True):
             if output is not None:
                 meta = self.buffers[output].meta
-                strides = _tuple(meta.strides)
-                self.out.line(f"if {name}.stride() != {strides}: {name} = restride({name}, {_tuple(meta.shape)}, {strides})")
+                shape, strides = _tuple(meta.shape), _tuple(meta.strides)
+                known = step.kind == "call" or all(isinstance(d, int) for d in meta.shape)
+                test = "" if known else f"{name}.shape != {shape} or "  # see capture/extern_sizes.py
+                self.out.line(f"if {test}{name}.stride() != {strides}: {name} = restride({name}, {shape}, {strides})")
 
     def comment(self, step: ExternCall) -> str:
         """Where the user wrote it."""
