@@ -185,7 +185,7 @@ def _compile_halves(
     freed = functools.cache(functools.partial(freed_behind, graph, program.wanted))
     second = _second(program, split, joint)
     changed = rewritten & inputs_behind(graph, split.tangents) if rewritten else rewritten
-    call = attach(split, forward.call, pull, part, second, flags, seen, watched, ask_torch, freed, changed)
+    call = attach(split, forward.call, pull, part, second, flags, seen, watched, ask_torch, freed, changed, wanted)
     times = {"aot": spent, **stage_times((forward, backward))}
     from_disk = forward.from_disk and backward.from_disk
     call = named_by_line(graph, call)

@@ -1,4 +1,5 @@
-"""Attach a compiled forward and backward to torch's autograd as one node.
+"""Attach a compiled forward and backward to torch's autograd as one node, or as several where results depend on different
+inputs (``reach.py``).
 
 What the backward reads is kept by ``save_for_backward``, so torch notices edits and frees it as the backward goes. Under
 ``create_graph`` another function takes over: the gradients as a function of the inputs and tangents, which computes the
@@ -16,6 +17,7 @@ import torch
 
 from tinycompile.aot.partition import Split
 from tinycompile.aot.pullback import Derived, Pullback
+from tinycompile.aot.reach import apart, groups_of
 from tinycompile.aot.replay import as_before, view_of
 from tinycompile.aot.saved import Kept, check_watched, refuse_edited, require_unspent
 from tinycompile.base import expr as ex
@@ -41,6 +43,7 @@ def attach(
     kept: Callable[[], Sequence[Kept]] = tuple,
     freed: Callable[[], Sequence[frozenset[str]]] = tuple,
     written: Collection[int] = (),
+    wanted: Sequence[bool] = (),
 ) -> Fn:
     """A function like the forward's first ``outputs`` results, whose outputs carry gradients.
 
@@ -51,7 +54,8 @@ def attach(
     of the input: those are made by torch itself. ``watched``: inputs and outputs that eager may have saved; ``kept()``: those
     that it would, asked when one was edited. ``freed()``: for each output, what a backward of it frees in eager, asked when a
     second backward comes. ``written``: inputs that the forward, or the caller behind it, writes to and on which results with a
-    gradient depend: the differentiable backward, which computes the forward again, is given them as they were.
+    gradient depend: the differentiable backward, which computes the forward again, is given them as they were. ``wanted``:
+    which inputs require grad; nothing leads to those that no gradient reaches.
     """
     views = dict(aliases)
     wiring = _Wiring(split, differentiable, views)
@@ -63,6 +67,9 @@ def attach(
     every, none = frozenset(range(len(split.tangents))), frozenset[int]()
     several = len(every) > 1
     changed = [i for i in reread if i in written]
+    groups = groups_of(wiring.reached(split))
+    cut = sorted({i for i, w in enumerate(wanted) if w}.difference(*groups.values()))
+    several_nodes = len(groups) > 1
     nothing = [None] * (2 + len(split.forward.placeholders))
     where = {i: at for at, i in enumerate(positions)}
     torch_checks = {("input", i) for i in saved_inputs}
@@ -70,9 +77,9 @@ def attach(
     watched = [w for w in watched if w.place[0] == "input" or w.place[1] in where]
     of_output = {where[i]: at for at, w in enumerate(watched) if (i := w.place[1]) in where and w.place[0] == "output"}
 
-    def check(ctx: Any, given: Sequence[Any]) -> None:
+    def check(ctx: Any, given: Sequence[Any], spent: bool) -> None:
         if watched:
-            check_watched(ctx, watched, kept, {o for o, at in where.items() if given[at] is not None})
+            check_watched(ctx, watched, kept, spent, {o for o, at in where.items() if given[at] is not None})
 
     class CompiledFunction(torch.autograd.Function):
         """One node of torch's graph for the whole compiled function. ``made`` takes the outputs that it does not return;
@@ -106,7 +113,7 @@ def attach(
                 ctx.watch = Watch(seen, of_output)
             if made is not None:
                 made.extend(results[:count])
-            return tuple(returned)
+            return (*returned, torch.empty(0)) if several_nodes else tuple(returned)
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
@@ -125,7 +132,7 @@ def attach(
             if not torch_private.keeps_graph():
                 ctx.ran = ran | defined
             if again or ran:
-                check(ctx, given)
+                check(ctx, given, bool(ran))
                 wrapped = any(map(_no_kernel_reads, grads))
                 tangents = [_taken(grads[i], layouts[i], wrapped) for i in sorted(defined)]
                 derived = second(sizes, defined, tuple([again and t.requires_grad for t in tangents]))
@@ -137,7 +144,7 @@ def attach(
             else:
                 pull = backward if defined is every else part(sizes, defined)
                 whole = len(pull.saved) == len(split.saved)
-                check(ctx, given)
+                check(ctx, given, False)
                 saved = ctx.saved_tensors if whole else torch_private.some_saved(ctx, pull.saved, ctx.saved_versions)
                 wrapped = any(map(_no_kernel_reads, grads))
                 tangents = [_taken(grads[i], layouts[i], wrapped) for i in pull.tangents]
@@ -152,13 +159,18 @@ def attach(
             return tuple(result)
 
     apply = torch_private.function_apply(CompiledFunction)
-    if positions == list(range(count)) and not changed:
+    if several_nodes:
+        apply = apart(apply, CompiledFunction.backward, groups)
+    if positions == list(range(count)) and not changed and not cut:
         return functools.partial(apply, None, None)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
         made: list[Any] = []
         before = as_before(inputs, changed) if changed else None
-        for at, tensor in zip(positions, apply(made, before, *inputs), strict=True):
+        given = list(inputs)
+        for i in cut:
+            given[i] = given[i].detach()
+        for at, tensor in zip(positions, apply(made, before, *given), strict=True):
             made[at] = tensor
         for later, first in wiring.repeats:
             made[later] = made[first]
@@ -231,6 +243,12 @@ class _Wiring:
         self._metas = dict(zip(split.tangents, metas, strict=True))
         symbolic = any(isinstance(d, Expr) for m in metas for d in (*m.shape, *m.strides))
         self.layouts = [] if symbolic else [(m.shape, m.strides, m.dtype, m.device.torch()) for m in metas]
+
+    def reached(self, split: Split) -> dict[int, frozenset[int]]:
+        """For each input with a gradient, the outputs of the node that lead to it."""
+        at = self.tangent_positions
+        found = zip(split.gradients, split.reached, strict=True)
+        return {i: frozenset(p for t in tangents if (p := at[t]) is not None) for i, tangents in found}
 
     def sizes(self, inputs: Sequence[Any]) -> list[int]:
         """The values of the forward's size symbols."""

@@ -83,7 +83,7 @@ def attach_replay(
             asked = [i for i in computed if grads[i] is not None]
             if ctx.ran:
                 require_unspent(freed(), ctx.ran, asked)
-            check_watched(ctx, watched, kept, frozenset(asked))
+            check_watched(ctx, watched, kept, bool(ctx.ran), frozenset(asked))
             found = _saved(ctx, read, frozenset(asked))
             if not torch_private.keeps_graph():
                 ctx.ran = (*ctx.ran, *asked)

@@ -80,13 +80,17 @@ def _kept(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]], 
     return tuple(k for k in made if k.behind)
 
 
-def check_watched(ctx: Any, watched: Sequence[Kept], kept: Callable[[], Sequence[Kept]], asked: AbstractSet[int]) -> None:
+def check_watched(
+    ctx: Any, watched: Sequence[Kept], kept: Callable[[], Sequence[Kept]], spent: bool, asked: AbstractSet[int]
+) -> None:
     """Raise torch's error if one of the tensors that ``ctx.watch`` knows was edited, and the gradients of the outputs that are
-    ``asked`` for need it. ``kept()``: what torch keeps."""
+    ``asked`` for need it. ``kept()``: what torch keeps. ``spent``: an earlier backward has freed what was saved, and these may
+    follow it all the same."""
     found = list(ctx.watch.edited(at for at, w in enumerate(watched) if w.behind & asked))
     if not found:
         return
-    torch_private.some_saved(ctx, (), ())  # freed?
+    if not spent:
+        torch_private.some_saved(ctx, (), ())  # freed?
     known = {k.place: k for k in kept()}
     for at, t, version in found:
         keeps = known.get(watched[at].place)

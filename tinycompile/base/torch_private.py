@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -406,6 +407,20 @@ def keeps_graph() -> bool:
     return True if _keep_graph is None else bool(_keep_graph())
 
 
+_engine_run = _find("_current_graph_task_id")
+_will_run = _find("_will_engine_execute_node")
+
+
+def engine_run() -> int:
+    """Inside torch's backward: which run of the engine it is. The public way knows the thread."""
+    return threading.get_ident() if _engine_run is None else int(_engine_run())
+
+
+def will_run(node: Any) -> bool:
+    """Inside torch's backward: whether it will come to a node. The public way can't tell, and says yes."""
+    return True if _will_run is None else bool(_will_run(node))
+
+
 # --- kernels of torch's own dispatcher ---------------------------------------------------------------------------------------
 
 _op_names = _find("_dispatch_get_all_op_names")
@@ -474,6 +489,8 @@ def in_use() -> dict[str, bool]:
         "_StaticCudaLauncher": static_launcher is not None,
         "_FunctionBase": _FunctionBase is not None,
         "_get_current_graph_task_keep_graph": _keep_graph is not None,
+        "_current_graph_task_id": _engine_run is not None,
+        "_will_engine_execute_node": _will_run is not None,
         "_profiler_enabled": _profiler_enabled is not None,
         "_get_creation_meta": _made_how is not None,
         "_addmm_activation": _addmm_activation is not None,
