@@ -45,7 +45,7 @@ from tinycompile.passes.draw import draw_in_kernels
 from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.refused import without_refused, without_unseen_edits
 from tinycompile.selfcheck.checked import Checked
-from tinycompile.training import compile_training, compile_whole
+from tinycompile.training import compile_training, compile_whole, on_torchs_tape
 
 _FEW = 3  # entries that are tried one by one
 
@@ -269,6 +269,10 @@ class Piece:
             graph = draw_in_kernels(graph if any(captured.inputs_require_grad) else recognise_attention(graph))
             graph = replace(graph, recomputed=whole.recomputed)
         given = captured.example_inputs, captured.inputs_require_grad
+        if stop is not None and captured.asks_inside and not asks_for_gradients(whole):
+            entry.compiled = on_torchs_tape(whole, entry.artifacts)
+            entry.run, entry.stop = captured.bind(entry.compiled.call), stop
+            return
         later = captured.overwritten, captured.taken_over
         compiled = self._compile_graph(graph, *given, entry.artifacts, self.options.backend, *later)
         if self.options.verify is not None and compiled.source is not None:

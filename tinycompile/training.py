@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tinycompile.aot.anomaly import named_by_line
+from tinycompile.aot.anomaly import by_lines, named_by_line
 from tinycompile.aot.attach import attach
 from tinycompile.aot.copies import with_copies
 from tinycompile.aot.joint import Joint, UntreatableError, differentiate
@@ -105,6 +105,13 @@ def _op_by_op(graph: Graph, artifacts: Artifacts) -> CompiledGraph:
     """Its random numbers are those that torch's own ops draw."""
     artifacts["1_graph.py"] = print_graph(graph)
     return CompiledGraph(graph, None, None, functools.partial(_replay, graph), None, artifacts)
+
+
+def on_torchs_tape(graph: Graph, artifacts: Artifacts) -> CompiledGraph:
+    """Torch's own ops, one by one, for what torch's engine is to go through behind the graph."""
+    log("graph", f"{graph.name}: runs op by op, for gradients of its values are asked of torch's engine")
+    artifacts["1_graph.py"] = print_graph(graph)
+    return CompiledGraph(graph, None, None, by_lines(graph), None, artifacts)
 
 
 def _recognise(graph: Graph, budget: float) -> Graph:

@@ -24,8 +24,20 @@ Fn = Callable[..., tuple[Any, ...]]
 def named_by_line(graph: Graph, call: Fn) -> Fn:
     """``call``, which computes a graph and attaches its backward; in anomaly mode the graph op by op."""
 
+    by_op = by_lines(graph)
+
     def run(*inputs: Any) -> tuple[Any, ...]:
-        return _Lines(graph).run(*inputs) if torch.is_anomaly_enabled() else call(*inputs)
+        return by_op(*inputs) if torch.is_anomaly_enabled() else call(*inputs)
+
+    return run
+
+
+def by_lines(graph: Graph) -> Fn:
+    """A graph op by op, on torch's own tape."""
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        results: tuple[Any, ...] = _Lines(graph).run(*inputs)
+        return results
 
     return run
 

@@ -51,6 +51,12 @@ _ALL = (
         "Call backward() once, on what this function computed, and return tensors that are detached or whose backward was run.",
     ),
     BreakKind(
+        "inner-gradient",
+        "A gradient of a value on the way, by a backward that can't be a part of the graph",
+        "torch's engine runs it, and what is compiled is one node to it: what leads there runs op by op on torch's own tape",
+        "Compute the value outside the compiled function, or return tensors that are detached or whose backward was run.",
+    ),
+    BreakKind(
         "print",
         "Output was printed or logged",
         "it must come out once per call, in order",

@@ -108,8 +108,9 @@ class Captured:
     function, whose source is ``python``; ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``:
     whether each input's data starts at a multiple of 16 bytes (guarded). ``overwritten``: the inputs that the rebuilt function
     writes to behind the graph. ``edits``: values of the graph that were in memory which was written to later. ``taken_over``:
-    those that lie at the end in the memory of each tensor that the rebuilt function writes to. ``calls_graph``: whether the
-    rebuilt function needs it. ``redo_on_error``: an error of the graph may be one that the program catches.
+    those that lie at the end in the memory of each tensor that the rebuilt function writes to. ``asks_inside``: whether
+    gradients of the graph's values are asked for, there or behind the break. ``calls_graph``: whether the rebuilt function
+    needs it. ``redo_on_error``: an error of the graph may be one that the program catches.
     ``shapes_seen``: sizes and strides of tensors, by expression. ``identities``: arguments guarded to be these very objects.
     ``owner``: the module with which the code should die. ``changes_outside``: whether the rebuilt function changes objects or
     modes."""
@@ -129,6 +130,7 @@ class Captured:
     code: CodeType
     env: ShapeEnv
     place: Place | None
+    asks_inside: bool
     calls_graph: bool
     redo_on_error: bool
     identities: Mapping[str, Any]
@@ -243,6 +245,7 @@ def uncaptured(code: CodeType, reason: Break) -> Captured:
         code=code,
         env=ShapeEnv(),
         place=None,
+        asks_inside=False,
         calls_graph=False,
         redo_on_error=False,
         identities={},

@@ -64,6 +64,7 @@ def _stopped(broken: _Attempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         attempt = _Attempt(broken.start, broken.options)
         as_broken = stop == broken.leave_at
         attempt.breaks, attempt.callee_broke = broken.breaks, broken.callee_broke and as_broken
+        attempt.asks_inside = broken.asks_inside
         attempt.follows = broken.follows and as_broken
         attempt.follow(args, kwargs, stop)
         if attempt.place is not None:
@@ -96,6 +97,7 @@ class _Attempt:
         self.taken_over: tuple[frozenset[str], ...] = ()
         self.place: Place | None = None
         self.breaks: tuple[Break, ...] = ()
+        self.asks_inside = False  # whether gradients of values on the way were asked for
         self.callee_broke = False
         self.follows = False  # whether the instruction at which it broke is followed behind the break
         self.leave_at: int | None = None  # the instruction, by count, at which the frame may be left
@@ -130,6 +132,7 @@ class _Attempt:
 
     def _broke(self, error: Exception, kind: str, reason: str) -> None:
         self.graph = self.place = None
+        self.asks_inside |= self.tr.effects.gradients.asks_inside
         if not self.breaks:
             self.breaks = (Break(kind, reason, self._where(error)),)
         failure = self.tr.failure
@@ -271,6 +274,7 @@ def _finish(attempt: _Attempt) -> Captured:
         code=function.__code__,
         env=tr.env,
         place=attempt.place,
+        asks_inside=attempt.asks_inside,
         calls_graph=bool(attempt.rebuilder.outputs) or tr.effects.writes,
         redo_on_error=tr.op_in_try,
         identities={name: held.value for name, held in tr.guards.identities.items()},

@@ -55,6 +55,7 @@ class Gradients:
     def __init__(self) -> None:
         self.slots: dict[int, Slot] = {}  # by id of the tensor
         self.asked: Value | None = None  # stands for the first backward, which can be left undone by leaving there
+        self.asks_inside = False  # whether gradients of values on the way were asked for
         self.asked_for = 0  # how many backwards are in the graph so far
         self._flags: dict[str, bool] = {}  # by node: whether it requires grad
         self._spent: set[str] = set()  # nodes whose saved values a backward has freed
@@ -113,6 +114,16 @@ class Gradients:
         for leaf, grad in zip(leaves, self.of(tr, outputs, leaves, tangents), strict=True):
             assert leaf.source is not None
             self._accumulate(tr, self.slot(tr, leaf.obj, leaf.source), grad)
+
+    def asks_of(self, tr: Tracer, inputs: Sequence[TensorValue]) -> None:
+        """Gradients of these are asked for: if torch's engine is to give them, it must know how values on the way were made."""
+        if not all(id(t) in tr.given for t in inputs):
+            self.asks_inside = True
+
+    @property
+    def kind(self) -> str:
+        """That of a break for the sake of torch's engine."""
+        return "inner-gradient" if self.asks_inside else "backward"
 
     def wanted(
         self, tr: Tracer, outputs: Sequence[TensorValue], inputs: Sequence[TensorValue], tangents: Sequence[Value], keep: bool
@@ -230,7 +241,7 @@ class Gradients:
         if not live[value.fake.ref.name]:
             return False
         if not _above(tr.builder.nodes, live, [value.fake.ref.name]) & self._spent:
-            raise NotRebuildable(self.asked, f"{value.describe()}, which leaves the graph, still has its history", "backward")
+            raise NotRebuildable(self.asked, f"{value.describe()}, which leaves the graph, still has its history", self.kind)
         return True
 
 

@@ -38,7 +38,8 @@ def method(tr: Tracer, t: TensorValue, args: Args, kwargs: Kwargs) -> Value:
 def _backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = dict(zip(_BACKWARD, args, strict=False)) | kwargs
     if any(given.get(name, NONE) is not NONE for name in ("inputs", "grad_variables")):
-        raise GraphBreak("backward", "gradients of some inputs only are asked for")
+        tr.effects.gradients.asks_of(tr, _tensors(tr, given.get("inputs", given["tensors"])))
+        raise GraphBreak(tr.effects.gradients.kind, "gradients of some inputs only are asked for")
     _require_no_anomaly_mode(tr)
     outputs = _tensors(tr, given["tensors"])
     tangents = _tangents(tr, outputs, given.get("grad_tensors", NONE))
@@ -56,6 +57,7 @@ def _grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     for t in inputs:
         if not t.requires_grad or not isinstance(t.fake, FakeTensor):
             raise GraphBreak("backward", f"the gradient of {t.describe()}, which does not require grad")
+    tr.effects.gradients.asks_of(tr, inputs)
     tangents = _tangents(tr, outputs, given.get("grad_outputs", NONE))
     found = tr.effects.gradients.wanted(tr, outputs, inputs, tangents, _kept(tr, given))
     zeros = given.get("materialize_grads", FALSE).truth(tr)
@@ -82,7 +84,7 @@ def _zeros(tr: Tracer, t: TensorValue) -> Value:
 def _kept(tr: Tracer, given: Kwargs) -> bool:
     """Whether the graph is to be kept for another backward."""
     if given.get("create_graph", FALSE).truth(tr):
-        raise GraphBreak("backward", "create_graph: the gradients are to be differentiated again")
+        raise GraphBreak(tr.effects.gradients.kind, "create_graph: the gradients are to be differentiated again")
     return given.get("retain_graph", NONE).truth(tr)
 
 
