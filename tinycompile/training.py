@@ -284,10 +284,9 @@ def _second(
     """The differentiable backward by which tangents are defined and require grad, compiled when it is first needed."""
     if draws_differentiably(joint) or (joint.opaque and any(is_random(n) for n in program.graph.nodes)):
         return functools.partial(_refuse, program.graph.name)
-    every = frozenset(range(joint.primals))
     if joint.opaque:
         places = tuple(range(len(split.gradients)))
-        return functools.partial(_replayed, program.graph, split, every, places)
+        return functools.partial(_replayed, program.graph, split, inputs_behind(program.graph, split.tangents), places)
 
     def second(sizes: Mapping[str, int], defined: frozenset[int], flags: tuple[bool, ...]) -> Derived:
         recorded = program.of_some(split, sizes, defined, by_hand=True)
@@ -306,7 +305,7 @@ def _second(
 def _replayed(
     graph: Graph,
     split: Split,
-    every: frozenset[int],
+    reads: frozenset[int],
     places: tuple[int | None, ...],
     sizes: Sequence[int],
     defined: frozenset[int],
@@ -314,7 +313,7 @@ def _replayed(
 ) -> Derived:
     """The same, by torch's own tape of the graph."""
     call = functools.partial(_replayed_gradients, graph, split, sorted(defined))
-    return Derived(call, call, (), every, places)
+    return Derived(call, call, (), reads, places)
 
 
 def _replayed_gradients(graph: Graph, split: Split, defined: Sequence[int], *given: Any) -> tuple[Any, ...]:

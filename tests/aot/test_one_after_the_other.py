@@ -180,3 +180,27 @@ def test_on_our_tape(fn: Callable[..., Any]) -> None:
             mine = errors(call, order, True)
             assert mine[0] == theirs[0], (order, call)
             torch.testing.assert_close(mine[1], theirs[1])
+
+
+OPAQUE = {"topk": torch.topk, "kthvalue": torch.kthvalue, "cummax": torch.cummax, "roll": lambda x, n: (x.roll(n),)}
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["unread", "read"])
+@pytest.mark.parametrize("name", OPAQUE)
+def test_what_the_function_wrote_is_no_edit(name: str, read: bool) -> None:
+    """The later backward computes the forward again, where torch differentiates a call: an input that was written to, on which
+    no gradient depends, may be another by then."""
+
+    def fn(x: Any, y: Any) -> Any:
+        y.tril_()
+        first = (x * x).sum()
+        return first + y.sum() if read else first, OPAQUE[name](x, 1)[0]
+
+    found = []
+    for call in (fn, tinycompile.compile(fn, fullgraph=True)):
+        draw = torch.Generator().manual_seed(0)
+        x, y = torch.randn(4, 4, generator=draw, requires_grad=True), torch.randn(4, 4, generator=draw)
+        for result in call(x, y):
+            result.sum().backward()
+        found.append((x.grad, y))
+    torch.testing.assert_close(*found)
