@@ -43,7 +43,7 @@ from tinycompile.optimizer_step import compiled_step
 from tinycompile.options import Options
 from tinycompile.passes.draw import draw_in_kernels
 from tinycompile.passes.patterns_attention import recognise_attention
-from tinycompile.refused import without_refused, without_unseen_edits
+from tinycompile.refused import without_refused, without_remade, without_unseen_edits
 from tinycompile.selfcheck.checked import Checked
 from tinycompile.training import compile_training, compile_whole, on_torchs_tape
 
@@ -213,7 +213,7 @@ class Piece:
         captured = without_unseen_edits(capture_from(self.start(), args, kwargs, self._capture_options(kin)))
         times = {"capture": time.perf_counter() - start}
         whole = captured.graph is not None
-        captured = without_refused(captured)
+        captured = without_remade(without_refused(captured))
         entry = self._eager_entry(captured, times)
         self._log_capture(captured)
         if captured.graph is not None:

@@ -38,6 +38,16 @@ def without_unseen_edits(captured: Captured) -> Captured:
     )
 
 
+def without_remade(captured: Captured) -> Captured:
+    """The same; without its graph where torch is to give gradients of its values, and some of these are made again behind it
+    (views, and what the program wrote to): what they lead to has not come from them."""
+    graph = captured.graph
+    if graph is None or captured.place is None or asks_for_gradients(graph) or not (captured.asks_inside and captured.remakes):
+        return captured
+    why = "views, or tensors that were written to, are among the values"
+    return _left_to_torch(captured, "inner-gradient", why, graph.nodes[0])
+
+
 def _left_to_torch(captured: Captured, kind: str, why: str, node: Node) -> Captured:
     code = captured.code
     where = node.loc or Location(code.co_filename, code.co_firstlineno, code.co_name)

@@ -71,6 +71,42 @@ def _beside_a_write_to_an_input(x: Any, w: Any) -> Any:
     return loss, grad(loss, h, create_graph=True)[0]
 
 
+def _of_a_view_and_its_base(x: Any, w: Any) -> Any:
+    h = x @ w
+    row = h[0]
+    return h, grad((row * x).sum(), [row, x], create_graph=True)
+
+
+def _of_one_of_several_views(x: Any, w: Any) -> Any:
+    h = (x @ w).unbind(0)[1]
+    return h, grad((h * h).sum(), h, create_graph=True)[0]
+
+
+def _of_an_argument_that_was_written(x: Any, w: Any) -> Any:
+    x = x * 1
+    return tinycompile.graph_break() or _written(x, w)
+
+
+def _written(h: Any, w: Any) -> Any:
+    h.sin_()
+    return grad((h * w).sum(), h)[0]
+
+
+def _written_and_differentiated_again(x: Any, w: Any) -> Any:
+    h = x * 1
+    tinycompile.graph_break()
+    h.sin_()
+    return h, grad((h * h * w).sum(), h, create_graph=True)[0]
+
+
+def _view_of_what_was_written(x: Any, w: Any) -> Any:
+    h = x * 1
+    tinycompile.graph_break()
+    row = h[1]
+    row[0] = w[0, 0]
+    return grad((row * row).sum(), h)[0]
+
+
 def _cut_off(x: Any, w: Any) -> Any:
     h = x.detach() @ w
     with torch.no_grad():
@@ -101,6 +137,11 @@ PROGRAMS = [
     _of_a_view,
     _behind_a_write,
     _beside_a_write_to_an_input,
+    _of_a_view_and_its_base,
+    _of_one_of_several_views,
+    _of_an_argument_that_was_written,
+    _written_and_differentiated_again,
+    _view_of_what_was_written,
     _cut_off,
     _unused_is_torchs_error,
     _spent_is_torchs_error,
@@ -114,9 +155,13 @@ def _outcome(fn: Callable[..., Any]) -> Any:
         results = fn(x, w)
     except RuntimeError as error:
         return str(error)
-    results = results if isinstance(results, tuple) else (results,)
+    results = tuple(_tensors(results))
     torch.autograd.backward([r.sum() for r in results if r.requires_grad])
     return [r.detach() for r in results], x.grad, w.grad, x.detach().clone()
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [t for v in value for t in _tensors(v)] if isinstance(value, tuple) else [value]
 
 
 @pytest.mark.parametrize("fn", PROGRAMS)
@@ -128,7 +173,13 @@ def test_as_eager(fn: Callable[..., Any]) -> None:
             assert got == expected
         else:
             torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
-    assert {b.id for b in compiled.breaks} & {"inner-gradient", "user-exception"}
+
+
+@pytest.mark.parametrize("fn", [_loss_leaves, _penalty, _backward_to_it, _of_a_view_and_its_base])
+def test_the_break_says_so(fn: Callable[..., Any]) -> None:
+    compiled = tinycompile.compile(fn)
+    _outcome(compiled)
+    assert compiled.breaks[0].id == "inner-gradient"
 
 
 def test_gradients_of_arguments_leave_the_graph_compiled() -> None:

@@ -109,11 +109,11 @@ class Captured:
     whether each input's data starts at a multiple of 16 bytes (guarded). ``overwritten``: the inputs that the rebuilt function
     writes to behind the graph. ``edits``: values of the graph that were in memory which was written to later. ``taken_over``:
     those that lie at the end in the memory of each tensor that the rebuilt function writes to. ``asks_inside``: whether
-    gradients of the graph's values are asked for, there or behind the break. ``calls_graph``: whether the rebuilt function
-    needs it. ``redo_on_error``: an error of the graph may be one that the program catches.
-    ``shapes_seen``: sizes and strides of tensors, by expression. ``identities``: arguments guarded to be these very objects.
-    ``owner``: the module with which the code should die. ``changes_outside``: whether the rebuilt function changes objects or
-    modes."""
+    gradients of the graph's values are asked for, there or behind the break. ``remakes``: whether the rebuilt function
+    makes or writes tensors with a history behind the graph. ``calls_graph``: whether it needs the graph. ``redo_on_error``: an
+    error of the graph may be one that the program catches. ``shapes_seen``: sizes and strides of tensors, by expression.
+    ``identities``: arguments guarded to be these very objects. ``owner``: the module with which the code should die.
+    ``changes_outside``: whether the rebuilt function changes objects or modes."""
 
     graph: Graph | None
     python: str
@@ -131,6 +131,7 @@ class Captured:
     env: ShapeEnv
     place: Place | None
     asks_inside: bool
+    remakes: bool
     calls_graph: bool
     redo_on_error: bool
     identities: Mapping[str, Any]
@@ -246,6 +247,7 @@ def uncaptured(code: CodeType, reason: Break) -> Captured:
         env=ShapeEnv(),
         place=None,
         asks_inside=False,
+        remakes=False,
         calls_graph=False,
         redo_on_error=False,
         identities={},

@@ -257,6 +257,7 @@ class Effects:
         tr.builder.location = write.location
         fake = dispatcher.call("clone", target.fake) if _is_input(tr, target.fake.ref) else target.fake
         data = TensorValue(fake, target.cls, target.requires_grad)
+        rebuilder.remakes = True
         return f"{rebuilder.held(take_over, 'take_over')}({rebuilder.expr(target)}, {rebuilder.expr(data)})"
 
     @staticmethod
@@ -277,6 +278,11 @@ class Effects:
         """What lies at the end in the memory of each tensor that torch copies into; ``names`` as above."""
         lists = [w.target.memory.contents for w in self._written.values() if w.tracked]
         return tuple(frozenset(names.get(f.ref.name, "") for f in fakes if type(f) is FakeTensor) for fakes in lists)
+
+    def has_new_history(self, tensor: Value) -> bool:
+        """Whether a write has become a part of a tensor's history: it is no longer the tensor that was given."""
+        found = self._written.get(id(tensor))
+        return found is not None and found.tracked
 
     @property
     def writes(self) -> bool:

@@ -275,6 +275,7 @@ def _finish(attempt: _Attempt) -> Captured:
         env=tr.env,
         place=attempt.place,
         asks_inside=attempt.asks_inside,
+        remakes=attempt.rebuilder.remakes,
         calls_graph=bool(attempt.rebuilder.outputs) or tr.effects.writes,
         redo_on_error=tr.op_in_try,
         identities={name: held.value for name, held in tr.guards.identities.items()},

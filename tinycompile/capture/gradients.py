@@ -117,7 +117,7 @@ class Gradients:
 
     def asks_of(self, tr: Tracer, inputs: Sequence[TensorValue]) -> None:
         """Gradients of these are asked for: if torch's engine is to give them, it must know how values on the way were made."""
-        if not all(id(t) in tr.given for t in inputs):
+        if any(id(t) not in tr.given or tr.effects.has_new_history(t) for t in inputs):
             self.asks_inside = True
 
     @property
@@ -267,8 +267,8 @@ def _below(nodes: dict[str, Node], start: Sequence[str]) -> set[str]:
 
 
 def _asked_of(tr: Tracer, t: TensorValue) -> FakeTensor:
-    """What a gradient is taken of: an input as it was given, and another value as it is."""
-    return tr.given[id(t)][1] if id(t) in tr.given else t.fake
+    """What a gradient is taken of: an input as it was given, unless a write gave it another history; another value as it is."""
+    return tr.given[id(t)][1] if id(t) in tr.given and not tr.effects.has_new_history(t) else t.fake
 
 
 def _fits(target: TensorValue, value: Value) -> bool:

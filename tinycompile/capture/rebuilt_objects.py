@@ -241,6 +241,7 @@ def view_again(rebuilder: Rebuilder, value: TensorValue) -> str:
     """A view that the rebuilt code makes of its base, behind the graph: of a tensor that is written there, say."""
     assert value.view is not None
     rebuilder.tr.effects.check_kind(value)
+    rebuilder.remakes |= value.requires_grad
     text = rebuilder.expr(value.view.base)
     without_grad = rebuilder.held(run_without_grad, "without_grad") if value.view.origin == "no_grad" else ""
     for step in value.view.steps:

@@ -65,6 +65,7 @@ class Rebuilder:
         self.statements: list[str] = []
         self.commits: list[str] = []  # statements that change something outside: when one fails, the call can't be redone
         self.following: list[str] = []  # views made again of what torch copies into, which know of its history
+        self.remakes = False  # whether tensors with a history are made, or written, behind the graph
         self.symbols: set[str] = set()
         self.names: dict[int, str] = {}
         self._reached: dict[str, str] = {}
