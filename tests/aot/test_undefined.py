@@ -162,3 +162,20 @@ def test_gradcheck_takes_compiled_functions() -> None:
         given = [torch.linspace(0.5, 1, 3, dtype=torch.float64).requires_grad_() for _ in range(2)]
         assert torch.autograd.gradcheck(compiled, given)
         assert torch.autograd.gradgradcheck(compiled, given)
+
+
+@pytest.mark.parametrize("flat", [torch.round, torch.floor, torch.sign, torch.trunc])
+def test_no_gradient_is_no_zero_behind_a_slope_of_zero(flat: Callable[..., Any]) -> None:
+    """A result that nobody asks a gradient of takes no part: zeros times what is infinite would be NaN."""
+
+    def f(x, w):
+        h = w.log() + x
+        return h, flat(h @ x)
+
+    found = []
+    for g in (tinycompile.compile(f), f):
+        x, w = torch.linspace(-1, 1, 9).view(3, 3).requires_grad_(), torch.tensor([0.0, -1.0, 2.0])
+        g(x, w)[0].sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
+    assert found[0].isfinite().all()

@@ -82,10 +82,13 @@ def places_of(split: Split, part: Joint) -> tuple[int | None, ...]:
 
 
 def zeros_will_do(split: Split, undefined: AbstractSet[int]) -> bool:
-    """Whether zeros for these tangents change no gradient: they are only added to others, and multiplied by plain numbers."""
+    """Whether zeros for these tangents change no gradient: they are only added to others, and multiplied by plain numbers. One
+    that nothing reads is no zero: it went through a slope of zero, which times what is infinite gives NaN."""
     placeholders = split.backward.placeholders
     first = len(split.sizes) + len(split.saved)
     zero = {placeholders[first + i].name for i in undefined}
+    if not zero <= {r.name for n in split.backward.nodes[len(placeholders) :] for r in inputs_of(n)}:
+        return False
     for node in split.backward.nodes[len(placeholders) : -1]:
         given = {r.name for r in inputs_of(node)}
         if not given & zero or (node.target == "add" and not given <= zero and node.kind == "call"):
