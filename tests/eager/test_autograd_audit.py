@@ -344,6 +344,104 @@ def a_second_backward_with_hooks(s: Side) -> Any:
     y.backward()
 
 
+# --- views made without gradients, hooks elsewhere, gradients that are given -------------------------------------------------
+
+
+def _view_without_gradients(index: Any) -> Callable[[Side], Any]:
+    def fn(s: Side) -> Any:
+        x = s.leaf(3, 3)
+        with torch.no_grad():
+            v = x[index]
+        (v * v).sum().backward()
+        (v.exp() + x).sum().backward()
+        return v.requires_grad, v.is_leaf, v.grad, x.grad, (v * 2).requires_grad
+
+    fn.__name__ = f"gathers_no_gradient_at_{index}"
+    return fn
+
+
+PROGRAMS += [_view_without_gradients(i) for i in (0, (1, 1), (slice(None), 2), slice(1, 3), ...)]
+
+
+@program
+def a_view_without_gradients_is_in_no_graph(s: Side) -> Any:
+    x = s.leaf(3)
+    with torch.no_grad():
+        v = x.view(-1)
+    return s.autograd.grad(v.sum(), v)
+
+
+@program
+def a_backward_of_a_view_without_gradients(s: Side) -> Any:
+    x = s.leaf(3)
+    with torch.no_grad():
+        v = x.view(-1)
+    v.backward(s.leaf(3, grad=False))
+
+
+@program
+def a_view_without_gradients_that_is_made_a_leaf(s: Side) -> Any:
+    x = s.leaf(3)
+    with torch.no_grad():
+        v = x.view(-1)
+    v.requires_grad_()
+    (v * v).sum().backward()
+    first = v.grad
+    v.requires_grad_(False)
+    (v * v).sum().backward()
+    return first, v.grad, x.grad, v.requires_grad
+
+
+@program
+def hooks_of_what_is_not_asked_for(s: Side) -> Any:
+    x, w, seen = s.leaf(3), s.leaf(3, seed=2), []
+    other = w * 2
+    both = x * w
+    for name, t in (("x", x), ("w", w), ("other", other), ("both", both)):
+        t.register_hook(lambda g, name=name: seen.append(name))
+    grads = s.autograd.grad((both + other).sum(), x)
+    return grads, sorted(seen)
+
+
+def _given(dtype: torch.dtype) -> Callable[[Side], Any]:
+    def fn(s: Side) -> Any:
+        x, given = s.leaf(3), s.leaf(3, seed=2, grad=False).to(dtype)
+        x.backward(given)
+        (x * 2).backward(given)
+        return x.grad, s.autograd.grad(x, x, given)
+
+    fn.__name__ = f"a_gradient_given_in_{dtype}"
+    return fn
+
+
+PROGRAMS += [_given(d) for d in (torch.float16, torch.float32, torch.float64, torch.int64)]
+
+
+@program
+def a_gradient_of_the_wrong_shape_for_what_requires_none(s: Side) -> Any:
+    s.leaf(3, grad=False).backward(s.leaf(2, grad=False))
+
+
+@program
+def a_backward_to_what_requires_none(s: Side) -> Any:
+    s.leaf(3).sum().backward(inputs=[s.leaf(3, grad=False)])
+
+
+@program
+def a_refused_backward_retains_nothing(s: Side) -> Any:
+    y = s.leaf(3) * 2
+    with pytest.raises(RuntimeError):
+        s.leaf(3, grad=False).sum().backward(inputs=[y])
+    return y.retains_grad
+
+
+@program
+def the_flag_of_a_result_can_not_be_set(s: Side) -> Any:
+    y = s.leaf(3) * 2
+    y.requires_grad_()
+    y.requires_grad = True
+
+
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
 def test_as_torch(fn: Callable[[Side], Any]) -> None:
     mine, theirs = outcome(fn, Side(True)), outcome(fn, Side(False))

@@ -27,6 +27,7 @@ from tinycompile.eager.tape import (
     AUTOGRAD,
     AutogradMeta,
     Edge,
+    Nowhere,
     leave,
     left_behind,
     require_grad,
@@ -36,7 +37,7 @@ from tinycompile.eager.tape import (
 from tinycompile.eager.tensor import Tensor, apart, device_and_keys, from_torch, put_on_memory
 from tinycompile.eager.tensor import version_of as _version_of
 from tinycompile.eager.torch_words import raise_torchs, unused
-from tinycompile.ops.calls import ops
+from tinycompile.ops.calls import cast, ops
 from tinycompile.ops.gradients import zeros
 from tinycompile.ops.in_place import writes_first
 
@@ -79,10 +80,7 @@ def backward(
             "cycle and avoid the leak.",
             category=UserWarning,
         )
-    for target in targets or ():
-        if target.requires_grad:  # else it is refused below
-            target.retain_grad()
-    found = _run(outputs, grad_tensors, retain_graph, create_graph, targets)
+    found = _run(outputs, grad_tensors, retain_graph, create_graph, targets, retain=True)
     for target, grad in zip(targets or (), found, strict=True):
         if grad is None or not target.is_leaf:  # what is no leaf has retained it
             continue
@@ -138,9 +136,15 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _run(
-    outputs: Sequence[Any], seeds: Any, retain_graph: bool | None, create_graph: bool, targets: Sequence[Any] | None
+    outputs: Sequence[Any],
+    seeds: Any,
+    retain_graph: bool | None,
+    create_graph: bool,
+    targets: Sequence[Any] | None,
+    retain: bool = False,
 ) -> list[Any]:
-    """Passes of our engine, and of torch's for what came out at torch tensors, until nothing comes back."""
+    """Passes of our engine, and of torch's for what came out at torch tensors, until nothing comes back. ``retain``: targets
+    that are no leaves are to keep their gradients."""
     given = [None] * len(outputs) if seeds is None else [seeds] if isinstance(seeds, (Tensor, torch.Tensor)) else list(seeds)
     for seed in given:
         if seed is not None and not isinstance(seed, (Tensor, torch.Tensor)):
@@ -150,8 +154,10 @@ def _run(
     roots: list[Edge] = []
     grads: list[Any] = []
     for i, (output, seed) in enumerate(zip(outputs, given, strict=True)):
-        grads.append(_seed(output, seed, i) if output.requires_grad else None)
+        grads.append(None if seed is None and not output.requires_grad else _seed(output, seed, i))
     roots += [_root(output, i) for i, output in enumerate(outputs)]
+    for target in (targets or ()) if retain else ():
+        target.retain_grad()
     keep = create_graph if retain_graph is None else retain_graph
     edges = None if targets is None else [_target(t) for t in targets]
     ours = None if edges is None else [e for e in edges if isinstance(e, Edge)]
@@ -171,7 +177,7 @@ def _run(
 
 def _root(output: Any, i: int) -> Edge:
     edge = edge_of(output)
-    if edge is None:
+    if edge is None or type(edge.node) is Nowhere:
         raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
     return edge
 
@@ -189,7 +195,7 @@ def _seed(output: Any, seed: Any, i: int) -> Any:
             f"Mismatch in shape: grad_output[{i}] has a shape of {torch.Size(seed.shape)} and output[{i}] has a shape of "
             f"{torch.Size(output.shape)}."
         )
-    return seed if isinstance(seed, Tensor) else from_torch(seed)
+    return cast(seed if isinstance(seed, Tensor) else from_torch(seed), output.dtype)
 
 
 def _target(tensor: Any) -> Edge | None:
@@ -321,6 +327,8 @@ class _Tape:
                     "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a "
                     "subgraph that doesn't require differentiation use var_no_grad = var.detach()."
                 )
+        elif meta is not None and tensor._view is not None and tensor._view.origin in ("no_grad", "inference"):
+            meta.borrowed = not value
         elif value and meta is None:
             has_data = not (tensor.lacks_handle or tensor.keys & Key.TRACING.bit)
             if has_data and tensor.raw().is_inference() and not torch.is_inference_mode_enabled():

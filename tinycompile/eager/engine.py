@@ -38,6 +38,7 @@ class Backward:
         self.waiting: dict[Node, int] = {}  # edges that still have to bring something
         self.arrived: dict[Node, list[Any]] = {}
         self.wanted = None if targets is None else set(targets)
+        self.ends = {e.node for e in targets or ()}  # hooks see what is asked for, and what leads there
         self.found: dict[Edge, Any] = {}
         self.outside: list[tuple[Any, Any]] = []  # torch tensors and their gradients
         self.ready: list[tuple[float, int, Node]] = []
@@ -49,7 +50,7 @@ class Backward:
             back = {n for n in ends if bridges_behind([n.tensor])}
             self.keep = keep or bool(back)  # the way back may lead to nodes that were run
             outside = set(ends) if to_torch else back
-            self.needed = _leads_to(order, {e.node for e in self.wanted} | outside) | outside
+            self.needed = _leads_to(order, self.ends | outside) | outside
         for edge, grad in zip(roots, grads, strict=True):
             self._arrive(edge, grad)
         for node in {e.node: None for e in roots}:
@@ -97,7 +98,7 @@ class Backward:
     def _visit(self, node: Node, grads: list[Any] | None) -> None:
         """Run a node on its gradients and hand its own on."""
         results: Sequence[Any] = (None,) * len(node.edges)
-        if grads is not None:
+        if grads is not None and (self.needed is None or node in self.needed or node in self.ends):
             grads = [None if g is None else node.before(i, g) for i, g in enumerate(grads)]
             self._capture(node, grads)
             if self.needed is None or node in self.needed:

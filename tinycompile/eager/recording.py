@@ -28,6 +28,7 @@ from tinycompile.eager.tape import (
     AUTOGRAD,
     Edge,
     Node,
+    Nowhere,
     ViewInfo,
     accumulator,
     edges_of,
@@ -52,6 +53,8 @@ def edge_of(tensor: Any) -> Edge | None:
     if tensor._view is not None:
         refresh(tensor)
     meta = tensor._autograd
+    if meta is not None and meta.borrowed:
+        return Edge(Nowhere((), (tensor.meta,)), 0)
     if meta is not None:
         return Edge(meta.grad_fn, meta.index) if meta.grad_fn is not None else Edge(accumulator(tensor), 0)
     return Edge(TorchTape(tensor.raw(), tensor.meta), 0) if tensor.on_torchs_tape else None
@@ -402,7 +405,7 @@ def call_on_tape(known: Known, fn: Callable[..., Any], args: Sequence[Any], raws
             if raw.is_complex():
                 return None
             made_by = meta.grad_fn
-            edges.append(_new(Edge, (accumulator(arg), 0) if made_by is None else (made_by, meta.index)))
+            edges.append(_new(Edge, (made_by, meta.index)) if made_by is not None else edge_of(arg))
             needs.append(True)
         elif raw.requires_grad:  # torch's tape meets ours
             return None

@@ -37,13 +37,26 @@ class Edge(NamedTuple):
 
 class AutogradMeta:
     """What the tape knows of one tensor. ``generation`` counts the in-place writes that gave it (as the base of views) a new
-    history: views made before look their own history up again."""
+    history: views made before look their own history up again. ``borrowed``: it requires grad because what it views does (it
+    was made where gradients were off), and gathers none itself."""
 
-    __slots__ = ("__weakref__", "accumulator", "generation", "grad", "grad_fn", "hooks", "index", "post_hooks", "retained")
+    __slots__ = (
+        "__weakref__",
+        "accumulator",
+        "borrowed",
+        "generation",
+        "grad",
+        "grad_fn",
+        "hooks",
+        "index",
+        "post_hooks",
+        "retained",
+    )
 
     def __init__(self, grad_fn: Node | None = None, index: int = 0, generation: int = 0) -> None:
         self.grad: Tensor | None = None
         self.grad_fn, self.index, self.generation = grad_fn, index, generation
+        self.borrowed = False
         self.accumulator: weakref.ref[AccumulateGrad] | None = None
         self.hooks: Hooks | None = None  # of a leaf; hooks of other tensors are on their node
         self.post_hooks: Hooks | None = None
@@ -94,7 +107,7 @@ class Node:
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         """(node, index) an edge; (None, 0) where no gradient goes."""
-        return tuple((None, 0) if e is None else (e.node, e.index) for e in self.edges)
+        return tuple((None, 0) if e is None or type(e.node) is Nowhere else (e.node, e.index) for e in self.edges)
 
     def register_hook(self, hook: Callable[[tuple[Any, ...], tuple[Any, ...]], Any]) -> HookHandle:
         """``hook(grad_inputs, grad_outputs)`` after the node ran; a result replaces the input gradients."""
@@ -119,6 +132,15 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.name()} at {id(self):#x}>"
+
+
+class Nowhere(Node):
+    """Where a gradient is dropped: torch has no node there."""
+
+    __slots__ = ()
+
+    def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
+        return ()
 
 
 class AccumulateGrad(Node):
@@ -290,6 +312,7 @@ def note_views(
     if origin and not bound and of.keys & AUTOGRAD:
         if not grad:  # as in torch: it requires grad, and is a leaf
             view._autograd, view.keys = AutogradMeta(), view.keys | AUTOGRAD
+            view._autograd.borrowed = True
         version = written_before(view)
     view._view = ViewInfo(base, (*chain, *steps), generation_of(base), origin, version, from_base)
     _add_view(base, view)
