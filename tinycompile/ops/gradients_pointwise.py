@@ -167,13 +167,13 @@ several_inputs(
 )  # fmt: skip
 
 
-@vjp("hypot", "self", "other", "result")
+@vjp("hypot", "self?self", "other?other", "result")
 def _hypot(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     g, y = widen(grads[0]), widen(results[0])
     return tuple(sum_to(ops.div(g * wide(a), y), a) if need else None for a, need in zip(args, needs, strict=True))
 
 
-@vjp("copysign", "self", "result")
+@vjp("copysign", "self?self", "result?self")
 def _copysign(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, other) = grads, args
     first = second = None

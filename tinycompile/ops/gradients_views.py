@@ -243,7 +243,7 @@ def _gather(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return ops.scatter_add(zeros(x), dim, index, grads[0]), None, None
 
 
-@vjp("scatter_add", "index")
+@vjp("scatter_add", "index?src")
 def _scatter_add(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     _x, dim, index, _src = args
     return grads[0], None, None, ops.gather(grads[0], dim, index) if needs[3] else None
@@ -294,7 +294,7 @@ def _index_select(grads: Args, args: Args, results: Args, needs: Args) -> Gradie
     return ops.index_add(zeros(x), dim, line, grads[0]), None, None
 
 
-@vjp("index_add", "index")
+@vjp("index_add", "index?source")
 def _index_add(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     _, dim, index, _, alpha = args
     part = None
