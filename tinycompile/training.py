@@ -286,7 +286,7 @@ def _second(
         return functools.partial(_refuse, program.graph.name)
     if joint.opaque:
         places = tuple(range(len(split.gradients)))
-        return functools.partial(_replayed, program.graph, split, inputs_behind(program.graph, split.tangents), places)
+        return functools.partial(_replayed, program.graph, split, places)
 
     def second(sizes: Mapping[str, int], defined: frozenset[int], flags: tuple[bool, ...]) -> Derived:
         recorded = program.of_some(split, sizes, defined, by_hand=True)
@@ -305,13 +305,13 @@ def _second(
 def _replayed(
     graph: Graph,
     split: Split,
-    reads: frozenset[int],
     places: tuple[int | None, ...],
     sizes: Sequence[int],
     defined: frozenset[int],
     flags: tuple[bool, ...],
 ) -> Derived:
     """The same, by torch's own tape of the graph."""
+    reads = inputs_behind(graph, [split.tangents[i] for i in defined])
     call = functools.partial(_replayed_gradients, graph, split, sorted(defined))
     return Derived(call, call, (), reads, places)
 

@@ -204,3 +204,20 @@ def test_what_the_function_wrote_is_no_edit(name: str, read: bool) -> None:
             result.sum().backward()
         found.append((x.grad, y))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["one after the other", "twice"])
+@pytest.mark.parametrize("name", OPAQUE)
+def test_what_is_edited_is_no_matter_to_other_results(name: str, again: bool) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return (x * x).sum(), OPAQUE[name](x, 1)[0], torch.cat([x, y])
+
+    found = []
+    for call in (fn, tinycompile.compile(fn, fullgraph=True)):
+        draw = torch.Generator().manual_seed(0)
+        x, y = torch.randn(4, 4, generator=draw, requires_grad=True), torch.randn(4, 4, generator=draw)
+        first, second, _ = call(x, y)
+        y.mul_(2)
+        grads = [torch.autograd.grad(r.sum(), x, create_graph=again)[0].detach() for r in (first, second)]
+        found.append(grads)
+    torch.testing.assert_close(*found)
