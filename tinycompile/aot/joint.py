@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinycompile.aot.tape import OpaqueStep, Step, Tape
+from tinycompile.aot.unsaved import unsaved
 from tinycompile.base import shapes
 from tinycompile.base.errors import InternalError
 from tinycompile.base.meta import TensorMeta
@@ -35,7 +36,7 @@ class Joint:
     forward's ``outputs`` results, then one gradient for each primal listed in ``gradients``. ``reached``: for each of these,
     the positions in ``tangents`` that lead to it; it need not depend on them, as where a slope is zero. ``opaque``: it has
     calls that torch differentiates. ``passing``: values that can't be saved, for others may write to their memory
-    (``copies.py``)."""
+    (``copies.py``). ``unsaved``: results that torch would not have saved (``unsaved.py``)."""
 
     graph: Graph
     primals: int
@@ -45,6 +46,7 @@ class Joint:
     reached: tuple[frozenset[int], ...]
     opaque: bool = False
     passing: frozenset[str] = frozenset()
+    unsaved: frozenset[int] = frozenset()
 
 
 def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -> Joint:
@@ -75,7 +77,8 @@ def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -
         outputs = [*forward.outputs, *(found[i] for i in gradients)]
         joint = tape.finish(graph.name, outputs, dict(graph.hints))
     opaque = any(isinstance(s, OpaqueStep) for s in tape.steps)
-    return Joint(joint, len(forward.primals), len(forward.outputs), tangents, gradients, reached, opaque)
+    sizes = len(forward.primals), len(forward.outputs)
+    return Joint(joint, *sizes, tangents, gradients, reached, opaque, unsaved=unsaved(graph))
 
 
 def check_treatable(graph: Graph) -> None:

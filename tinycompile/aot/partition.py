@@ -10,6 +10,7 @@ from typing import Any
 
 from tinycompile.aot.joint import Joint
 from tinycompile.aot.saving import Scene, choose, to_compute_again
+from tinycompile.aot.unsaved import computed_again
 from tinycompile.base.errors import InternalError, VerifyError
 from tinycompile.base.expr import symbols
 from tinycompile.base.meta import TensorMeta
@@ -102,7 +103,7 @@ class _Scene:
             early=self.forward_needs - self.late,
             held=results | {p.name for p in self.primals},
             results=results,
-            passing=self.joint.passing,
+            passing=self.joint.passing | computed_again(self.graph, self.joint.outputs, self.joint.unsaved),
         )
 
 

@@ -50,6 +50,11 @@ def _log_ndtr(g: Any, x: Any) -> Any:
     return ops.where(ops.isneginf(x), math.nan, g * slope)
 
 
+def _erfinv(g: Any, x: Any) -> Any:
+    y = ops.erfinv(x)
+    return g * (ops.exp(y * y) * (math.sqrt(math.pi) / 2))
+
+
 _FROM_INPUT: dict[str, Any] = {
     "sinc": _sinc,
     "special_entr": lambda g, x: -g * (ops.log(x) + 1),
@@ -61,10 +66,10 @@ _FROM_INPUT: dict[str, Any] = {
     "special_i1e": _i1e,
     "special_erfcx": lambda g, x: g * (x * 2 * ops.special_erfcx(x) - 2 / math.sqrt(math.pi)),
     "special_log_ndtr": _log_ndtr,
+    "erfinv": _erfinv,
 }
 _FROM_RESULT: dict[str, Any] = {
     "special_ndtri": lambda g, y: g * math.sqrt(2 * math.pi) * ops.exp(y * y * 0.5),
-    "erfinv": lambda g, y: g * (ops.exp(y * y) * (math.sqrt(math.pi) / 2)),
 }
 for _saved, _family in (("self", _FROM_INPUT), ("result", _FROM_RESULT)):
     for _name, _slope in _family.items():
