@@ -20,6 +20,7 @@ from tinycompile.eager.batched_in_place import reads_where_it_writes, write_reco
 from tinycompile.eager.hooks import laid_out
 from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.indexing import basic_view, is_basic
+from tinycompile.eager.overlapping import keeping_one_gradient, overlaps
 from tinycompile.eager.recording import OPAQUE, call_torch, edge_of, refresh, refusal
 from tinycompile.eager.saved import OpNode, reads_of
 from tinycompile.eager.tape import (
@@ -37,6 +38,7 @@ from tinycompile.eager.tape import (
 from tinycompile.eager.tensor import Tensor, run_on_handles, same_memory
 from tinycompile.eager.torch_names import THROUGH_A_VIEW
 from tinycompile.eager.torch_words import REFUSED_VIEWS
+from tinycompile.eager.write_checks import expanded, refuse_expanded
 from tinycompile.ops.calls import ops
 from tinycompile.ops.gradients import differentiable_form
 from tinycompile.ops.in_place import name_of
@@ -60,6 +62,12 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
         _run(bound, fn, args, kwargs)
         return target
     check_writable(target)
+    with keeping_one_gradient(target):
+        return _write(bound, fn, args, kwargs)
+
+
+def _write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    target, op = bound.args[0], bound.op
     if level_of(bound.args):
         with local_keys.exclude(Key.AUTOCAST):
             result = dispatcher.call_bound(op.name, (_copy_of(target), *bound.args[1:]))
@@ -80,10 +88,15 @@ def write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs:
     result = NotImplemented if form is None else in_parts(op, form, before)
     if result is NotImplemented and (isinstance(op.lowering, (Extern, Decompose)) or target.dtype.is_floating_point):
         return call(fn, args, kwargs)
-    if result is not NotImplemented and not reads_where_it_writes(bound.args):
+    if result is not NotImplemented and not _is_written_as_it_goes(bound.args):
         return replace(target, result)
     _run(bound, fn, args, kwargs)
     return rebase(target, None if result is NotImplemented else edge_of(result))  # of integers there is nothing to follow
+
+
+def _is_written_as_it_goes(args: Sequence[Any]) -> bool:
+    """Whether a write into the first argument leaves something else there than its result, which was computed apart."""
+    return reads_where_it_writes(args) or (not args[0].lacks_handle and not level_of(args) and overlaps(args[0]))
 
 
 _KEEP_HISTORY = frozenset(("logical_and", "logical_not", "logical_or", "logical_xor"))
@@ -154,10 +167,11 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
         return copy
 
     on_copy.__name__ = name_of(fn) or "write"
-    result = call_torch(on_copy, args, kwargs)
+    with keeping_one_gradient(args[0]):
+        result = call_torch(on_copy, args, kwargs)
     if not written:
         return args[0]
-    if not reads_where_it_writes((*args, *kwargs.values())):
+    if not _is_written_as_it_goes((*args, *kwargs.values())):
         return replace(args[0], result)
     run_on_handles(fn, args, kwargs)
     return rebase(args[0], edge_of(result))
@@ -192,7 +206,10 @@ def view_in_place(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
 def write_item(target: Tensor, index: Any, value: Any) -> None:
     """``target[index] = value``."""
     if is_basic(index):
-        write_view(basic_view(target, index), value)
+        view = basic_view(target, index)
+        if not level_of((view,)) and expanded(view):  # torch copies a number as it does a tensor
+            refuse_expanded()
+        write_view(view, value)
         return
     check_writable(target)
 
@@ -202,8 +219,9 @@ def write_item(target: Tensor, index: Any, value: Any) -> None:
         return copy
 
     on_copy.__name__ = "index_put_"
-    result = call_torch(on_copy, (target, index, value), {})
-    if reads_where_it_writes((target, index, value)):
+    with keeping_one_gradient(target):
+        result = call_torch(on_copy, (target, index, value), {})
+    if _is_written_as_it_goes((target, index, value)):
         run_on_handles(torch.Tensor.__setitem__, (target, index, value), {})
         rebase(target, edge_of(result))
     else:

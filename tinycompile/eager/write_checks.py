@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -15,10 +15,7 @@ from tinycompile.eager.tensor import Tensor
 def check_write(target: Tensor, result: TensorMeta, read: Sequence[Tensor], inplace: bool) -> None:
     """Raise torch's RuntimeError where ``result``, computed from ``read``, can't be written to ``target``."""
     if expanded(target):
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. Please "
-            "clone() the tensor before performing the operation."
-        )
+        refuse_expanded()
     if any(_overlap_in_part(target, other) for other in read):
         raise RuntimeError(
             "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
@@ -34,6 +31,14 @@ def expanded(t: Tensor) -> bool:
     """Whether several of its elements are one in memory, along a dim of stride 0."""
     sizes: Any = t.meta.shape
     return any(not stride and size > 1 for size, stride in zip(sizes, t.meta.strides, strict=True))
+
+
+def refuse_expanded() -> NoReturn:
+    """torch's error for a write to such a tensor."""
+    raise RuntimeError(
+        "unsupported operation: more than one element of the written-to tensor refers to a single memory location. Please "
+        "clone() the tensor before performing the operation."
+    )
 
 
 def warn_of_resize(shape: Sequence[Any], wanted: Sequence[Any]) -> None:
