@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import tinycompile
 from tests.ops.test_gradients import bound, differentiable, doubles, flat
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager import autograd
@@ -167,3 +168,22 @@ def _of_one(args: Any, alone: int) -> Any:
         return tuple(made(v) for v in value) if isinstance(value, tuple) else value
 
     return made(args)
+
+
+@pytest.mark.parametrize("first", [torch.bool, torch.int64, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("equation", ["i,j->ij", "ij,k->ijk", "...i,i->...i", "i,ij->ij", "i,j,k->jik"])
+def test_einsum_of_dtypes_that_differ_has_its_gradients(equation: str, first: torch.dtype) -> None:
+    """torch multiplies where nothing is summed over, and so may the operands' dtypes differ."""
+    terms = equation.partition("->")[0].replace("...", "a").split(",")
+    operands = [torch.arange(2 ** len(t), dtype=torch.float32).reshape([2] * len(t)) % 3 for t in terms]
+    operands[0] = operands[0].to(first)
+
+    def gradients(made: list[Any], call: Any) -> list[Any]:
+        leaves = [x.requires_grad_() if x.is_floating_point() else x for x in made]
+        y = call(equation, *leaves)
+        y.cos().sum().backward()
+        return [(str(x.grad.dtype), x.grad.tolist()) for x in (y.detach(), *leaves) if x.grad is not None]
+
+    expected = gradients([x.clone() for x in operands], torch.einsum)
+    assert gradients([from_torch(x.clone()) for x in operands], torch.einsum) == expected
+    assert gradients([x.clone() for x in operands], tinycompile.compile(lambda *args: torch.einsum(*args))) == expected

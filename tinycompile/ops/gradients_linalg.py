@@ -145,7 +145,7 @@ def _einsum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     found = []
     for i, (term, x) in enumerate(zip(terms, tensors, strict=True)):
         others = [(t, y) for j, (t, y) in enumerate(zip(terms, tensors, strict=True)) if j != i]
-        found.append(_einsum_operand(grads[0], output, others, term, x) if needs[1][i] else None)
+        found.append(cast(_einsum_operand(grads[0], output, others, term, x), x.dtype) if needs[1][i] else None)
     return None, tuple(found)
 
 
@@ -168,7 +168,8 @@ def _einsum_operand(g: Any, output: str, others: Sequence[tuple[str, Any]], term
     sizes = dict(zip(term, x.shape, strict=True))
     once = "".join(dict.fromkeys(term))
     seen = "".join(c for c in once if c in known)
-    found = ops.einsum(f"{','.join((output, *(t for t, _ in others)))}->{seen}", (g, *(y for _, y in others)))
+    # Where nothing is summed over torch multiplies, which takes dtypes that differ; here it may have to be a matrix product.
+    found = ops.einsum(f"{','.join((output, *(t for t, _ in others)))}->{seen}", (g, *(cast(y, g.dtype) for _, y in others)))
     for at, c in enumerate(once):  # letters that were summed away by themselves
         if c not in known:
             found = ops.unsqueeze(found, at)
