@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
 import pytest
 import torch
 
@@ -176,3 +177,12 @@ def test_other_errors_get_no_note() -> None:
         tinycompile.zeros(3) + tinycompile.zeros(4)
     assert not getattr(caught.value, "__notes__", [])
     assert not holdings.is_allocation_failure(ValueError("DefaultCPUAllocator"))
+
+
+@pytest.mark.parametrize("name", ["tensor", "as_tensor", "from_numpy", "zeros", "arange", "randn"])
+def test_every_factory_is_told_as_the_maker_of_a_storage(name: str) -> None:
+    data = {"tensor": [0.5] * 12345, "as_tensor": [0.5] * 12345, "from_numpy": np.zeros(12345, np.float32)}.get(name, 12345)
+    with tinycompile.trace_storages():
+        x = getattr(tinycompile, name)(data)
+    (info,) = [i for i in tinycompile.storages("cpu") if i.address == x.data_ptr()]
+    assert "test_memory.py" in info.made and (name == "zeros" or info.made.startswith(name)), info.made

@@ -86,8 +86,8 @@ def tensor(
     if there is not None:
         return _leaf(_moved(from_torch(torch.tensor(_hosted(data), dtype=dtype, device="cpu")), there), requires_grad)
     pinned = pin_memory and torch.cuda.is_available()
-    made = torch.tensor(_hosted(data), dtype=dtype, device=_option(place), pin_memory=pinned)
-    return _leaf(from_torch(made), requires_grad)
+    options = {"dtype": dtype, "device": _option(place), "pin_memory": pinned}
+    return _leaf(Tensor._taken(torch.tensor, _hosted(data), options), requires_grad)
 
 
 def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Device | str | None = None) -> Tensor:
@@ -98,12 +98,12 @@ def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Device | str 
         return moved
     if (there := _elsewhere(place)) is not None:
         return _moved(from_torch(torch.as_tensor(_hosted(data), dtype=dtype, device="cpu")), there)
-    return from_torch(torch.as_tensor(_hosted(data), dtype=dtype, device=_option(place)))
+    return Tensor._taken(torch.as_tensor, _hosted(data), {"dtype": dtype, "device": _option(place)})
 
 
 def from_numpy(array: Any) -> Tensor:
     """A tensor on the array's memory. ``Tensor.numpy()`` is the way back."""
-    return from_torch(torch.from_numpy(array))
+    return Tensor._taken(torch.from_numpy, array, {})
 
 
 def from_dlpack(source: Any) -> Tensor:

@@ -211,6 +211,11 @@ class Tensor(CopyMethods, DifferentiableMethods, MetadataMethods, ValueMethods, 
         return made
 
     @classmethod
+    def _taken(cls, fn: Callable[..., Any], data: Any, options: Mapping[str, Any]) -> Tensor:
+        """What a function of torch's makes of data that are no tensors of ours."""
+        return from_torch(fn(data, **options))
+
+    @classmethod
     def _write(cls, bound: BoundCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """``add_`` and ``out=``: torch's own function writes, with torch's checks. A subclass is asked first."""
         for other in dispatcher.tensors_in((args, tuple(kwargs.values()))):

@@ -20,7 +20,7 @@ from tinycompile.dispatch.local_keys import LOCAL
 from tinycompile.eager import shortcut
 from tinycompile.eager.batched import BatchedTensor
 from tinycompile.eager.methods import OPERATORS
-from tinycompile.eager.tensor import Tensor
+from tinycompile.eager.tensor import Tensor, device_and_keys
 from tinycompile.ops.in_place import names_a_write, writes_first
 from tinycompile.ops.record import BoundCall
 
@@ -145,6 +145,16 @@ def _write(plain: Any) -> Any:
     return classmethod(watched)
 
 
+def _taken(plain: Any) -> Any:
+    def watched(cls: Any, fn: Callable[..., Any], data: Any, options: Mapping[str, Any]) -> Any:
+        device = options.get("device")
+        _, keys = device_and_keys(torch.get_default_device() if device is None else torch.device(device))
+        call = TorchsCall(_name_of(fn), KeySet(keys & BACKENDS).highest(), "extern", KeySet(keys), (data,), ())
+        return _told((data,), lambda: call, partial(plain.__func__, cls, fn, data, options))
+
+    return classmethod(watched)
+
+
 def _set_item(plain: Any) -> Any:
     def watched(self: Any, index: Any, value: Any) -> None:
         given = self, index, value
@@ -170,6 +180,7 @@ _PLACES: dict[tuple[type, str], tuple[Any, Any]] = {
         for cls in (Tensor, BatchedTensor)
         for name, make in _MAKERS.items()
     },
+    (Tensor, "_taken"): (Tensor.__dict__["_taken"], _taken(Tensor.__dict__["_taken"])),
     **{(Tensor, name): (None, _reading(getattr(Tensor, name))) for name in _READS},
 }
 """(class, name) -> (the method, its watched form). Those of ``_READS`` are inherited."""
