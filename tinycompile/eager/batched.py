@@ -319,6 +319,8 @@ def mapped(value: Any, fn: Callable[[Any], Any]) -> Any:
         return kind(mapped(v, fn) for v in value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return kind(*(mapped(v, fn) for v in value))
+    if hasattr(value, "n_sequence_fields"):  # torch.return_types
+        return kind([mapped(v, fn) for v in value])
     return {k: mapped(v, fn) for k, v in value.items()} if kind is dict else value
 
 

@@ -111,6 +111,8 @@ class TensorMethods:
         if fn in _OF_A_DIM and (args[1] if len(args) > 1 else kwargs.get("dim")) is None:
             warn(f"Implicit dimension choice for {fn.__name__} has been deprecated. {_NAME_IT}", UserWarning)
             ends = None  # each call
+        if any(isinstance(a, (tuple, list)) and type(a) not in _SEQUENCES for a in (*args, *kwargs.values())):
+            ends, args, kwargs = None, tuple(map(_plainly, args)), {k: _plainly(v) for k, v in kwargs.items()}
         try:
             bound = table.bind(fn, args, kwargs)
             if ends is not None:
@@ -124,6 +126,16 @@ class TensorMethods:
     @classmethod
     def _reworded(cls, error: Exception, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise what torch raises for a call that failed with ``error``; return where nobody can be asked."""
+
+
+_SEQUENCES = frozenset((tuple, list, torch.Size))
+
+
+def _plainly(value: Any) -> Any:
+    """A tuple or list for one of another class: named results (``torch.stack(x.max(0))``), the program's own."""
+    if type(value) in _SEQUENCES or not isinstance(value, (tuple, list)):
+        return value
+    return tuple(value) if isinstance(value, tuple) else list(value)
 
 
 def _apart(piece: Any) -> Any:
