@@ -17,6 +17,7 @@ from tinycompile.eager import (  # noqa: F401  the rules
     batched_autocast,
     batched_indexing,
     batched_linalg,
+    batched_orders,
     batched_pools,
     batched_updates,
     batched_views,
