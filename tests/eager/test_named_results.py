@@ -96,3 +96,12 @@ def test_the_gradient_of_an_argument_that_all_examples_share(name: str, at: int)
         assert isinstance(ours, str)
     else:
         torch.testing.assert_close(ours.torch(), theirs)
+
+
+@pytest.mark.parametrize("data", ["named", "a pair", "a list", "nested"])
+def test_as_data(data: str) -> None:
+    def made(lib: Any, x: Any) -> Any:
+        of: dict[str, Any] = {"named": x[0].max(0), "a pair": Pair(x[0, 0], x[0, 1]), "a list": Several([x[0, 0], 2.0])}
+        return lib.tensor([Pair(x[0, 0], 1), Several([2, x[1, 1]])] if data == "nested" else of[data])
+
+    assert outcome(lambda: made(tc, from_torch(X.clone()))) == outcome(lambda: made(torch, X.clone()))

@@ -326,6 +326,8 @@ def results_in(result: Any) -> list[Any]:
 def _kind(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         return _TENSOR
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):  # named ones, and the program's own
+        return _SEQUENCE
     return _OURS if isinstance(getattr(value, "keys", None), int) else _PLAIN
 
 

@@ -415,7 +415,12 @@ def unwrap(value: Any) -> Any:
         return {k: unwrap(v) for k, v in value.items()}
     if kind is slice:
         return slice(unwrap(value.start), unwrap(value.stop), unwrap(value.step))
+    if kind not in _ATOMS and isinstance(value, (tuple, list)):  # named ones, and the program's own
+        return (tuple if isinstance(value, tuple) else list)(unwrap(v) for v in value)
     return value
+
+
+_ATOMS = frozenset((bool, int, float, complex, str, type(None), torch.Size, torch.dtype, torch.device))
 
 
 def _leaves(value: Any, followed: set[int]) -> Any:
