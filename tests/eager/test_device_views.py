@@ -125,3 +125,25 @@ def test_pieces_that_are_no_views_to_the_tape() -> None:
         (y.sum() + (piece * piece).sum()).backward()
         found.append((y.tolist(), piece.tolist(), x.grad.tolist()))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda v, at: v.__setitem__(at, 3.0),
+        lambda v, at: v.index_fill_(0, at, 2.0),
+        lambda v, at: v.add_(1),
+        lambda v, at: v.masked_fill_(v > 1, 0.0),
+    ],
+)
+def test_writes_to_windows_that_overlap(write: Callable[[Any, Any], Any]) -> None:
+    """On the tape they are the write itself, on a copy of the memory: not a result that is put back over all of it."""
+
+    def outcome(device: str) -> Any:
+        x = tinycompile.arange(4.0).to(device).requires_grad_()
+        y = x * 1
+        write(y.unfold(0, 2, 1), tinycompile.tensor([0]).to(device))
+        y.sum().backward()
+        return y.tolist(), x.grad.tolist()
+
+    assert outcome(NAME) == outcome("cpu")

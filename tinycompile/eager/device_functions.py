@@ -29,6 +29,7 @@ from tinycompile.eager.device_memory import (
 )
 from tinycompile.eager.device_queues import Queue, used_on
 from tinycompile.eager.hosted_calls import watch
+from tinycompile.eager.overlapping import shares_elements
 from tinycompile.eager.recording import record
 from tinycompile.eager.tensor import Tensor, apart, from_torch
 from tinycompile.eager.write_checks import check_write, expanded
@@ -105,7 +106,7 @@ class Elsewhere:
         assert slot.taken is not None
         target = bound.args[0] if bound.inplace else bound.out
         _check_targets(fn, bound, target)
-        if bound.inplace and not is_view(bound.op) and (not _has_kernel(bound.op) or expanded(bound.args[0])):
+        if bound.inplace and not is_view(bound.op) and (not _has_kernel(bound.op) or shares_elements(bound.args[0].meta)):
             return self.call(fn, args, kwargs)
         if bound.out is not None and not dispatcher.tensors_in(bound.args):
             made = _made_for(bound, kwargs)

@@ -96,7 +96,7 @@ def _write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs
 
 def _is_written_as_it_goes(args: Sequence[Any]) -> bool:
     """Whether a write into the first argument leaves something else there than its result, which was computed apart."""
-    return reads_where_it_writes(args) or (not args[0].lacks_handle and not level_of(args) and overlaps(args[0]))
+    return reads_where_it_writes(args) or (not level_of(args) and overlaps(args[0]))
 
 
 _KEEP_HISTORY = frozenset(("logical_and", "logical_not", "logical_or", "logical_xor"))
@@ -128,6 +128,15 @@ def _run(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs: 
             Tensor.elsewhere.write(bound, fn, args, kwargs)
     else:
         run_on_handles(fn, args, kwargs)
+
+
+def _run_as_it_is(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """The same of a function without a record, or of a view in place."""
+    with torch.no_grad():
+        if args[0].lacks_handle:
+            Tensor.elsewhere.call(fn, args, kwargs)
+        else:
+            run_on_handles(fn, args, kwargs)
 
 
 def _reads_target(op: Op, needs: Sequence[Any]) -> bool:
@@ -173,7 +182,7 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
         return args[0]
     if not _is_written_as_it_goes((*args, *kwargs.values())):
         return replace(args[0], result)
-    run_on_handles(fn, args, kwargs)
+    _run_as_it_is(fn, args, kwargs)
     return rebase(args[0], edge_of(result))
 
 
@@ -193,11 +202,7 @@ def view_in_place(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
         fn(torch.empty((), device="cpu").expand(sizes), *args[1:], **kwargs)
     view = getattr(target, name[:-1])(*args[1:], **kwargs)
     edge = edge_of(view)
-    with torch.no_grad():
-        if target.lacks_handle:
-            Tensor.elsewhere.call(fn, args, kwargs)
-        else:
-            run_on_handles(fn, args, kwargs)
+    _run_as_it_is(fn, args, kwargs)
     if target._view is not None:
         target._view = view._view
     return target if edge is None else set_history(target, *edge)
@@ -222,7 +227,7 @@ def write_item(target: Tensor, index: Any, value: Any) -> None:
     with keeping_one_gradient(target):
         result = call_torch(on_copy, (target, index, value), {})
     if _is_written_as_it_goes((target, index, value)):
-        run_on_handles(torch.Tensor.__setitem__, (target, index, value), {})
+        _run_as_it_is(torch.Tensor.__setitem__, (target, index, value), {})
         rebase(target, edge_of(result))
     else:
         replace(target, result)

@@ -17,14 +17,17 @@ from tinycompile.base.shapes import reach
 from tinycompile.eager.recording import edge_of
 from tinycompile.eager.tape import AutogradMeta, Edge, Node
 from tinycompile.eager.tensor import Tensor, from_torch
-from tinycompile.eager.write_checks import expanded
 from tinycompile.ops.calls import ops
 
 
 def overlaps(target: Any) -> bool:
-    """Whether several of its elements are one in memory."""
-    meta: TensorMeta | None = getattr(target, "meta", None)
-    if meta is None or target._view is None or not all(isinstance(n, int) for n in (*meta.shape, *meta.strides)):
+    """Whether several elements of a view are one in memory."""
+    return isinstance(target, Tensor) and target._view is not None and shares_elements(target.meta)
+
+
+def shares_elements(meta: TensorMeta) -> bool:
+    """Whether several elements are one in memory."""
+    if not all(isinstance(n, int) for n in (*meta.shape, *meta.strides)):
         return False
     sizes, strides = _plain(meta)
     if 0 in sizes:
@@ -32,7 +35,7 @@ def overlaps(target: Any) -> bool:
     far = 0
     for stride, size in sorted((stride, size) for stride, size in zip(strides, sizes, strict=True) if size > 1):
         if stride <= far:  # what lies closer may reach this far: the elements tell
-            return expanded(target) or not bool(_last_ones(meta).all())
+            return not stride or not bool(_last_ones(meta).all())
         far += stride * (size - 1)
     return False
 
