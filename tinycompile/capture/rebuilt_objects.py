@@ -98,11 +98,23 @@ def exception(r: Rebuilder, value: ExceptionValue) -> str:
     args = r.tuple_([r.expr(a) for a in value.arguments(r.tr)])
     r.statements.append(f"{name} = {r.held(cls, cls.__name__)}.__new__({r.held(cls, cls.__name__)}, *{args})")
     if not isinstance(error, BaseExceptionGroup):
-        r.statements.append(f"{name}.args = {args}")
+        _set_members(r, name, error, args)
     _set_attributes(r, name, cls, value.shadow)
     if value.notes is not None:
         r.statements.append(f"{name}.__notes__ = {r.expr(value.notes)}")
     return name
+
+
+def _set_members(r: Rebuilder, name: str, error: BaseException, args: str) -> None:
+    """What Python's own classes of exceptions know besides: of their arguments (``StopIteration.value``, ``SystemExit.code``),
+    and by keyword."""
+    base = built_in_base(type(error))
+    if base.__init__ is not BaseException.__init__:
+        r.statements.append(f"{r.held(base, base.__name__)}.__init__({name}, *{args})")
+    r.statements.append(f"{name}.args = {args}")
+    for member in ("name", "obj", "path"):
+        if hasattr(base, member) and (known := getattr(error, member)) is not None:
+            r.statements.append(f"{name}.{member} = {r.held(known, member)}")
 
 
 def partial_object(r: Rebuilder, value: PartialValue) -> str:

@@ -484,3 +484,46 @@ def whose_attribute_is_missing(x):
         except AttributeError as e:
             out.append((e.name, e.obj is BARE, e.obj is x, e.obj is Bare, e.args))
     return out
+
+
+class Stop(StopIteration):
+    def __init__(self, a):
+        super().__init__(a, 2)
+        self.a = a
+
+
+class Named(NameError):
+    def __init__(self, a):
+        super().__init__(a, name="named")
+
+
+class Leaving(SystemExit):
+    def __init__(self, code):
+        super().__init__(code)
+
+
+@breaks
+def what_exceptions_know_of_their_arguments(x):
+    stop, own, leaving = StopIteration(3), Stop(5), Leaving(6)
+    decoding, syntax = UnicodeDecodeError("utf8", b"a", 0, 1, "r"), SyntaxError("m", ("f", 1, 2, "t"))
+    log("made")
+    return (
+        x + own.value,
+        (stop.value, own.a, own.args, leaving.code, leaving.args),
+        (decoding.reason, decoding.start, syntax.lineno, syntax.msg, syntax.text),
+    )
+
+
+@breaks
+def what_exceptions_know_by_keyword(x):
+    name, attribute = NameError("q", name="w"), AttributeError("q", name="w", obj=7)
+    module, own = ImportError("q", name="w", path="p"), Named("z")
+    log("made")
+    return (name.name, attribute.name, attribute.obj, module.name, module.path, module.msg, own.name, own.args), x
+
+
+@breaks
+def what_a_stop_brings_is_a_tensor(x):
+    stop = StopIteration(x + 1)
+    log("made")
+    return stop.value

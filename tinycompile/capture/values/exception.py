@@ -10,7 +10,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.trust import is_of
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.classes import class_lookup
+from tinycompile.capture.values.classes import built_in_base, class_lookup
 from tinycompile.capture.values.constant import NONE, Const, boolean, is_constant_object
 from tinycompile.capture.values.object import NewObject
 from tinycompile.capture.values.sequence import ListValue, TupleValue
@@ -121,7 +121,11 @@ class ExceptionValue(NewObject):
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name == "__init__":
             self.given = list(args)
-            self.error.args = tuple(a.constant(tr) for a in args if a.is_constant)
+            known = [a.constant(tr) for a in args if a.is_constant]
+            if len(known) == len(args):
+                named = {k: v.constant(tr) for k, v in kwargs.items()}
+                natively(built_in_base(type(self.error)).__init__, self.error, *known, **named)
+            self.error.args = tuple(known)
             return NONE
         if name == "add_note":
             self.notes = self.notes or ListValue()
