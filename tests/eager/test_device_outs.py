@@ -32,12 +32,19 @@ OUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a wider dtype": lambda r: r.to(torch.float64 if r.is_floating_point() else torch.int32),
     "another dtype": lambda r: r.to(torch.int64),
 }
-# Whose steps torch counts as writes of their own; which it writes to other places where ``out`` is not contiguous.
-LEFT_OUT = {"kron", "nanmean", "avg_pool3d", "narrow_copy"}
+# Whose steps torch counts as writes of their own; which it writes to other places, or refuses, where ``out`` is not contiguous.
+LEFT_OUT = {"kron", "nanmean", "avg_pool3d", "narrow_copy", "matmul"}
+LAID_OUT_ANEW = {"slice_scatter"}  # an ``out`` that is resized: its strides are not the result's
 
 
 def written_to(out: Any) -> Any:
     return out.tolist(), out.stride(), out.dtype, tuple(out.shape), out._version
+
+
+def _tensors(args: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    mapped(args, lambda t: found.append(t) or t)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -50,6 +57,8 @@ def test_out_of_every_record(name: str, kernels: dict[str, Any]) -> None:
     for fn, dotted, args in of_torch(OPS[name]):
         parts = dotted.split(".")
         if "Tensor" in parts or name in LEFT_OUT or not str(fn).startswith("<built-in"):
+            continue
+        if kernels and any(t.dtype is torch.bfloat16 for t in _tensors(args)):  # numpy has no such dtype
             continue
         result = outcome(lambda: fn(*mapped(args, torch.clone)))  # noqa: B023
         if not isinstance(result, torch.Tensor) or isinstance(
@@ -67,7 +76,9 @@ def test_out_of_every_record(name: str, kernels: dict[str, Any]) -> None:
             assert len(found[0]) == len(found[1]), (dotted, shape, found)
             if len(found[0]) == 1:
                 continue
+            rtol = max(1e-3, torch.finfo(result.dtype).eps) if result.is_floating_point() else 0
             torch.testing.assert_close(
-                torch.tensor(found[1][0]), torch.tensor(found[0][0]), equal_nan=True, rtol=1e-3, atol=1e-4
+                torch.tensor(found[1][0]), torch.tensor(found[0][0]), equal_nan=True, rtol=rtol, atol=1e-4
             )
-            assert found[0][1:] == found[1][1:], (dotted, shape)
+            first = 2 if name in LAID_OUT_ANEW else 1
+            assert found[0][first:] == found[1][first:], (dotted, shape)
