@@ -230,6 +230,14 @@ class KnownBehind(GraphBreak):
     is followed there, not done in plain Python."""
 
 
+class FrameAsked(GraphBreak):
+    """A frame object was asked for: that of the caller ``levels`` calls up; 0 where it is not known, or the asker's own."""
+
+    def __init__(self, what: str, levels: int = 0) -> None:
+        super().__init__("frame", what)
+        self.levels = levels
+
+
 class NotRebuildable(GraphBreak):
     """A value that capture made can't be made again outside the graph."""
 

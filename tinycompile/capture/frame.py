@@ -11,6 +11,7 @@ import torch
 
 from tinycompile.base.config import config
 from tinycompile.capture.breaks import Break, GraphBreak, KnownBehind, NotRebuildable
+from tinycompile.capture.callers import may_look_up
 from tinycompile.capture.captured import Captured, CaptureOptions
 from tinycompile.capture.endings import check_contents
 from tinycompile.capture.execute import Frame, run_outermost
@@ -143,7 +144,8 @@ class _Attempt:
             self.leave_at = None
         elif self.frame is not None and self.frame.result is None and failure is not None and failure.error is error:
             self.follows = isinstance(error, KnownBehind) and self.frame.count > 0  # (else it would break there again)
-            self.callee_broke = not self.follows and (failure.depth > 1 or kind == "optimizer")
+            inlined = failure.depth > 1 and not may_look_up(error, failure.codes[1:])
+            self.callee_broke = not self.follows and (inlined or kind == "optimizer")
             trivial = self.frame.current.op in TRIVIAL and kind not in ("forced", "finalizer")
             self.leave_at = None if trivial else self.frame.count
 

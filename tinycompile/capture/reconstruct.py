@@ -14,6 +14,7 @@ import torch
 from tinycompile.base.expr import symbols
 from tinycompile.capture import rebuilt_objects as objects
 from tinycompile.capture.breaks import NotRebuildable
+from tinycompile.capture.callers import speaks_of_frames
 from tinycompile.capture.rebuilt_sets import set_object
 from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
@@ -99,7 +100,7 @@ class Rebuilder:
             return None if text is None else f"{self.held(MethodType, 'MethodType')}({text}, {self.expr(fn.receiver)})"
         if not isinstance(fn, FunctionValue) or fn.fn is None or fn.wrapper is not None:
             return None
-        if not is_step(fn.fn) and (trusts(fn.fn) or fn.fn.__dict__):
+        if not is_step(fn.fn) and (trusts(fn.fn) or fn.fn.__dict__ or speaks_of_frames(fn.fn.__code__)):
             return None
         return self.held(compile_callee(fn.fn), f"compiled_{fn.fn.__name__}")
 

@@ -59,11 +59,16 @@ _RULES_LOADED = families.FAMILIES
 
 @dataclass(frozen=True)
 class Failure:
-    """The error that ended a capture, the user's line, and how many calls deep it came up."""
+    """The error that ended a capture, the user's line, and the code of the calls in which it came up, the outermost first."""
 
     error: BaseException
     location: Location
-    depth: int
+    codes: tuple[CodeType, ...]
+
+    @property
+    def depth(self) -> int:
+        """How many calls deep it came up."""
+        return len(self.codes)
 
 
 class Tracer(Inputs, Lookups):
@@ -437,7 +442,7 @@ class Tracer(Inputs, Lookups):
     def note_failure(self, error: BaseException) -> None:
         """Remember where an error came up first."""
         if self.failure is None or self.failure.error is not error:
-            self.failure = Failure(error, self.location(), len(self.frames))
+            self.failure = Failure(error, self.location(), tuple(f.code for f in self.frames))
 
     def note_birth(self, value: Any, count: int) -> None:
         """The outermost frame's instruction ``count`` left this on top of the stack."""

@@ -9,7 +9,7 @@ import sys
 import types
 from typing import TYPE_CHECKING
 
-from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.breaks import FrameAsked, GraphBreak
 from tinycompile.capture.bytecode import VERSION
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values.base import Kwargs, Value
@@ -70,7 +70,8 @@ def _vars(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(sys._getframe, inspect.currentframe)
 def _frame(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    raise GraphBreak("frame", "sys._getframe() or inspect.currentframe()")
+    asked = args[0].value if args and isinstance(args[0], Const) and isinstance(args[0].value, int) else 0
+    raise FrameAsked("sys._getframe() or inspect.currentframe()", asked)
 
 
 @rule(sys.exc_info)
