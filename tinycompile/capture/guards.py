@@ -36,7 +36,7 @@ def is_empty(cell: CellType) -> bool:
 # Python's own functions under names that no parameter bears.
 HELPERS: dict[str, Any] = {
     "_type": type, "_str": str, "_any": any, "_all": all, "_tuple": tuple, "_map": map, "_list": list, "_len": len,
-    "_READ_ERRORS": READ_ERRORS,
+    "_READ_ERRORS": READ_ERRORS, "_int": int, "_float": float,
     "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
     "_ordinary_mode": torch_private.ordinary_mode, "_function_modes": torch_private.function_modes,
     "_forward_ad": forward_ad,

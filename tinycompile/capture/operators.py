@@ -117,6 +117,8 @@ def divided(tr: Tracer, a: Value, b: Value) -> Value:
     """``divmod(a, b)``."""
     if isinstance(a, Const) and isinstance(b, Const):
         return tr.from_python(natively(divmod, a.value, b.value))
+    if isinstance(b, ScalarValue) and b.value == 0 and isinstance(a, (Const, SymInt, ScalarValue)):  # it has its own words
+        return folded(tr, divmod, a, b)
     made = _object_binary(tr, "divmod", a, b, False)
     if made is not None:
         return made

@@ -28,6 +28,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+_TOTAL = (abs, bool)  # functions that give a result for every number, of one type
 _UNARY: dict[str, Callable[[Any], Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 
 
@@ -92,19 +93,28 @@ def _literal(tr: Tracer, value: float) -> str:
     return f"({value!r})"
 
 
-def computed(tr: Tracer, template: str, fn: Callable[..., Any], *operands: Value) -> Value | None:
+def computed(tr: Tracer, template: str, fn: Callable[..., Any], *operands: Value, partial: bool = False) -> Value | None:
     """``fn`` of numbers as an expression: ``template`` has a ``{}`` for each. None where some are no numbers of this kind, none
-    changes from call to call, or the result is no real number."""
+    changes from call to call, or the result is no real number. ``partial``: it fails for some numbers, or gives another type:
+    guarded, for the program may catch the error, and has done before it what comes before it."""
     if not any(isinstance(v, (ScalarValue, SymInt)) for v in operands):
         return None
     found = [operand(tr, v) for v in operands]
     parts = [f for f in found if f is not None]
     if len(parts) < len(found):
         return None
-    result = natively(fn, *(value for _, value, _ in parts))
+    try:
+        result = natively(fn, *(value for _, value, _ in parts))
+    except Exception:  # of these numbers
+        for value in operands:
+            value.constant(tr)
+        raise
     if type(result) not in (int, float):
         return None
     text = template.format(*(text for text, _, _ in parts))
+    if partial:
+        kind = type(result).__name__
+        tr.guards.late_check(f"_type({text}) is _{kind}", f"{text} can be computed, and is of type {kind}")
     return ScalarValue(f"({text})", result, frozenset().union(*(names for _, _, names in parts)))
 
 
@@ -124,7 +134,7 @@ def fixed(tr: Tracer, value: Value) -> ScalarValue | None:
 def called(tr: Tracer, fn: Any, *operands: Value) -> Value | None:
     """``fn(...)``, a pure function of numbers, as an expression; None as for ``computed``."""
     name = tr.guards.hold(fn, f"{getattr(fn, '__name__', 'fn')}_").name
-    return computed(tr, f"{name}({', '.join(['{}'] * len(operands))})", fn, *operands)
+    return computed(tr, f"{name}({', '.join(['{}'] * len(operands))})", fn, *operands, partial=fn not in _TOTAL)
 
 
 def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
@@ -137,7 +147,17 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | None:
         return None
     if symbol == "**" and not _power_is_real(tr, a, b):
         return None
-    return computed(tr, f"{{}} {symbol} {{}}", fn, a, b)
+    return computed(tr, f"{{}} {symbol} {{}}", fn, a, b, partial=_may_fail(tr, symbol, a, b))
+
+
+def _may_fail(tr: Tracer, symbol: str, a: Value, b: Value) -> bool:
+    """Whether an operator may fail for other numbers of these types: 0 as divisor, an int that no float holds."""
+    ints = [v for v in (a, b) if isinstance(v, ScalarValue) and type(v.value) is int]
+    if symbol in ("+", "-", "*"):
+        return bool(ints) and float in (a.python_type(tr), b.python_type(tr))
+    if symbol in ("/", "//", "%") and isinstance(b, Const) and b.value != 0:
+        return bool(ints) and (symbol == "/" or type(b.value) is float)
+    return symbol not in ("&", "|", "^")
 
 
 def _power_is_real(tr: Tracer, base: Value, exponent: Value) -> bool:
