@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import tinycompile
-from tests.lower.support import bind_sample
+from tests.eager.test_spellings import mapped
+from tests.lower.support import bind_sample, leaves
 from tinycompile.ops.record import OPS
 
 pytestmark = [pytest.mark.cpu, pytest.mark.filterwarnings("ignore")]
@@ -17,25 +18,15 @@ pytestmark = [pytest.mark.cpu, pytest.mark.filterwarnings("ignore")]
 Tensor = torch.Tensor
 
 
-def _mapped(value: Any, fn: Callable[[Tensor], Any]) -> Any:
-    if isinstance(value, Tensor):
-        return fn(value)
-    return type(value)(_mapped(v, fn) for v in value) if isinstance(value, (tuple, list)) else value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for v in value:
-            yield from _tensors(v)
+def _tensors(value: Any) -> list[Tensor]:
+    return [t for t in leaves(value) if isinstance(t, Tensor)]
 
 
 WRITES: dict[str, Callable[[Tensor], object]] = {"values": lambda y: y.mul_(2), "sizes": lambda y: y.unsqueeze_(0)}
 
 
 def outcome(fn: Callable[..., Any], args: Any, write: Callable[[Tensor], object]) -> Any:
-    given = _mapped(args, lambda t: t.detach().clone().requires_grad_() if t.is_floating_point() else t.clone())
+    given = mapped(args, lambda t: t.detach().clone().requires_grad_() if t.is_floating_point() else t.clone())
     try:
         made = [t for t in _tensors(fn(*given)) if t.requires_grad]
         if not made:

@@ -13,6 +13,7 @@ from tests.eager import numpy_device
 from tests.eager.device_support import registered
 from tests.eager.numpy_device import NAME, copy
 from tests.eager.test_spellings import mapped, of_torch, outcome
+from tests.lower.support import leaves
 from tinycompile.ops.record import OPS
 
 pytestmark = pytest.mark.cpu
@@ -42,9 +43,7 @@ def written_to(out: Any) -> Any:
 
 
 def _tensors(args: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    mapped(args, lambda t: found.append(t) or t)
-    return found
+    return [t for t in leaves(args) if isinstance(t, torch.Tensor)]
 
 
 @pytest.mark.parametrize(

@@ -119,21 +119,26 @@ def told(found: Any) -> Any:
     return plain.layout, plain.dtype, tuple(plain.shape), plain.to_dense().tolist(), found.requires_grad
 
 
+def differentiated(call: Callable[[], list[Any]], *leaves: Any) -> list[Any]:
+    """What a call gives, and the gradients that its last result gives to the leaves; or how it was refused."""
+    try:
+        made = call()
+        outcome, found = list(map(told, made)), made[-1]
+        if isinstance(found, (Tensor, torch.Tensor)) and found.requires_grad:
+            flat = found if found.layout is torch.strided else found.to_dense()
+            (flat * flat).sum().backward()
+            outcome += [told(t.grad) for t in leaves]
+    except (RuntimeError, NotImplementedError, TypeError, IndexError) as error:
+        return [type(error), str(error).splitlines()[0][:60]]
+    return outcome
+
+
 def done(use: Callable[..., Any], sparse: torch.Tensor, grad: str, ours: bool) -> list[Any]:
     """The result, and gradients of its squares; of an error its class and its first line."""
     wrap = from_torch if ours else lambda t: t
     s, d = wrap(sparse.clone()), wrap(torch.arange(1.0, 7.0).reshape(3, 2))
     s, d = s.requires_grad_("s" in grad), d.requires_grad_("d" in grad)
-    try:
-        found = use(s, d)
-        outcome = [told(found)]
-        if isinstance(found, (Tensor, torch.Tensor)) and found.requires_grad:
-            flat = found if found.layout is torch.strided else found.to_dense()
-            (flat * flat).sum().backward()
-            outcome += [told(s.grad), told(d.grad)]
-    except (RuntimeError, NotImplementedError, TypeError, IndexError) as error:
-        return [type(error), str(error).splitlines()[0][:60]]
-    return outcome
+    return differentiated(lambda: [use(s, d)], s, d)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
@@ -176,17 +181,12 @@ def done_with_made(layout: str, how: str, use: str, grad: str, ours: bool) -> li
     values, dense, d = map(from_torch, given) if ours else given
     for t, name in ((values, "s"), (dense, "s"), (d, "d")):
         t.requires_grad_(name in grad)
-    try:
+
+    def made() -> list[Any]:
         s = BUILT[how](layout, values, dense)
-        found = USES[use](s, d)
-        outcome = [told(s), told(found)]
-        if isinstance(found, (Tensor, torch.Tensor)) and found.requires_grad:
-            flat = found if found.layout is torch.strided else found.to_dense()
-            (flat * flat).sum().backward()
-            outcome += [told(t.grad) for t in (values, dense, d)]
-    except (RuntimeError, NotImplementedError, TypeError, IndexError) as error:
-        return [type(error), str(error).splitlines()[0][:60]]
-    return outcome
+        return [s, USES[use](s, d)]
+
+    return differentiated(made, values, dense, d)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")

@@ -31,15 +31,25 @@ _TRIALS: tuple[Callable[[int, int, int], int], ...] = (
 )
 
 
-def symbolic_extern(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Sequence[Dim]
-) -> Extern | None:
-    """The results of a call whose tensors have the sizes and strides ``given``; None where these are all numbers, or the
-    results' sizes don't follow from them. Raises what ``fn`` raises at the sizes of the call."""
+def sized_extern(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Sequence[Dim]) -> Extern:
+    """The results of a call whose tensors have the sizes and strides ``given``. Where the results' sizes don't follow from
+    these, or ``fn`` refuses them, those of the call are made a condition. Raises what ``fn`` raises at the sizes of the
+    call."""
+    found: Extern | None = None
+    try:
+        seen = fake_extern(fn, args, kwargs)
+        found = _in_symbols(fn, args, kwargs, given, seen)
+    finally:
+        if found is None:
+            shapes.pin_symbols(given)
+    return seen if found is None else found
+
+
+def _in_symbols(fn: Callable[..., Any], args: Any, kwargs: Any, given: Sequence[Dim], seen: Extern) -> Extern | None:
+    """What was ``seen`` at the sizes of the call, in their symbols; None where these are all numbers, or nothing fits."""
     env, symbols = shapes.current_env(), sorted({s for d in given for s in ex.symbols(d)}, key=lambda s: s.name)
     if env is None or not symbols or any(s.name not in env.hints for s in symbols):
         return None
-    seen = fake_extern(fn, args, kwargs)
     if seen.same or seen.owners is None or any(o is not None for o in seen.owners):
         return None
     rows = [(env.hints, seen.metas), *_tried(fn, args, kwargs, env, symbols)]

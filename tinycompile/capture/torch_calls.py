@@ -21,7 +21,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture import op_numbers
 from tinycompile.capture.breaks import GraphBreak, NotRebuildable
-from tinycompile.capture.extern_sizes import symbolic_extern
+from tinycompile.capture.extern_sizes import sized_extern
 from tinycompile.capture.externs import check_extern, gives_sparse_gradients, is_of_tensors, viewed_by
 from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.torch_warnings import tell_of_call, tell_of_transposed
@@ -34,7 +34,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.eager.autocast import cast_call, outside, run_outside
 from tinycompile.eager.batched import BatchedTensor, active
 from tinycompile.eager.batched_random import RECORDS
-from tinycompile.eager.fake import FakeTensor, fake_extern, path_of
+from tinycompile.eager.fake import FakeTensor, path_of
 from tinycompile.eager.probe import refuse, refuses
 from tinycompile.eager.recording import is_tracked
 from tinycompile.eager.refused_dtypes import seems_refused
@@ -361,10 +361,7 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     tr.about_to_record()
     sizes = [d for t in inputs for d in (*t.meta.shape, *t.meta.strides)]
     try:
-        found = symbolic_extern(fn, args, kwargs, sizes)
-        if found is None:  # worked out for this call's sizes
-            shapes.pin_symbols(sizes)
-            found = fake_extern(fn, args, kwargs)
+        found = sized_extern(fn, args, kwargs, sizes)
     except DataDependentError as error:
         raise GraphBreak("data-dependent", f"{path}: {error}") from error
     except Exception as error:
