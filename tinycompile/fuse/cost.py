@@ -19,6 +19,7 @@ MAX_INSTANCES = 8  # copies of one inlined producer in one kernel
 CHEAP_WEIGHT = 6  # a producer this light may be computed again in several kernels
 SIBLING_SHARE = 0.15  # siblings fuse when this share of the smaller one's traffic is saved
 PRODUCT_ROWS = 64  # of halves: up to here generated products were not slower than the library's
+PROLOGUE_ROWS = 8  # of those, rows that a product's programs may make, where the host launches each kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Limits:
     contiguous axis. A reduction is split when it has fewer programs than ``enough``, at least ``least_work`` points and rows of
     ``least_row``; into ``wanted`` programs of at least ``least_chunk`` elements.
     ``shares``: programs of one kernel can share a row. ``product_rows``: the most rows of a matrix product of halves for which
-    code is generated whatever the library takes."""
+    code is generated whatever the library takes. ``prologue_rows``: for which its programs make the rows themselves."""
 
     launch_bytes: int
     flops_per_byte: int
@@ -40,6 +41,7 @@ class Limits:
     least_chunk: int = 4096
     shares: bool = False
     product_rows: int = 0
+    prologue_rows: int = 0
 
     @classmethod
     def of(cls, target: Target) -> Limits:
@@ -49,8 +51,10 @@ class Limits:
         tensor_cores = target.language == "triton" and int(target.arch.removeprefix("sm_")) >= 80
         units = target.units
         return cls(
-            8 << 20, 16, 64, 2 * units, 8 * units, 1 << 16, shares=units >= MOST_PARTS, product_rows=PRODUCT_ROWS * tensor_cores
-        )
+            8 << 20, 16, 64, 2 * units, 8 * units, 1 << 16, shares=units >= MOST_PARTS,
+            product_rows=PRODUCT_ROWS * tensor_cores,
+            prologue_rows=PROLOGUE_ROWS * tensor_cores * (not target.overlaps),
+        )  # fmt: skip
 
 
 class _Values(dict[str, int]):

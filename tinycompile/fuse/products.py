@@ -6,7 +6,7 @@ first call (``runtime/contest.py``). What is not offered keeps its reason.
 
 Products of few rows of halves are generated in any case, an epilogue or none: a library's call takes the host two to four times
 a launch, longer than the card takes to read what it multiplies. On an H200 they were not slower on the card, either
-(``docs/results/h200/skinny.md``).
+(``docs/results/h200/skinny.md``). What makes their left operand goes into them too (``fuse/prologues.py``).
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from tinycompile.fuse.deps import analyse, may_fail, reads_of, value_axes, write
 from tinycompile.fuse.grouping import weave_group
 from tinycompile.fuse.legality import Group, Refusal, group_of, merge
 from tinycompile.fuse.product_groups import together
+from tinycompile.fuse.prologues import Prologue, folded, prologue_of
 from tinycompile.ir.loops import ExternCall, Nest, Reduce, Scan, Store
 from tinycompile.ir.plan import Choice, Decision, Kernel
 from tinycompile.ir.products import Product, find_product
 
 MOST_DOTS = 2  # sums that a program keeps: more leave too small a tile for each
 MOST_BYTES = 32 << 20  # what a product multiplies that is generated in any case
+MOST_BEHIND_ROWS = 9 << 20  # the same, of one that makes its rows first: all that while it reads no weights
 RULE = "product"
 CONTEST = "one kernel is timed beside the library call at the first call, and used where it is faster"
 FEW_ROWS = "few rows of halves: launching a kernel costs less than the library's call"
+AGAIN = "few rows: each program makes them again, which takes less than a kernel of their own"
 HALVES = (torch.bfloat16, torch.float16)
 Step = Kernel | ExternCall
 
@@ -71,7 +74,8 @@ class _Offers:
         decisions: list[Decision],
         contests: bool,
     ) -> None:
-        self.steps, self.woven, self.kept, self.cost, self.taken, self.decisions = steps, woven, kept, cost, taken, decisions
+        self.steps, self.woven = list(steps), dict(woven)
+        self.kept, self.cost, self.taken, self.decisions = kept, cost, taken, decisions
         self.contests = contests
         self.reads = [_reads(s) for s in steps]
         self.writes = [_writes(s) for s in steps]
@@ -82,12 +86,16 @@ class _Offers:
         self.calls = {
             s.outputs[0]: i for i, s in enumerate(steps) if isinstance(s, ExternCall) and s.body and s.outputs[0] is not None
         }
+        self.prologues: dict[str, Prologue] = {}
 
     def run(self) -> list[Step | Choice]:
+        for i, step in enumerate(self.steps):
+            if isinstance(step, Kernel):
+                self.fold(i, step)
         replaced: dict[int, Step | Choice] = {}
-        gone: set[int] = set()
+        gone = {p.position for p in self.prologues.values() if p.rest is None}
         for j, step in enumerate(self.steps):
-            found = self.at(j, step, gone) if isinstance(step, Kernel) else None
+            found = self.at(j, step, gone) if isinstance(step, Kernel) and j not in gone else None
             if found is not None:
                 replaced[j] = found.choice if self.contests else found.choice.product
                 gone.update(found.calls)
@@ -97,11 +105,69 @@ class _Offers:
         steps = [replaced.get(i, s) for i, s in enumerate(self.steps) if i not in gone]
         return together(steps, {n: b.meta for n, b in self.cost.buffers.items()}, _touched, self.decisions)
 
+    def fold(self, i: int, kernel: Kernel) -> None:
+        """Let the products that read what a kernel makes make it themselves, where that pays and all of them can."""
+        nest = self.woven.get(kernel.nest.name)
+        if nest is None or kernel.more:
+            return
+        for buffer in kernel.writes:
+            calls = self.products_alone(buffer)
+            if not calls or self.behind(i, kernel):
+                continue
+            found = prologue_of(i, nest, buffer, self.cost)
+            if found is not None and all(self.takes(c, found) for c in calls) and self.parts(i, kernel, found):
+                self.prologues[buffer] = found
+                self.decisions += [Decision(kernel.nest.name, c.name, True, RULE, AGAIN) for c in calls]
+                return
+
+    def products_alone(self, buffer: str) -> list[ExternCall]:
+        """The calls that read a buffer, where these are products that may make their rows and nobody else sees it."""
+        readers = self.readers.get(buffer, [])
+        if buffer in self.kept or not {*readers} <= {*self.calls.values()}:
+            return []
+        calls = [c for c in (self.steps[r] for r in readers) if isinstance(c, ExternCall) and c.body is not None]
+        return calls if all(makes_its_rows(c.body, self.cost) for c in calls if c.body is not None) else []
+
+    def behind(self, i: int, kernel: Kernel) -> bool:
+        """Whether a kernel can go into the products before it, which is better: there it is done once."""
+        calls = sorted({self.calls[n] for n in kernel.reads if n in self.calls})
+        made = self.combined(calls, i, kernel) if calls else ""
+        return not isinstance(made, str) and (self.contests or is_skinny(made.product.nest, self.cost))
+
+    def takes(self, call: ExternCall, prologue: Prologue) -> bool:
+        """Whether a product can make its left operand."""
+        assert call.body is not None and call.outputs[0] is not None
+        if self.contests and any(isinstance(self.steps[r], Kernel) for r in self.readers.get(call.outputs[0], [])):
+            return False
+        body = folded(call.body, {prologue.buffer: prologue}, self.cost, self.taken)
+        if body is None or not makes_its_rows(coalesce(body, self.cost), self.cost):
+            return False
+        return not self.overwritten(prologue, self.calls[call.outputs[0]])
+
+    def overwritten(self, prologue: Prologue, at: int) -> bool:
+        """Whether what a prologue reads is written to before a step, or by it."""
+        return any(self.writes[i] & prologue.reads for i in range(prologue.position + 1, at + 1))
+
+    def parts(self, i: int, kernel: Kernel, prologue: Prologue) -> bool:
+        """Take a prologue out of its kernel, where what is left goes into the product before it."""
+        if prologue.rest is None:
+            return True
+        name = kernel.nest.name
+        rest = replace(self.kernel_of(coalesce(replace(prologue.rest, name=name), self.cost), 0), why=kernel.why)
+        whole, self.woven[name] = self.woven[name], prologue.rest
+        if self.contests or not self.behind(i, rest):
+            self.woven[name] = whole
+            return False
+        self.steps[i], self.reads[i], self.writes[i] = rest, _reads(rest), _writes(rest)
+        return True
+
     def alone(self, call: ExternCall) -> Kernel | None:
         """A kernel for a small call, without what is behind it."""
         if call.body is None or call.outputs[0] is None:
             return None
-        nest = coalesce(replace(call.body, name=f"{call.name}_product", origins=call.origins), self.cost)
+        body = folded(call.body, self.prologues, self.cost, self.taken)
+        assert body is not None, "a prologue was taken that does not fit"
+        nest = coalesce(replace(body, name=f"{call.name}_product", origins=self.origins([call])), self.cost)
         if not is_skinny(nest, self.cost):
             return None
         self.decisions.append(Decision(call.name, nest.name, True, RULE, FEW_ROWS))
@@ -143,8 +209,11 @@ class _Offers:
         made = {e.outputs[0] for e in externs if e.outputs[0] is not None}
         lasting = tuple(n for n in made if n in self.kept or self.readers[n] != [j])
         assert isinstance(group, Group)
-        nest = coalesce(weave_group(group, frozenset(made - set(lasting)), self.cost, self.taken), self.cost)
-        nest = replace(nest, name=f"{kernel.nest.name}_product", origins=self.origins(externs, kernel))
+        woven = weave_group(group, frozenset(made - set(lasting)), self.cost, self.taken)
+        body = folded(woven, self.prologues, self.cost, self.taken)
+        if body is None:
+            return "the rows of its left operand are not what it sums over"
+        nest = replace(coalesce(body, self.cost), name=f"{kernel.nest.name}_product", origins=self.origins(externs, kernel))
         found = find(nest)
         if isinstance(found, str):
             return found
@@ -153,8 +222,11 @@ class _Offers:
     def group(self, position: int, nest: Nest) -> Group:
         return group_of(position, nest, analyse(nest), self.cost)
 
-    def origins(self, externs: Sequence[ExternCall], kernel: Kernel) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*(o for e in externs for o in e.origins), *kernel.nest.origins)))
+    def origins(self, externs: Sequence[ExternCall], kernel: Kernel | None = None) -> tuple[str, ...]:
+        made = {n for e in externs for n in _reads(e)}
+        before = [o for b, p in self.prologues.items() if b in made for o in p.producer.nest.origins]
+        behind = kernel.nest.origins if kernel is not None else ()
+        return tuple(dict.fromkeys((*before, *(o for e in externs for o in e.origins), *behind)))
 
     def kernel_of(self, nest: Nest, epilogue: Dim) -> Kernel:
         """As a kernel: what it touches, counted once. ``epilogue``: operations behind the sums."""
@@ -169,7 +241,8 @@ class _Offers:
         points: Dim = 1
         for extent in facts.axes.values():
             points = points * extent
-        sums = sum(isinstance(s, Reduce) for s in nest.body)
+        found = find(nest)
+        sums = len(found.dots) if isinstance(found, Product) else 0
         return Kernel(nest, reads, writes, moved, points * 2 * sums + epilogue, "offered beside the library")
 
     def refusal(self, calls: Sequence[int], j: int, kernel: Kernel) -> str | None:
@@ -191,6 +264,8 @@ class _Offers:
         made = frozenset().union(*(self.writes[i] for i in calls))
         if any(self.reads[i] & made for i in between):
             return "something in between reads its result"
+        if any(self.overwritten(p, j) for b, p in self.prologues.items() if b in given):
+            return "what its left operand is made of is overwritten"
         return None
 
 
@@ -202,7 +277,18 @@ def find(nest: Nest) -> Product | str:
 
 
 def is_skinny(nest: Nest, cost: Cost) -> bool:
-    """Whether a product has few rows of halves and little to read, all of it known: where sizes change, rows may be many."""
+    """Whether a product has few rows of halves and little to read."""
+    return _within(nest, cost, cost.limits.product_rows, MOST_BYTES)
+
+
+def makes_its_rows(nest: Nest, cost: Cost) -> bool:
+    """The same, so few and so little that its programs may make the rows."""
+    return _within(nest, cost, cost.limits.prologue_rows, MOST_BEHIND_ROWS)
+
+
+def _within(nest: Nest, cost: Cost, most: int, most_bytes: int) -> bool:
+    """Whether a product of halves has that few rows and reads that little, all of it known: where sizes change, rows may be
+    many."""
     found, axes = find(nest), {a.name: a.extent for a in nest.axes}
     if isinstance(found, str) or found.batch or not all(isinstance(extent, int) for extent in axes.values()):
         return False
@@ -210,7 +296,7 @@ def is_skinny(nest: Nest, cost: Cost) -> bool:
         return False
     reduced = [a.name for a in nest.axes if a.kind != "parallel"]
     rows, columns, inner = (cost.points(axes, names) for names in (found.rows, found.columns, reduced))
-    return rows <= cost.limits.product_rows and inner * (rows + columns) * 2 <= MOST_BYTES
+    return rows <= most and inner * (rows + columns) * 2 <= most_bytes
 
 
 def _touched(step: Step | Choice) -> tuple[frozenset[str], frozenset[str]]:

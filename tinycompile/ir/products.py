@@ -1,21 +1,22 @@
 """Matrix products in Loops: a sum over the reduction axes of ``left * right``, with what comes before and after in one nest.
 
-A nest is a product when each of its reductions is such a sum, when no axis but the reduced ones and those that both factors
-walk (a batch) is in both factors, and when everything that is computed along a reduced axis belongs to one factor. What is
-made of the sums (bias, activation, residual) is the nest's epilogue; what is made of an operand before it is multiplied, its
-prologue.
+A nest is a product when its reductions are such sums, when no axis but the reduced ones and those that both factors walk (a
+batch) is in both factors, and when everything that is computed along a reduced axis belongs to one factor. What is made of the
+sums (bias, activation, residual) is the nest's epilogue; what is made of an operand before it is multiplied, its prologue. That
+of the left operand may reduce its rows first, along the same axes: a norm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from tinycompile.base import expr as ex
 from tinycompile.base.dtypes import NARROW
-from tinycompile.ir.loops import Load, Reduce, Scalar, Statement, Store
+from tinycompile.ir.loops import Load, Reduce, Scalar, Scan, Statement, Store
 
 # What tensor cores multiply, and the dtype in which a nest states it: narrow values are widened before arithmetic.
 WIDENED = {**dict.fromkeys(NARROW, torch.float32), torch.int8: torch.int32}
@@ -44,13 +45,15 @@ class Dot:
 class Product:
     """``rows``: axes of the left factors alone, ``columns``: of the right ones alone, in the order of ``axes``; the rest of the
     parallel axes pick one product of many. ``left``, ``right``: positions of the statements along the reduced axes, by factor;
-    ``first``: of those that these need, computed before the sums; ``after``: of the rest."""
+    ``first``: of those that these need, computed before the sums; ``norm``: of what reduces the left factor's rows, and what is
+    made of that with one element a row; ``after``: of the rest."""
 
     dots: tuple[Dot, ...]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     batch: tuple[str, ...]
     first: tuple[int, ...]
+    norm: tuple[int, ...]
     left: tuple[int, ...]
     right: tuple[int, ...]
     after: tuple[int, ...]
@@ -91,10 +94,12 @@ class _Reader:
 
     def dots(self) -> list[Dot] | str:
         found: list[Dot] = []
-        for s in self.body:
+        for i, s in enumerate(self.body):
             if isinstance(s, Store) and (self.spans[s.value] | {y.name for d in s.index for y in ex.symbols(d)}) & self.reduced:
                 return "something is stored along the sum"
-            if not isinstance(s, Reduce):
+            if isinstance(s, Scan):
+                return "it scans"
+            if not isinstance(s, Reduce) or i in self.inner:
                 continue
             source = self.body[self.made[s.args[0]]]
             if s.kind != "sum" or not isinstance(source, Scalar) or source.op != "mul" or source.args[0] == source.args[1]:
@@ -108,6 +113,12 @@ class _Reader:
                 left, right = right, left
             found.append(Dot(s.names[0], left, right))
         return found or "it reduces nothing"
+
+    @functools.cached_property
+    def inner(self) -> set[int]:
+        """The reductions that others wait for: of these are factors made, they are no products."""
+        reductions = {i for i, s in enumerate(self.body) if isinstance(s, Reduce)}
+        return {i for r in reductions for i in self.needed({self.body[r].args[0]}) & reductions}  # type: ignore[union-attr]
 
     def factor(self, value: str) -> Factor | None:
         """A factor, seen through the cast that widens it; None for a dtype that is not multiplied."""
@@ -124,30 +135,37 @@ class _Reader:
         return s.dtypes[0] if isinstance(s, Reduce) else s.dtype  # type: ignore[union-attr]
 
     def parts(self, dots: Sequence[Dot]) -> tuple[tuple[int, ...], ...] | str:
-        """Positions: first, left, right, after."""
+        """Positions: first, norm, left, right, after."""
         along = {i for i, s in enumerate(self.body) if any(self.spans[n] & self.reduced for n in _names(s))}
-        sides = [self.needed({getattr(d, side).narrow for d in dots}) for side in ("left", "right")]
-        left, right = (side & along for side in sides)
+        inner = self.inner
+        under = self.needed({n for i in inner for n in _names(self.body[i])})
+        factors = [{getattr(d, side).narrow for d in dots} for side in ("left", "right")]
+        sides = [self.needed(f) for f in factors]
+        left, right = (self.needed(f, inner) & along for f in factors)
         sums = {self.made[d.total] for d in dots}
         shown = {self.made[self.body[i].args[0]] for i in sums}  # type: ignore[union-attr]
         skipped = sums | shown | {self.made[f.value] for d in dots for f in (d.left, d.right) if f.value != f.narrow}
         if left & right:
             return "both factors are made of one value along the sum"
-        if along - left - right - skipped:
+        if along - left - right - under - skipped:
             return "something else is computed along the sum"
-        first = (sides[0] | sides[1]) - along
-        if first & self.below(sums):
+        if (sides[0] | sides[1]) & self.below(sums):
             return "one sum is a factor of another"
-        rest = set(range(len(self.body))) - first - left - right - skipped
-        return tuple(tuple(sorted(part)) for part in (first, left, right, rest))
+        if sides[1] & inner:
+            return "the factor with the columns is made of reductions"
+        above = self.below(inner)
+        norm = under | ((sides[0] - along) & above)
+        first = ((sides[0] | sides[1]) - along) - above
+        rest = set(range(len(self.body))) - first - norm - left - right - skipped
+        return tuple(tuple(sorted(part)) for part in (first, norm - first, left, right, rest))
 
-    def needed(self, values: set[str]) -> set[int]:
-        """The statements that some values are made of."""
+    def needed(self, values: set[str], above: Collection[int] = ()) -> set[int]:
+        """The statements that some values are made of; those at and under ``above`` left out."""
         found: set[int] = set()
         waiting = [self.made[v] for v in values]
         while waiting:
             at = waiting.pop()
-            if at not in found:
+            if at not in found and at not in above:
                 found.add(at)
                 waiting += [self.made[n] for n in _operands(self.body[at], self.made)]
         return found

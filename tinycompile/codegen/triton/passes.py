@@ -6,6 +6,7 @@ in it (loads come from cache the second time); values with one element a row are
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tinycompile.codegen.triton.analysis import Analysis, names_of, uses_of
@@ -23,10 +24,12 @@ class Pass:
     reduces: tuple[Numbered, ...] = ()
 
 
-def plan_passes(analysis: Analysis) -> list[Pass]:
-    """The passes of a nest, the last one possibly without a loop (row statements after the last reduction)."""
+def plan_passes(analysis: Analysis, among: Collection[int] | None = None) -> list[Pass]:
+    """The passes of a nest, the last one possibly without a loop (row statements after the last reduction). ``among``: of these
+    statements alone."""
     along = {a.name for a in analysis.reduction}
-    statements: list[Numbered] = [(i, s) for i, s in enumerate(analysis.nest.body) if not isinstance(s, Const)]
+    body = range(len(analysis.nest.body)) if among is None else sorted(among)
+    statements: list[Numbered] = [(i, s) for i in body if not isinstance(s := analysis.nest.body[i], Const)]
     tile = {i for i, s in statements if not isinstance(s, Reduce) and analysis.axes_at(i) & along}
     depth = {i: _depth(analysis, i, s) for i, s in statements}
     last = max(depth.values(), default=0)

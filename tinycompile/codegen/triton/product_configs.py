@@ -21,6 +21,7 @@ from tinycompile.ir.loops import Axis
 from tinycompile.ir.products import Product
 from tinycompile.ir.source import Config
 
+NORM = "WIDE"  # the block in which rows are reduced
 GROUP = 8  # rows of tiles that run together
 LEAST_TILE = 16
 FLOAT8_CARDS = ("sm_89", "sm_90")
@@ -28,6 +29,7 @@ MOST_PARTS = 16  # programs that share a tile's sum
 MOST_WAVES = 3  # tiles a program, up to which equal shares of the steps are tried
 FULL = 0.9  # of the card at work while tiles are done one a program: enough to leave it at that
 LEAST_STEPS = 4  # of a program that takes a share of all
+NORM_ELEMENTS = 16  # a thread, of a block of rows that are reduced before they are multiplied
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,13 @@ def skinny(shape: Shape, target: Target) -> tuple[str, tuple[Config, ...]]:
     found = list(fitting(SKINNY_TILES, shape, target, False))
     shared = [config(t, PARTS=parts) for t in found if (parts := parts_of(t, shape, target)) > 1]
     return ("parted", tuple(shared)) if len(shared) == len(found) else ("tiled", tuple(config(t) for t in found))
+
+
+def with_norm(config: Config, shape: Shape) -> Config:
+    """With the block in which a program reduces its rows before it multiplies them."""
+    rows = dict(config.constants)["ROWS"] if shape.rows > 1 else 1
+    wide = max(config.num_warps * 32 * NORM_ELEMENTS // rows, LEAST_TILE)
+    return replace(config, constants=(*config.constants, (NORM, min(wide, power_of_2(shape.inner)))))
 
 
 def axes_of(analysis: Analysis, names: Sequence[str]) -> tuple[Axis, ...]:

@@ -28,11 +28,13 @@ from tinycompile.codegen.triton.analysis import Analysis, Forms
 from tinycompile.codegen.triton.body import Body
 from tinycompile.codegen.triton.dtypes import triton_dtype
 from tinycompile.codegen.triton.nest_writer import analysis_of
+from tinycompile.codegen.triton.passes import plan_passes
 from tinycompile.codegen.triton.product_boxes import Box, find_boxes
 from tinycompile.codegen.triton.product_overlap import known_early
 from tinycompile.codegen.triton.product_parts import NAMES as PART_NAMES
 from tinycompile.codegen.triton.product_parts import SharedSums
-from tinycompile.codegen.triton.tiles import TileDim, in_store_order, overlaps
+from tinycompile.codegen.triton.tiles import TileDim, in_store_order, overlaps, tile_dim
+from tinycompile.codegen.triton.walks import Walks
 from tinycompile.ir.loops import Load, Statement, starts_of
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.products import Dot, Factor, Product, find_product
@@ -41,7 +43,8 @@ from tinycompile.ir.source import Config, KernelSource
 TENSOR_CORE = {torch.float8_e4m3fn: "tl.float8e4nv", torch.float8_e5m2: "tl.float8e5"}  # what its bits are to a product
 NAMES = PART_NAMES | {
     *("member", "tile", "row_tiles", "col_tiles", "row_tile", "col_tile", "inner_row", "inner_col", "start"),
-    *("ROWS", "COLS", "STEP", "GROUP", "PROGRAMS", "FLATTEN"),
+    *("norm", "norm_mask", "norm_start", "norm_size"),
+    *("ROWS", "COLS", "STEP", "GROUP", "PROGRAMS", "FLATTEN", configs.NORM),
 }
 SIDES = (("left", "[None, :]"), ("right", "[:, None]"))  # the operands, and how the steps of a tile lie in them
 WAYS: Mapping[str, Callable[[configs.Shape, Target, bool], tuple[Config, ...]]] = {
@@ -73,6 +76,8 @@ def emit_skinny(kernel: Kernel, plan: Plan, target: Target, name: str) -> Kernel
     analysis, product = _understood(kernel, plan, name)
     shape = _shape(analysis, product)
     way, candidates = configs.skinny(replace(shape, batch=shape.batch * len(kernel.nests)), target)
+    if product.norm:  # the likely best alone: in a wider tile some norms spill
+        candidates = candidates[:1]
     return _ProductWriter(kernel, plan, analysis, product, candidates, way, name, False, target).source()
 
 
@@ -94,13 +99,15 @@ def _shape(analysis: Analysis, product: Product) -> configs.Shape:
     return configs.Shape(sizes[0], sizes[1], inner, sizes[2], len(product.dots), product.dots[0].left.dtype)
 
 
-class _ProductWriter(SharedSums):
+class _ProductWriter(SharedSums, Walks):
     """Writes one kernel. ``sides``: how statements of the left and the right operand are spelt, on tiles of a step."""
 
     def __init__(
         self, kernel: Kernel, plan: Plan, analysis: Analysis, product: Product, candidates: tuple[Config, ...], way: str,
         name: str, tf32: bool, target: Target,
     ) -> None:  # fmt: skip
+        if product.norm:
+            candidates = tuple(configs.with_norm(c, _shape(analysis, product)) for c in candidates)
         chosen, self.inner = configs.schedule(analysis, product, candidates)
         self.candidates, self.product, self.way, self.tf32 = candidates, product, way, tf32
         self.members = len(kernel.nests)
@@ -267,6 +274,8 @@ class _ProductWriter(SharedSums):
         if self.waits_late():
             self.write_late_wait()
         self.write_some(self.product.first)
+        if self.product.norm:
+            self.write_norm()
         self.write_sums()
         if self.shares():
             with out.block(f"if {self.write_meeting()}:"):
@@ -302,6 +311,20 @@ class _ProductWriter(SharedSums):
                     zero = _zero(self.sum_dtype)
                     self.out.line(f"{own} = tl.sum(tl.where({dim.name} == 0, {name}, {zero}), {axis}, keep_dims=True)")
         self.write_some(self.product.after)
+
+    def write_norm(self) -> None:
+        """What the left operand's rows come to, block by block along the sum: as in any walk over rows."""
+        plain, body, row = self.schedule, self.body, self.schedule.dims[0]
+        loop = tile_dim("norm", self.inner.axes, self.analysis, "loop", configs.NORM, self.candidates)
+        self.schedule = replace(plain, dims=(row, replace(loop, wide=self.inner.wide)))
+        self.body = replace(body, schedule=self.schedule, axes=dict(body.axes))
+        self.body.variables, self.body.inline, self.body.dtypes = body.variables, body.inline, body.dtypes
+        passes = plan_passes(self.analysis, self.product.norm)
+        for number, step in enumerate(passes):
+            self.write_between(step.before)
+            if step.inside:
+                self.write_walk(self.schedule.dims[-1], step, len(passes), number)
+        self.schedule, self.body = plain, body
 
     def write_some(self, positions: Sequence[int]) -> None:
         """Statements of the tile of the result."""

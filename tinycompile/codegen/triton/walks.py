@@ -45,7 +45,7 @@ class Walks(NestWriter):
                     self.write_walk(loop, step, len(walks), number)
                 number += 1
             if exchange is not None:
-                self.write_meeting(exchange, [s for _, s in step.reduces if isinstance(s, Reduce)])
+                self.write_exchange(exchange, [s for _, s in step.reduces if isinstance(s, Reduce)])
 
     def keeps_last_block(self, loop: TileDim, walks: list[Pass]) -> bool:
         """Whether the row has a last block, of a length known now, that a second walk reads again."""
@@ -62,7 +62,7 @@ class Walks(NestWriter):
         self.out.lines(*exchange.opening(str(self.schedule.dims[-1].extent)))
         return exchange
 
-    def write_meeting(self, exchange: shared_rows.Exchange, reduces: list[Reduce]) -> None:
+    def write_exchange(self, exchange: shared_rows.Exchange, reduces: list[Reduce]) -> None:
         """All programs of the row, with what each found."""
         if reduces:
             self.out.lines(*exchange.meet([(r, tuple(self.body.variables[n] for n in r.names)) for r in reduces]))
