@@ -87,6 +87,7 @@ class _Offers:
             s.outputs[0]: i for i, s in enumerate(steps) if isinstance(s, ExternCall) and s.body and s.outputs[0] is not None
         }
         self.prologues: dict[str, Prologue] = {}
+        self.made: dict[tuple[int | str, ...], Choice | str] = {}
 
     def run(self) -> list[Step | Choice]:
         for i, step in enumerate(self.steps):
@@ -194,7 +195,13 @@ class _Offers:
         return Offer(tuple(calls), j, made)
 
     def combined(self, calls: Sequence[int], j: int, kernel: Kernel) -> Choice | str:
-        """The choice, or why there is none."""
+        """The choice, or why there is none. Asked for twice: what comes before a kernel is decided when it is first asked."""
+        key: tuple[int | str, ...] = (*calls, j, *kernel.writes)
+        if key not in self.made:
+            self.made[key] = self.combine(calls, j, kernel)
+        return self.made[key]
+
+    def combine(self, calls: Sequence[int], j: int, kernel: Kernel) -> Choice | str:
         refusal = self.refusal(calls, j, kernel)
         if refusal is not None:
             return refusal
