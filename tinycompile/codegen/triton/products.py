@@ -28,24 +28,27 @@ from tinycompile.codegen.triton.analysis import Analysis, Forms
 from tinycompile.codegen.triton.body import Body
 from tinycompile.codegen.triton.dtypes import triton_dtype
 from tinycompile.codegen.triton.nest_writer import analysis_of
-from tinycompile.codegen.triton.passes import plan_passes
 from tinycompile.codegen.triton.product_boxes import Box, find_boxes
 from tinycompile.codegen.triton.product_overlap import known_early
 from tinycompile.codegen.triton.product_parts import NAMES as PART_NAMES
 from tinycompile.codegen.triton.product_parts import SharedSums
-from tinycompile.codegen.triton.tiles import TileDim, in_store_order, overlaps, tile_dim
-from tinycompile.codegen.triton.walks import Walks
+from tinycompile.codegen.triton.product_rows import NAMES as ROW_NAMES
+from tinycompile.codegen.triton.product_rows import MadeRows
+from tinycompile.codegen.triton.tiles import TileDim, in_store_order, overlaps
 from tinycompile.ir.loops import Load, Statement, starts_of
 from tinycompile.ir.plan import Kernel, Plan
 from tinycompile.ir.products import Dot, Factor, Product, find_product
 from tinycompile.ir.source import Config, KernelSource
 
 TENSOR_CORE = {torch.float8_e4m3fn: "tl.float8e4nv", torch.float8_e5m2: "tl.float8e5"}  # what its bits are to a product
-NAMES = PART_NAMES | {
-    *("member", "tile", "row_tiles", "col_tiles", "row_tile", "col_tile", "inner_row", "inner_col", "start"),
-    *("norm", "norm_mask", "norm_start", "norm_size"),
-    *("ROWS", "COLS", "STEP", "GROUP", "PROGRAMS", "FLATTEN", configs.NORM),
-}
+NAMES = (
+    PART_NAMES
+    | ROW_NAMES
+    | {
+        *("member", "tile", "row_tiles", "col_tiles", "row_tile", "col_tile", "inner_row", "inner_col", "start"),
+        *("ROWS", "COLS", "STEP", "GROUP", "PROGRAMS", "FLATTEN"),
+    }
+)
 SIDES = (("left", "[None, :]"), ("right", "[:, None]"))  # the operands, and how the steps of a tile lie in them
 WAYS: Mapping[str, Callable[[configs.Shape, Target, bool], tuple[Config, ...]]] = {
     "tiled": configs.tiled,
@@ -99,7 +102,7 @@ def _shape(analysis: Analysis, product: Product) -> configs.Shape:
     return configs.Shape(sizes[0], sizes[1], inner, sizes[2], len(product.dots), product.dots[0].left.dtype)
 
 
-class _ProductWriter(SharedSums, Walks):
+class _ProductWriter(SharedSums, MadeRows):
     """Writes one kernel. ``sides``: how statements of the left and the right operand are spelt, on tiles of a step."""
 
     def __init__(
@@ -311,20 +314,6 @@ class _ProductWriter(SharedSums, Walks):
                     zero = _zero(self.sum_dtype)
                     self.out.line(f"{own} = tl.sum(tl.where({dim.name} == 0, {name}, {zero}), {axis}, keep_dims=True)")
         self.write_some(self.product.after)
-
-    def write_norm(self) -> None:
-        """What the left operand's rows come to, block by block along the sum: as in any walk over rows."""
-        plain, body, row = self.schedule, self.body, self.schedule.dims[0]
-        loop = tile_dim("norm", self.inner.axes, self.analysis, "loop", configs.NORM, self.candidates)
-        self.schedule = replace(plain, dims=(row, replace(loop, wide=self.inner.wide)))
-        self.body = replace(body, schedule=self.schedule, axes=dict(body.axes))
-        self.body.variables, self.body.inline, self.body.dtypes = body.variables, body.inline, body.dtypes
-        passes = plan_passes(self.analysis, self.product.norm)
-        for number, step in enumerate(passes):
-            self.write_between(step.before)
-            if step.inside:
-                self.write_walk(self.schedule.dims[-1], step, len(passes), number)
-        self.schedule, self.body = plain, body
 
     def write_some(self, positions: Sequence[int]) -> None:
         """Statements of the tile of the result."""
