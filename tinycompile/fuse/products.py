@@ -79,10 +79,7 @@ class _Offers:
         self.contests = contests
         self.reads = [_reads(s) for s in steps]
         self.writes = [_writes(s) for s in steps]
-        self.readers: dict[str, list[int]] = {}
-        for i, names in enumerate(self.reads):
-            for name in names:
-                self.readers.setdefault(name, []).append(i)
+        self.readers = self.find_readers()
         self.calls = {
             s.outputs[0]: i for i, s in enumerate(steps) if isinstance(s, ExternCall) and s.body and s.outputs[0] is not None
         }
@@ -116,7 +113,7 @@ class _Offers:
             if not calls or self.behind(i, kernel):
                 continue
             found = prologue_of(i, nest, buffer, self.cost)
-            if found is not None and all(self.takes(c, found) for c in calls) and self.parts(i, kernel, found):
+            if found is not None and all(self.takes(c, found) for c in calls) and self.parts(i, kernel, found, calls):
                 self.prologues[buffer] = found
                 self.decisions += [Decision(kernel.nest.name, c.name, True, RULE, AGAIN) for c in calls]
                 return
@@ -143,24 +140,42 @@ class _Offers:
         body = folded(call.body, {prologue.buffer: prologue}, self.cost, self.taken)
         if body is None or not makes_its_rows(coalesce(body, self.cost), self.cost):
             return False
-        return not self.overwritten(prologue, self.calls[call.outputs[0]])
+        return not self.overwritten(prologue, self.position(call))
 
     def overwritten(self, prologue: Prologue, at: int) -> bool:
         """Whether what a prologue reads is written to before a step, or by it."""
         return any(self.writes[i] & prologue.reads for i in range(prologue.position + 1, at + 1))
 
-    def parts(self, i: int, kernel: Kernel, prologue: Prologue) -> bool:
-        """Take a prologue out of its kernel, where what is left goes into the product before it."""
+    def parts(self, i: int, kernel: Kernel, prologue: Prologue, calls: Sequence[ExternCall]) -> bool:
+        """Take a prologue out of its kernel, if what is left goes into the product before it."""
+        name, before = kernel.nest.name, (self.steps[i], dict(self.woven), list(self.reads), list(self.writes))
+        for c in calls:
+            self.reads[self.position(c)] = self.reads[self.position(c)] - {prologue.buffer} | prologue.reads
         if prologue.rest is None:
+            self.reads[i] = self.writes[i] = frozenset()
+            self.readers = self.find_readers()
             return True
-        name = kernel.nest.name
         rest = replace(self.kernel_of(coalesce(replace(prologue.rest, name=name), self.cost), 0), why=kernel.why)
-        whole, self.woven[name] = self.woven[name], prologue.rest
-        if self.contests or not self.behind(i, rest):
-            self.woven[name] = whole
-            return False
-        self.steps[i], self.reads[i], self.writes[i] = rest, _reads(rest), _writes(rest)
-        return True
+        self.steps[i], self.reads[i], self.writes[i], self.woven[name] = rest, _reads(rest), _writes(rest), prologue.rest
+        self.readers = self.find_readers()
+        if not self.contests and self.behind(i, rest):
+            return True
+        self.steps[i], self.woven, self.reads, self.writes = before
+        self.readers = self.find_readers()
+        return False
+
+    def find_readers(self) -> dict[str, list[int]]:
+        """By buffer, the positions of the steps that read it."""
+        found: dict[str, list[int]] = {}
+        for i, names in enumerate(self.reads):
+            for name in names:
+                found.setdefault(name, []).append(i)
+        return found
+
+    def position(self, call: ExternCall) -> int:
+        """Where a product is in the program."""
+        assert call.outputs[0] is not None
+        return self.calls[call.outputs[0]]
 
     def alone(self, call: ExternCall) -> Kernel | None:
         """A kernel for a small call, without what is behind it."""

@@ -93,6 +93,16 @@ def test_a_residual_stream_goes_behind_the_product_before() -> None:
     assert "norm_start" not in first and "norm_start" in second
 
 
+def test_what_the_norm_reads_stays_in_memory() -> None:
+    """The product is added to a stream and normalised, each for itself."""
+
+    def fn(x: Tensor, y: Tensor, v: Tensor, g: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        p = F.linear(y, v)
+        return x + p, F.linear(F.layer_norm(p, (40,), g), w)
+
+    check(fn, of(8, 40), of(8, 24), of(40, 24), of(40), of(40, 40), products=2)
+
+
 def test_a_stream_in_float32_is_read_as_it_was_stored() -> None:
     def fn(x: Tensor, y: Tensor, v: Tensor, g: Tensor, w: Tensor) -> Tensor:
         x = x + F.linear(y, v)
