@@ -314,11 +314,11 @@ def rules(p: Plan, fused: bool) -> set[str]:
     return {d.rule for d in p.decisions if d.fused is fused}
 
 
-def traced(fn: Callable[..., Any], *inputs: torch.Tensor) -> Loops:
-    """A real function through tracing, the passes and lowering."""
+def traced(fn: Callable[..., Any], *inputs: torch.Tensor, products: bool = False) -> Loops:
+    """A real function through tracing, the passes and lowering. ``products``: library calls say what they compute."""
     builder = GraphBuilder()
     with tracing(builder):
         fakes = [builder.placeholder(f"x{k}", meta_of(t)) for k, t in enumerate(inputs)]
         result = fn(*fakes)
     outputs = result if isinstance(result, (tuple, list)) else (result,)
-    return lower(optimize(builder.finish("f", outputs)))
+    return lower(optimize(builder.finish("f", outputs)), products)
