@@ -33,8 +33,8 @@ class RandomBlocks:
     def __init__(self, pick: Pick) -> None:
         self.pick = pick
         self.rows = (1, 3, 8)[pick(3)]
-        self.plan = [(pick(9), pick(1 << 16), pick(1 << 16), pick(1 << 16)) for _ in range(3 + pick(8))]
-        self.returned = pick(3)
+        self.plan = [(pick(10), pick(1 << 16), pick(1 << 16), pick(1 << 16)) for _ in range(3 + pick(8))]
+        self.returned = [pick(len(self.plan)) for _ in range(pick(3))]
         self.args = [torch.randn(self.rows, w).to(BF16) for w in WIDTHS]
         self.args += [torch.randn(b, a).mul(0.3).to(BF16) for a in WIDTHS for b in WIDTHS]
 
@@ -43,7 +43,7 @@ class RandomBlocks:
         for kind, a, b, c in self.plan:
             x = values[-1 - min(a, b) % min(3, len(values))]
             values.append(self.one(kind, x, values, weights, c))
-        return (values[-1], *values[2 : 2 + self.returned])
+        return (values[-1], *(values[2 + i] for i in self.returned))
 
     def one(self, kind: int, x: Tensor, values: list[Tensor], weights: tuple[Tensor, ...], c: int) -> Tensor:
         same = [v for v in values if v.shape == x.shape]
@@ -62,7 +62,7 @@ class RandomBlocks:
             return x - x.amax((-1,), keepdim=True)
         usable = [w for w in weights if w.shape[1] == width]
         out = F.linear(x, usable[c % len(usable)])
-        return out if kind < 8 else out + F.gelu(out)
+        return out if kind < 9 else out + F.gelu(out)
 
 
 def compare(blocks: RandomBlocks, target: Target) -> int:
@@ -79,10 +79,10 @@ def compare(blocks: RandomBlocks, target: Target) -> int:
 
 def test_random_blocks() -> None:
     made = 0
-    for seed in range(250):
+    for seed in range(150):
         torch.manual_seed(seed)
         made += compare(RandomBlocks(random.Random(seed).randrange), A100 if seed % 3 else H100)
-    assert made >= 50
+    assert made >= 30
 
 
 def test_hypothesis() -> None:
@@ -90,7 +90,7 @@ def test_hypothesis() -> None:
     hypothesis = pytest.importorskip("hypothesis")
     st = hypothesis.strategies
 
-    @hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+    @hypothesis.settings(max_examples=40, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
     @hypothesis.given(st.data())
     def run(data: object) -> None:
         torch.manual_seed(0)
