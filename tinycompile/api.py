@@ -17,6 +17,7 @@ import torch
 
 from tinycompile import batched_calls, batched_gradients
 from tinycompile.backends import Backend, generates_code, lookup_backend
+from tinycompile.base.internal_frames import internal_frame
 from tinycompile.base.logs import warn_once
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.bytecode import SUPPORTED, VERSION
@@ -55,6 +56,7 @@ class CompiledFunction(FirstPiece):
         """``grad(f)`` and the like, by what was called."""
         _live.add(self)
 
+    @internal_frame
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         entry = self._only
         if entry is None or kwargs or Switch.off:
@@ -72,6 +74,7 @@ class CompiledFunction(FirstPiece):
             return self._found(args, kwargs) if result is MISS else result
         return self.redo(entry, failure, args, kwargs)
 
+    @internal_frame
     def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call, by whichever entry's guards hold: ``__call__`` knows the commonest case alone."""
         if Switch.off and is_disabled():
@@ -231,6 +234,7 @@ class CompiledModule(torch.nn.Module):
     _tinycompile_forward: CompiledFunction
     _tinycompile_source: Callable[..., Any]
 
+    @internal_frame
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original's forward, compiled; the class's present one, should somebody have replaced it."""
         if type(self.original).forward is not self._tinycompile_source:

@@ -23,6 +23,7 @@ from tinycompile.base.collector import without_collections
 from tinycompile.base.config import config
 from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, RecompileLimitWarning
 from tinycompile.base.holdings import tell_holdings
+from tinycompile.base.internal_frames import internal_frame
 from tinycompile.base.logs import log, warn, warn_once
 from tinycompile.capture.captured import Captured, CaptureOptions, listing
 from tinycompile.capture.frame import capture_from
@@ -134,6 +135,7 @@ class Piece:
             return isinstance(error, KernelError)
         return is_without_effect(error, entry.compiled)
 
+    @internal_frame
     def redo(self, entry: CacheEntry, failure: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run eagerly what failed compiled: torch raises its own error, at the user's line."""
         log("kernels", f"{self.__name__}: {failure}; the call is redone eagerly")

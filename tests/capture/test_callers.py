@@ -1,10 +1,13 @@
-"""Callees that look at their caller's frame find the program's, with a graph break at them or not."""
+"""What looks for its caller by frames finds the program's, with a graph break at it or not."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import logging
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +16,8 @@ import pytest
 import torch
 
 import tinycompile
+from tinycompile.base.config import config
+from tinycompile.base.errors import RecompileLimitWarning
 
 pytestmark = pytest.mark.pure
 
@@ -134,3 +139,109 @@ def test_other_callees_that_break_are_compiled_still() -> None:
     for _ in range(2):
         assert same(compiled(X), outer(X))
     assert list(compiled._callees) == [logs_and_computes]
+
+
+# --- callers of the compiled function itself ---
+
+
+def helper(levels: int) -> None:
+    warnings.warn(f"{levels} up", DeprecationWarning, stacklevel=levels)
+
+
+def warns_of_its_call(x: Any) -> Any:
+    y = x + 1
+    warnings.warn("two up", stacklevel=2)
+    helper(3)
+    helper(4)
+    return y * 2
+
+
+def warns_of_its_call_behind_a_break(x: Any) -> Any:
+    y = x + 1
+    tinycompile.graph_break()
+    for _ in range(2):
+        warnings.warn("two up", stacklevel=2)
+    return y * 2
+
+
+def warns_of_its_call_as_it_fails(x: Any) -> Any:
+    try:
+        return x + torch.ones(7)
+    finally:
+        warnings.warn("two up", stacklevel=2)
+
+
+class Warns(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return warns_of_its_call(x) if self.training else x
+
+
+def places(call: Callable[[Any], Any]) -> Any:
+    def between() -> None:
+        with contextlib.suppress(RuntimeError):
+            call(X)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        between()
+    return [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        warns_of_its_call,
+        warns_of_its_call_behind_a_break,
+        warns_of_its_call_as_it_fails,
+        Warns(),
+        functools.partial(warns_of_its_call),
+        tinycompile.disable(warns_of_its_call),
+    ],
+    ids=["function", "behind_a_break", "as_it_fails", "module", "partial", "disabled"],
+)
+def test_warnings_that_are_placed_above_the_compiled_function(fn: Callable[[Any], Any]) -> None:
+    compiled, want = tinycompile.compile(fn, backend="eager"), places(getattr(fn, "__wrapped__", fn))
+    assert len(want) >= 1
+    for _ in range(2):
+        assert places(compiled) == want
+
+
+def test_what_runs_eagerly_past_the_limit_is_called_from_the_programs_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "recompile_limit", 1)
+    compiled, want = tinycompile.compile(warns_of_its_call, backend="eager", dynamic=False), places(warns_of_its_call)
+    compiled(X[:1])
+    with pytest.warns(RecompileLimitWarning) as told:
+        compiled(X)
+    assert {w.filename for w in told if w.category is RecompileLimitWarning} == {__file__}
+    assert places(compiled) == want
+
+
+def logs_of_its_call(x: Any) -> Any:
+    y = x + 1
+    logging.getLogger("tests.callers").warning("up", stacklevel=2)
+    return y * 2
+
+
+def test_records_of_logging_that_are_placed_above_the_compiled_function() -> None:
+    logger, handler = logging.getLogger("tests.callers"), Kept()
+    logger.addHandler(handler)
+    compiled = tinycompile.compile(logs_of_its_call, backend="eager")
+    try:
+        for call in (logs_of_its_call, compiled, compiled):
+            call(X)
+    finally:
+        logger.removeHandler(handler)
+    assert handler.seen == handler.seen[:1] * 3
+    assert handler.seen[0][2] == __file__
+
+
+def test_tracebacks_show_the_lines_of_frames_that_are_passed_over() -> None:
+    def fails(x: Any) -> Any:
+        tinycompile.graph_break()
+        raise ValueError(x)
+
+    with pytest.raises(ValueError) as told:
+        tinycompile.compile(fails, backend="eager")(X)
+    ours = [f for f in traceback.extract_tb(told.value.__traceback__) if "importlib" in f.filename]
+    assert ours
+    assert all(f.line for f in ours)

@@ -12,6 +12,7 @@ import torch
 
 from tinycompile.base.config import CHANNELS, config
 from tinycompile.base.errors import FallbackWarning
+from tinycompile.base.internal_frames import is_internal
 
 _said: set[str] = set()
 _NOT_THE_USERS = (
@@ -48,11 +49,12 @@ def user_line() -> str:
 
 
 def _users_frame() -> tuple[FrameType | None, int]:
-    """The innermost frame of the user's, and its level above the caller's."""
+    """The innermost frame of the user's, and its level above the caller's, as ``warnings`` counts."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level += frame is None or not is_internal(frame.f_code)
     return frame, level
 
 

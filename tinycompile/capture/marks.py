@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tinycompile.base import shapes
+from tinycompile.base.internal_frames import internal_frame
 
 
 def mark_dynamic(tensor: Any, dim: int | Sequence[int]) -> None:
@@ -149,6 +150,7 @@ def _marked(fn: Any, mark: str, around: Callable[[], Any] = contextlib.nullconte
         raise TypeError(f"a Python function is needed, not {type(fn).__name__}")
 
     @functools.wraps(fn)
+    @internal_frame
     def marked(*args: Any, **kwargs: Any) -> Any:
         with around():
             return fn(*args, **kwargs)

@@ -8,6 +8,7 @@ from functools import cached_property
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
+from tinycompile.base.internal_frames import internal_frame
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.execute import Frame
 from tinycompile.capture.guard_code import signature_text
@@ -133,6 +134,7 @@ class Runner:
         self.closure = function.__closure__ or ()
         self.blank = (None,) * code.co_argcount
 
+    @internal_frame
     def __call__(self, held: CellType) -> Any:
         """Run on the state in a cell."""
         return FunctionType(self.code, self.globals, self.name, None, (*self.closure, held))(*self.blank)
@@ -145,6 +147,7 @@ class Rest:
     def __init__(self, run: Runner) -> None:
         self.run = run
 
+    @internal_frame
     def __call__(self, *state: Any) -> Any:
         return self.run(CellType(state))
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import CellType, FunctionType
 from typing import Any, Protocol
 
+from tinycompile.base.internal_frames import internal_frame
 from tinycompile.capture.resume import Outcome, Place, is_trivial, moved, step
 from tinycompile.capture.start import Rest, Runner
 
@@ -53,6 +54,7 @@ class Stop:
         self.step = Runner(function, code)
         self.pieces = tuple(piece_at(o.place) for o in outcomes)
 
+    @internal_frame
     def advance(self, held: CellType) -> tuple[Piece | None, Any]:
         """The next piece, with its state held; None and the function's result, where a handler of the user's ran to the end."""
         if self.entries is not None:
@@ -66,6 +68,7 @@ class Stop:
         return None, result
 
 
+@internal_frame
 def drive(stop: Stop, held: CellType) -> Any:
     """Run a function on from a break to its end. ``held``: the state there."""
     while True:
