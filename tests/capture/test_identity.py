@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tinycompile
+from tinycompile.base.config import config
 
 pytestmark = pytest.mark.pure
 Named = namedtuple("Named", "a b")
@@ -87,3 +88,87 @@ def over_a_break(x: torch.Tensor) -> tuple[Any, ...]:
 
 def test_over_a_break() -> None:
     assert tinycompile.compile(over_a_break, backend="eager")(torch.ones(3))[:3] == (True, True, True)
+
+
+# --- numbers and strings that are made inside ---
+
+ONE, FIVE, NAMES = 1, 5, ("x3", "b", "Tensor", "")
+
+
+def of_sizes(x: torch.Tensor, y: torch.Tensor) -> tuple[bool, ...]:
+    s = x.shape
+    n, m = s[0], y.shape[0]
+    return (
+        *(n is m, n is s[0], n is tuple(s)[0], n is x.shape[0], n is x.size(0), n is not m, n is FIVE, len(x) is len(y)),
+        *(x.numel() is y.numel(), n * 2 is m * 2, n - 10 is m - 10, n + 0 is n, -n is -m, int(n) is n, x.stride(0) is ONE),
+    )
+
+
+def of_numbers(x: torch.Tensor, a: Any, b: Any) -> tuple[bool, ...]:
+    twice = a * 2
+    return (
+        *(a is b, twice is b * 2, a + 1 is b + 1, a is x.shape[0], float(a) is float(a), type(a)(a) is a, -a is -b),
+        *(bool(a) is bool(b), a // 1 is b // 1, a * 1.0 is a, (twice, 1)[0] is twice, a is FIVE),
+    )
+
+
+def of_texts(x: torch.Tensor, s: str) -> tuple[bool, ...]:
+    t, phrase = "ab", "a b"
+    made = "a" + s
+    return (
+        *(t is made, made is made[:], "x%d" % 3 is NAMES[0], str(t) is t, s[0:1] is NAMES[1], t * 1 is t, s is NAMES[1]),
+        *(type(x).__name__ is NAMES[2], "".join([t]) is t, t.upper() is t.upper(), t[2:] is NAMES[3], "a " + s is phrase),
+    )
+
+
+def of_size(n: int) -> torch.Tensor:
+    return torch.ones(n)
+
+
+INSIDE = [
+    (of_sizes, [(of_size(n), of_size(m)) for n, m in ((5, 5), (6, 6), (7, 8), (300, 300), (256, 256), (257, 257), (300, 301))]),
+    (of_numbers, [(of_size(3), n, n) for n in (3, 300, 100, 128, 129, -5, -6, 1.5, 2.5, 5)] + [(of_size(6), 7, 8)]),
+    (of_numbers, [(of_size(300), int("300"), int("300")), (of_size(3), float("1.5"), float("1.5"))]),
+    (of_texts, [(of_size(3), "b"), (of_size(4), "bb"), (of_size(3), "".join(["a", "b"])[1])]),
+]
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+@pytest.mark.parametrize(("fn", "calls"), INSIDE)
+def test_numbers_and_strings_made_inside(
+    fn: Callable[..., Any], calls: list[Any], dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "recompile_limit", 64)
+    compiled = tinycompile.compile(fn, backend="eager", dynamic=dynamic)
+    for args in calls:
+        assert compiled(*args) == fn(*args)
+
+
+def kept_over_a_break(x: torch.Tensor, a: Any, s: str) -> tuple[Any, ...]:
+    t, phrase, far = "ab", "a b", 12345.5
+    made, third, n = "a" + s, a * 3, x.shape[0] * 100
+    equal = float("12345.5"), "".join(["a", " ", "b"]), int("1000") + 1, int("1000") + 1
+    tinycompile.graph_break()
+    held = [third, n, a, s]
+    tinycompile.graph_break()
+    same = "a b"
+    return (
+        *(t is made, equal[0] is far, equal[1] is phrase, equal[2] is equal[3], phrase is same),
+        *(held[0] is third, held[1] is n, held[2] is a, held[3] is s, held),
+    )
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_which_numbers_and_strings_live_over_a_break(dynamic: bool | None) -> None:
+    compiled = tinycompile.compile(kept_over_a_break, backend="eager", dynamic=dynamic)
+    for n, a, s in ((3, 2, "b"), (4, 300, "b"), (5, 1.5, "b c"), (6, 2.5, "".join(["x", "y"]))):
+        (*got, held), (*want, _) = compiled(of_size(n), a, s), kept_over_a_break(of_size(n), a, s)
+        assert got == want
+        assert held[2] is a
+        assert held[3] is s
+
+
+def test_arguments_that_are_given_back_are_themselves() -> None:
+    compiled = tinycompile.compile(lambda x, *given: (x + 1, list(given)), backend="eager", dynamic=False)
+    given = "".join(["a", " b"]), float("1.5"), int("12345678"), complex("1j"), bytes([1, 2, 3]), "name"
+    assert all(a is b for a, b in zip(compiled(of_size(2), *given)[1], given, strict=True))

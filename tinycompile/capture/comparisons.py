@@ -17,7 +17,7 @@ from tinycompile.capture.operators import answer, by_program, class_name, conten
 from tinycompile.capture.values import array, scalar, symbolic
 from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.classes import ClassValue, class_lookup
-from tinycompile.capture.values.constant import NUMPY_SCALARS, Const, boolean, has_own_specials, is_member
+from tinycompile.capture.values.constant import NUMPY_SCALARS, SMALL_INTS, Const, boolean, has_own_specials, is_member
 from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import ObjectValue
@@ -220,6 +220,8 @@ def identical(tr: Tracer, a: Value, b: Value) -> bool:
         a, b = b, a
     if a is b:
         return True
+    if any(isinstance(v, (SymInt, ScalarValue)) for v in (a, b)) and not (id(a) in tr.met and id(b) in tr.met):
+        return _one_small_int(tr, a, b)
     met, other, known = tr.met.get(id(a)), b, tr.met.get(id(b))
     if met is None:
         met, other, known = known, a, None
@@ -229,6 +231,13 @@ def identical(tr: Tracer, a: Value, b: Value) -> bool:
         if isinstance(other, Const) and type(other.value) in _LITERALS:
             return _guard_identity(tr, met, other.value, tr.guards.hold(other.value, "constant").name)
     return a.same_object(tr, b)
+
+
+def _one_small_int(tr: Tracer, a: Value, b: Value) -> bool:
+    """Whether numbers, one of which is computed in each call, are one object: CPython keeps one of each small int."""
+    if a.python_type(tr) is not int or b.python_type(tr) is not int or not compare(tr, "==", a, b).truth(tr):
+        return False
+    return all(compare(tr, "<=", *pair).truth(tr) for pair in ((Const(SMALL_INTS[0]), a), (a, Const(SMALL_INTS[-1]))))
 
 
 _ONE_OF_EACH = (bool, type(None), type(Ellipsis), torch.dtype)

@@ -15,17 +15,24 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet, shown_shortly
 from tinycompile.capture.provenance import natively
-from tinycompile.capture.sources import Attr, Held, HeldItem, Source
+from tinycompile.capture.sources import Attr, Held, HeldItem, Own, Source
 from tinycompile.capture.trust import trusts, trusts_variables_of
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.classes import class_lookup, is_heap_type, looks, takes_data
 from tinycompile.capture.values.constant import Const, is_written_in_python
+from tinycompile.capture.values.descriptors import asks_the_program
 from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.special_results import RESULTS, checked
 from tinycompile.ir.builder import identifier
 
 # What torch's classes of tensors had when this was imported: what they have else is the program's.
 _TENSORS = {cls: dict(cls.__dict__) for cls in (torch.nn.Parameter, torch.Tensor)}
+
+
+def hook_of(module: ModuleType) -> Any:
+    """The function that a plain module of the program's has for names that it lacks; None if there is none."""
+    plain = type(module) is ModuleType and not trusts_variables_of(module.__dict__)
+    return module.__dict__.get("__getattr__") if plain else None
 
 
 class Lookups:
@@ -52,7 +59,7 @@ class Lookups:
         """An entry of an object's ``__dict__``."""
         if isinstance(source, Held):
             return self.dict_entry(object.__getattribute__(obj, "__dict__"), name, f"{source.label}.{name}")
-        return self.wrap(obj.__dict__[name], Attr(source, name))
+        return self.wrap(obj.__dict__[name], Own(source, name) if asks_the_program(type(obj), name) else Attr(source, name))
 
     def dict_entry(self, mapping: dict[str, Any], name: str, label: str) -> Value:
         """An entry of a dict whose identity is known."""
@@ -214,6 +221,8 @@ class Lookups:
         if assigned is not None:
             return assigned
         trusted = trusts_variables_of(module.__dict__)
+        if not trusted and name not in module.__dict__ and (hook := self._hook_for(module, name)) is not None:
+            return hook.call(self, [Const(name)], {})  # type: ignore[arg-type]
         try:
             obj = natively(getattr, module, name)
         finally:
@@ -222,6 +231,16 @@ class Lookups:
         if name not in module.__dict__:
             return self._computed_attribute(module, name, obj)
         return self._global(module.__dict__, name, f"{module.__name__}.{name}")
+
+    def _hook_for(self, module: ModuleType, name: str) -> Value | None:
+        """The ``__getattr__`` of a module of the program's, where it is asked for a name; None where Python finds it else."""
+        found = class_lookup(type(module), name)
+        if found is None and hook_of(module) is not None:
+            self.guards.absent(self.globals_of(module.__dict__), name, f"module {module.__name__} has no {name!r}")
+            return self.global_value(module.__dict__, "__getattr__")
+        if found is not None and found[0] is not ModuleType and found[0] is not object and not trusts(found[0]):
+            raise GraphBreak("unsupported-value", f"{name!r} of module {module.__name__}, which its class computes")
+        return None
 
     def _computed_attribute(self, module: ModuleType, name: str, obj: Any) -> Value:
         """One that a module's class or its ``__getattr__`` gives: a setting, like those of ``torch.backends``, may change."""

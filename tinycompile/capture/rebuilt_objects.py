@@ -18,6 +18,7 @@ from tinycompile.capture.rebuilt_sets import set_text
 from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.types import SuperValue
+from tinycompile.capture.sources import is_name
 from tinycompile.capture.values.array import ArrayValue, address, owner, shown_in
 from tinycompile.capture.values.autocast import AutocastMode, rebuilt_autocast
 from tinycompile.capture.values.base import MethodOf, Value
@@ -27,9 +28,10 @@ from tinycompile.capture.values.container import NewContainer
 from tinycompile.capture.values.context import GradMode, NullContext, UnderGradMode, entered_grad_mode
 from tinycompile.capture.values.descriptors import is_hidden
 from tinycompile.capture.values.exception import ExceptionValue
-from tinycompile.capture.values.function import BoundFunction, FunctionValue, PartialValue
+from tinycompile.capture.values.function import BoundFunction, FunctionValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import DELETED, NewObject
+from tinycompile.capture.values.partial import PartialValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.set_steps import program
@@ -118,7 +120,12 @@ def _set_members(r: Rebuilder, name: str, error: BaseException, args: str) -> No
 
 
 def partial_object(r: Rebuilder, value: PartialValue) -> str:
-    args = [r.expr(a) for a in (value.fn, *value.args)] + [f"{k}={r.expr(v)}" for k, v in value.kwargs.items()]
+    args = [r.expr(a) for a in (value.fn, *value.args(r.tr))]
+    named = {name: r.expr(v) for name, v in value.kwargs(r.tr).items()}
+    if all(map(is_name, named)):
+        args += [f"{name}={text}" for name, text in named.items()]
+    else:
+        args.append(f"**{{{', '.join(f'{name!r}: {text}' for name, text in named.items())}}}")
     return f"{r.held(functools.partial, 'partial')}({', '.join(args)})"
 
 

@@ -3,7 +3,6 @@ the variables and the operand stack of a frame that is left at a break."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import CellType, FunctionType, MethodType
@@ -15,6 +14,7 @@ from tinycompile.base.expr import symbols
 from tinycompile.capture import rebuilt_objects as objects
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.callers import speaks_of_frames
+from tinycompile.capture.rebuilt_constants import Literals, constant
 from tinycompile.capture.rebuilt_sets import set_object
 from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
@@ -33,12 +33,13 @@ from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.container import NewContainer
 from tinycompile.capture.values.context import GradMode, NullContext, UnderGradMode
 from tinycompile.capture.values.exception import ExceptionValue
-from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
+from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue
 from tinycompile.capture.values.generic import Hint
 from tinycompile.capture.values.mapping import DictValue, DictView
 from tinycompile.capture.values.module import ModuleCall, ModuleValue
 from tinycompile.capture.values.namespace import AttributesValue
 from tinycompile.capture.values.object import DELETED, NewObject, ObjectValue
+from tinycompile.capture.values.partial import KeywordsValue, PartialValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue
@@ -53,7 +54,6 @@ from tinycompile.ir.builder import identifier, size_sources
 from tinycompile.ir.graph import Graph
 
 COMMITTED = "_tinycompile_committed"  # an attribute of errors that came up when something outside had been changed already
-_LITERALS = (bool, int, str, bytes, type(None), type(Ellipsis))
 
 
 class Rebuilder:
@@ -74,6 +74,7 @@ class Rebuilder:
         self._depth = 0  # of expressions inside expressions
         self._keep: list[Value] = []  # ids stay valid
         self._uses: dict[int, int] = defaultdict(int)
+        self.literals = Literals()
 
     def result(self, value: Value | Lazy) -> str:
         """An expression for the whole result."""
@@ -143,6 +144,8 @@ class Rebuilder:
     def _parts(self, value: Value) -> Sequence[Value | Lazy]:
         if isinstance(value, SequenceValue):
             return value.values(self.tr)
+        if isinstance(value, KeywordsValue):
+            return [value.owner]
         if isinstance(value, DictValue):
             return [*(v for _, v in value.pairs(self.tr)), *_attributes(value.holder)]
         if isinstance(value, SetValue):
@@ -154,7 +157,7 @@ class Rebuilder:
         if isinstance(value, (MappedFunction, FunctionOf)):
             return [value.fn]
         if isinstance(value, PartialValue):
-            return [value.fn, *value.args, *value.kwargs.values()]
+            return [value.fn, value.listed, *value.kwargs(self.tr).values()]
         if isinstance(value, BoundFunction):
             return [value.fn, value.receiver]
         if isinstance(value, DictView):
@@ -203,7 +206,7 @@ class Rebuilder:
         if name is not None:  # it got one on the way
             return name
         shared = isinstance(value, _OBJECTS) or (isinstance(value, TupleValue) and value.items)
-        if self._uses[id(value)] > 1 and shared and value.source is None:
+        if self._uses[id(value)] > 1 and shared and value.source is None and not text.isidentifier():
             name = self.names[id(value)] = self.tr.guards.names.take("shared")
             self.statements.append(f"{name} = {text}")
             return name
@@ -213,7 +216,7 @@ class Rebuilder:
         if isinstance(value, TensorValue):
             return self._tensor(value)
         if isinstance(value, Const):
-            return self.constant(value.value)
+            return constant(self, value)
         if isinstance(value, SymInt):
             self.symbols |= {s.name for s in symbols(value.dim)}
             return str(value.dim)
@@ -272,9 +275,7 @@ class Rebuilder:
 
     def constant(self, obj: Any) -> str:
         """A literal, or the name of an object that the rebuilt code keeps."""
-        if type(obj) in _LITERALS or (type(obj) is float and math.isfinite(obj)):
-            return repr(obj)
-        return self.held(obj, "constant")
+        return self.literals.of(obj) or self.held(obj, "constant")
 
     def _sequence(self, value: SequenceValue) -> str:
         items = ", ".join(self.expr(v) for v in value.values(self.tr))
@@ -291,6 +292,8 @@ class Rebuilder:
     def _dict(self, value: DictValue) -> str:
         if isinstance(value, AttributesValue):
             return f"{self.expr(value.owner)}.__dict__"
+        if isinstance(value, KeywordsValue):
+            return f"{self.expr(value.owner)}.keywords"
         items = ", ".join(f"{self.expr(k)}: {self.expr(v)}" for k, v in value.pairs(self.tr))
         if value.cls is dict:
             return f"{{{items}}}"
@@ -369,6 +372,8 @@ def _attributes(value: Value | None) -> list[Value]:
 
 # Objects with an identity: where one occurs twice, it is one object.
 _OBJECTS = (
+    SymInt,
+    ScalarValue,
     ListValue,
     DictValue,
     SetValue,

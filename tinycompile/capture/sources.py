@@ -86,6 +86,46 @@ class Attr(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class Own(Source):
+    """``base.name`` for an attribute in an object's ``__dict__``, where looking for one that is not there calls the program."""
+
+    of: Source
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.of.text}.__dict__[{self.name!r}]"
+
+    @property
+    def label(self) -> str:
+        return f"{self.of.label}.{self.name}"
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Slot(Source):
+    """``base.name`` for an attribute in a slot, where looking for one that is not set calls the program."""
+
+    of: Source
+    slot: Held
+
+    @property
+    def text(self) -> str:
+        return f"{self.slot.text}.__get__({self.of.text})"
+
+    @property
+    def label(self) -> str:
+        return f"{self.of.label}.{self.slot.value.__name__}"
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
 class Item(Source):
     """``base[key]`` for a literal key."""
 

@@ -107,6 +107,7 @@ class Tracer(Inputs, Lookups):
         self.met: dict[int, tuple[Any, Source]] = {}  # by id of a Value: what does not change
         self._owners: dict[int, tuple[dict[str, Any], ObjectValue]] = {}  # by id of an object's __dict__, kept alive
         self.cells: dict[int, Cell] = {}  # by id of a closure cell
+        self._code_constants: dict[int, Any] = {}  # by id: those that were loaded
         self._named: set[str] = set()
         self.scalars: dict[str, Source] = {}  # numbers that change and are no sizes, by the name that guards give them
         self.scalar_inputs: dict[tuple[str, Any], TensorValue] = {}  # by expression and device
@@ -189,7 +190,13 @@ class Tracer(Inputs, Lookups):
 
     def code_constant(self, obj: Any) -> Value:
         """A constant of a code object."""
+        for part in obj if type(obj) is tuple else (obj,):
+            self._code_constants[id(part)] = part
         return CodeConstant(obj) if isinstance(obj, CodeType) else wrap.from_python(self, obj)
+
+    def is_code_constant(self, obj: Any) -> bool:
+        """Whether this very object is one that the program's code holds."""
+        return id(obj) in self._code_constants
 
     def make_dict(self, pairs: Sequence[tuple[Value, Value]]) -> Value:
         """A fresh dict."""

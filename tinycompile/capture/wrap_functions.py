@@ -20,11 +20,13 @@ from tinycompile.capture.values.base import Lazy, MethodOf, Value
 from tinycompile.capture.values.classes import ClassValue, PyModuleValue, built_in_base, is_compiled
 from tinycompile.capture.values.constant import is_constant_object
 from tinycompile.capture.values.context import GradMode
-from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue, PartialValue
+from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue
 from tinycompile.capture.values.generic import HINTS, Hint
 from tinycompile.capture.values.kernel import KernelValue
+from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.partial import PartialValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.eager.transforms import Transform, transform_of
 
@@ -70,12 +72,15 @@ def from_callable(tr: Tracer, obj: Any, source: Held | None = None) -> Value:
 
 def _partial(tr: Tracer, obj: functools.partial[Any] | functools.partialmethod[Any], held: Held) -> Value:
     """One that is known: its keywords may change, and so may what is inside of its arguments."""
-    listed, named = Attr(held, "args"), Attr(held, "keywords")
+    listed = Attr(held, "args")
     args = [tr.from_python(a) if is_constant_object(a) else tr.wrap(a, Item(listed, i)) for i, a in enumerate(obj.args)]
-    tr.guards.check(f"_tuple({named.text}) == {tuple(obj.keywords)!r}", f"the keywords of {held.label}")
-    return PartialValue(
-        from_callable(tr, obj.func), args, {k: tr.wrap(v, Item(named, k)) for k, v in obj.keywords.items()}, held
-    )
+    return PartialValue(from_callable(tr, obj.func), TupleValue(args, source=listed), _keywords(tr, obj, held), held)
+
+
+def _keywords(tr: Tracer, obj: functools.partial[Any] | functools.partialmethod[Any], source: Source) -> DictValue:
+    keywords = tr.wrap(obj.keywords, Attr(source, "keywords"))
+    assert isinstance(keywords, DictValue)
+    return keywords
 
 
 def _transformed(tr: Tracer, made: Transform) -> Value:
@@ -178,11 +183,10 @@ def passed_partial(tr: Tracer, obj: functools.partial[Any], source: Source) -> V
     """A partial that comes with the call: what counts is what it is made of."""
     if isinstance(source, (Held, HeldItem)):
         return pinned(tr, obj, source)
-    source = guard_type(tr, obj, source, f"_tuple({{}}.keywords) == {tuple(obj.keywords)!r}", "the same keywords")
+    source = guard_type(tr, obj, source)
     fn, args = tr.wrap(obj.func, Attr(source, "func")), tr.wrap(obj.args, Attr(source, "args"))
     assert isinstance(args, TupleValue)
-    named = Attr(source, "keywords")
-    return PartialValue(fn, args.values(tr), {k: tr.wrap(v, Item(named, k)) for k, v in obj.keywords.items()}, source)
+    return PartialValue(fn, args, _keywords(tr, obj, source), source)
 
 
 def _passed_defaults(tr: Tracer, made: FunctionValue, fn: FunctionType, source: Source) -> None:

@@ -23,12 +23,14 @@ from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 from tinycompile.capture.values.classes import ClassValue, PyModuleValue, class_lookup, of_metaclass
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.context import NullContext
-from tinycompile.capture.values.function import BoundFunction, BuiltinValue, FunctionValue, PartialValue
+from tinycompile.capture.values.function import BoundFunction, BuiltinValue, FunctionValue
 from tinycompile.capture.values.generic import Hint
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.module import ModuleValue
 from tinycompile.capture.values.object import ObjectValue
+from tinycompile.capture.values.partial import PartialValue
 from tinycompile.capture.values.queue import DequeValue
+from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.sets import SetValue, converted
 from tinycompile.capture.values.special_results import checked
@@ -203,8 +205,6 @@ def _id(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(int)
 def _int(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 1 and isinstance(args[0], SymInt):
-        return args[0]
     return _number(tr, int, args, kwargs)
 
 
@@ -219,6 +219,8 @@ def _complex(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _number(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 1 and not kwargs and isinstance(args[0], (Const, SymInt, ScalarValue)) and args[0].python_type(tr) is cls:
+        return args[0]
     if len(args) == 1 and isinstance(args[0], ObjectValue) and not kwargs:
         for name in (f"__{cls.__name__}__", "__index__"):
             method = args[0].special(tr, name)
@@ -366,7 +368,7 @@ def _slice(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _partial(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not _callable(tr, args[:1], {}).truth(tr):
         raise GraphBreak("user-exception", "partial() of something that can't be called")
-    return PartialValue(args[0], args[1:], kwargs)
+    return PartialValue.made(tr, args[0], args[1:], kwargs)
 
 
 @rule(functools.update_wrapper)

@@ -213,9 +213,12 @@ class Const(Value):
         return isinstance(other, Const) and (self.value is other.value or _interned(self.value, other.value))
 
 
+SMALL_INTS = range(-5, 257)
+
+
 def _interned(a: Any, b: Any) -> bool:
-    """Whether equal constants of a kind count as one object: they do where CPython or torch keep one of each."""
-    one_of_each = isinstance(a, (bool, int, str, type(None), torch.dtype)) and not isinstance(a, enum.Enum)
+    """Whether equal constants of a kind are one object: they are where CPython or torch keep one of each."""
+    one_of_each = isinstance(a, (bool, type(None), torch.dtype)) or (type(a) is int and a in SMALL_INTS)
     return type(a) is type(b) and one_of_each and a == b
 
 

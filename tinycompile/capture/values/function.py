@@ -270,34 +270,6 @@ def of_instance(tr: Tracer, raw: Any, receiver: Value, name: str) -> Value:
     return tr.from_python(raw)
 
 
-class PartialValue(Value):
-    """``functools.partial``."""
-
-    __slots__ = ("args", "fn", "kwargs")
-
-    def __init__(self, fn: Value, args: Sequence[Value], kwargs: Kwargs, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.fn: Value = fn
-        self.args, self.kwargs = list(args), dict(kwargs)
-        if source is None and isinstance(fn, PartialValue):  # a partial of a partial is one partial
-            self.fn, self.args, self.kwargs = fn.fn, [*fn.args, *args], {**fn.kwargs, **kwargs}
-
-    def call(self, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
-        return self.fn.call(tr, [*self.args, *args], {**self.kwargs, **kwargs})
-
-    def truth(self, tr: Tracer) -> bool:
-        return True
-
-    def get_attr(self, tr: Tracer, name: str) -> Value:
-        if name == "func":
-            return self.fn
-        if name == "args":
-            return TupleValue(self.args)
-        if name == "keywords":
-            return tr.make_dict([(Const(k), v) for k, v in self.kwargs.items()])
-        return super().get_attr(tr, name)
-
-
 class BuiltinValue(Value):
     """A function written in C, or a torch function: what it means is in a table, or in an op record."""
 

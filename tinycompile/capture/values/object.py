@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import is_the_programs, natively
-from tinycompile.capture.sources import Attr, Held, HeldItem, Source
+from tinycompile.capture.sources import Attr, Held, HeldItem, Slot, Source
 from tinycompile.capture.trust import trusts
 from tinycompile.capture.values.base import Kwargs, Value, no_attribute
 from tinycompile.capture.values.callable import DispatchedMethod
@@ -24,10 +24,11 @@ from tinycompile.capture.values.classes import (
 )
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.descriptors import has_dict, is_data_descriptor, is_hidden, is_unset, own_dict
-from tinycompile.capture.values.function import BoundFunction, PartialValue
+from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.length_hints import ask_length
 from tinycompile.capture.values.object_key import ObjectKey
+from tinycompile.capture.values.partial import PartialValue
 from tinycompile.capture.values.special_results import checked
 
 if TYPE_CHECKING:
@@ -170,17 +171,19 @@ class ObjectValue(Value):
         if name == "__dict__" and isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)):
             return tr.attributes_of(self)
         if isinstance(raw, MemberDescriptorType):
-            return self._slot(tr, name, raw)
+            return self._slot(tr, name, owner, raw)
         if is_of_the_program(raw):
             return self._described(tr, name, owner, raw, "__get__", tr.from_python(type(self.obj)))
         raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
 
-    def _slot(self, tr: Tracer, name: str, raw: MemberDescriptorType) -> Value:
-        unset = is_unset(raw, self.obj)
-        if unset:
-            ask, member = tr.guards.hold(is_unset, "is_unset").name, tr.guards.hold(raw, "slot").name
-            tr.guards.check(f"{ask}({member}, {self.where.text})", f"{self.where.label}.{name} is not set")
-        return tr.wrap(natively(raw.__get__, self.obj, type(self.obj)), Attr(self.where, name))
+    def _slot(self, tr: Tracer, name: str, owner: type, raw: MemberDescriptorType) -> Value:
+        slot = Slot(self.where, tr.guards.hold(raw, "slot"))
+        self._not_described(tr, name, (owner, raw))
+        if is_unset(raw, self.obj):
+            ask = tr.guards.hold(is_unset, "is_unset").name
+            tr.guards.check(f"{ask}({slot.slot.text}, {self.where.text})", f"{slot.label} is not set")
+        calls = class_lookup(type(self.obj), "__getattr__") is not None
+        return tr.wrap(natively(raw.__get__, self.obj, type(self.obj)), slot if calls else Attr(self.where, name))
 
     def _described(self, tr: Tracer, name: str, owner: type, raw: Any, how: str, *more: Value) -> Value:
         """``__get__``, ``__set__`` or ``__delete__`` of a descriptor of the program's."""
@@ -219,7 +222,7 @@ class ObjectValue(Value):
             tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
             made = tr.from_callable(raw)
             assert isinstance(made, PartialValue)
-            return PartialValue(made.fn, [self, *made.args], made.kwargs)
+            return PartialValue.made(tr, made.fn, [self, *made.args(tr)], made.kwargs(tr))
         if defines(type(raw), "__get__") and is_of_the_program(raw):
             return self._described(tr, name, owner, raw, "__get__", tr.from_python(type(self.obj)))
         if defines(type(raw), "__get__"):

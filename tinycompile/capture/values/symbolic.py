@@ -55,10 +55,10 @@ class SymInt(Value):
 
 
 def dim_value(dim: Dim) -> Value:
-    """A dim as a value: a constant when it is static, or when guards have settled its symbols."""
+    """A dim as a value: a constant when it is static, or when guards have settled its symbols. Each time it is another int."""
     if isinstance(dim, Expr):
         dim = ex.substitute(dim, _settled())
-    return SymInt(dim) if isinstance(dim, Expr) else Const(dim)
+    return SymInt(dim) if isinstance(dim, Expr) else Const(dim + 0)
 
 
 def _settled() -> dict[str, Dim]:
