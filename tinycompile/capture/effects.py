@@ -64,6 +64,7 @@ class Effects:
     """Changes of one capture, in the order in which each thing was changed first."""
 
     def __init__(self) -> None:
+        self._count = 0
         self._changed: dict[int, tuple[Value, Any]] = {}  # by id: a Value from outside, and what it held before
         self._assigned: dict[tuple[int, str], tuple[Held, str, Value]] = {}  # by id of what holds it, and name
 
@@ -80,19 +81,21 @@ class Effects:
 
     @property
     def count(self) -> int:
-        """How many things were changed so far."""
-        return len(self._changed) + len(self._assigned) + len(self._written) + len(self.gradients.slots)
+        """How often something outside was changed so far."""
+        return self._count + len(self.gradients.slots)
 
     # --- collecting ---
 
     def touch(self, value: Value) -> None:
         """Called before a Value is changed."""
+        self._count += value.source is not None
         if value.source is not None and id(value) not in self._changed:
             known = isinstance(value, (ListValue, DictValue, SetValue)) and not _is_unread(value)
             self._changed[id(value)] = value, value.items.copy() if known else None  # type: ignore[attr-defined]
 
     def write(self, tr: Tracer, target: TensorValue, tracked: bool) -> None:
         """Called before a tensor from outside takes over new data; what can't be done in the end is done by leaving here."""
+        self._count += 1
         found = self._written.get(id(target))
         if found is None:
             found = self._written[id(target)] = Write(target, target.fake, tr.location())
@@ -163,6 +166,7 @@ class Effects:
 
     def assign(self, of: Held, name: str, value: Value) -> None:
         """Assignment to a module's variable (``of`` is its dict), or to an attribute of a class or a function."""
+        self._count += 1
         self._assigned[id(of.value), name] = of, name, value
 
     def assigned(self, owner: Any, name: str) -> Value | None:

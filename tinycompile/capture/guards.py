@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 import math
+import operator
 from dataclasses import dataclass, field
-from types import CellType, FunctionType
+from types import CellType, FunctionType, ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from tinycompile.base import torch_private
 from tinycompile.base.device import default_device
 from tinycompile.capture.guard_entries import READ_ERRORS, Entry
 from tinycompile.capture.sources import Held, HeldItem, Source
-from tinycompile.capture.trust import is_of, module_of
+from tinycompile.capture.trust import BUILTIN_TYPES, is_of, module_of
 from tinycompile.ir.builder import UniqueNames, identifier
 
 
@@ -36,7 +37,7 @@ def is_empty(cell: CellType) -> bool:
 # Python's own functions under names that no parameter bears.
 HELPERS: dict[str, Any] = {
     "_type": type, "_str": str, "_any": any, "_all": all, "_tuple": tuple, "_map": map, "_list": list, "_len": len,
-    "_READ_ERRORS": READ_ERRORS, "_int": int, "_float": float,
+    "_READ_ERRORS": READ_ERRORS, "_int": int, "_float": float, "_is": operator.is_,
     "_grad_enabled": torch.is_grad_enabled, "_default_dtype": torch.get_default_dtype, "_raw_keys": torch_private.raw_keys,
     "_ordinary_mode": torch_private.ordinary_mode, "_function_modes": torch_private.function_modes,
     "_forward_ad": forward_ad,
@@ -222,9 +223,9 @@ def shown_shortly(value: Any) -> str:
         return text if len(text) <= 40 else text[:37] + "..."
     if issubclass(kind, type):
         return str(type.__getattribute__(value, "__qualname__"))
-    if type(kind.__getattribute__) is FunctionType or hasattr(kind, "__getattr__"):  # the program would be asked
-        return f"this {kind.__name__}"
-    return getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or f"this {kind.__name__}"
+    if issubclass(kind, (FunctionType, *BUILTIN_TYPES)):  # (of others the program might be asked)
+        return getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or f"this {kind.__name__}"
+    return f"module {value.__dict__.get('__name__')}" if issubclass(kind, ModuleType) else f"this {kind.__name__}"
 
 
 def describe_tensor(t: torch.Tensor) -> str:

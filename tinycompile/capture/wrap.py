@@ -25,6 +25,7 @@ from tinycompile.capture.trust import BUILTIN_TYPES, module_of, trusts
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.classes import is_heap_type
 from tinycompile.capture.values.constant import Const, is_constant_object
+from tinycompile.capture.values.descriptors import has_own_identity, hides_dict, says_own_class
 from tinycompile.capture.values.generic import HINTS, Hint
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.opaque import Opaque
@@ -42,13 +43,15 @@ if TYPE_CHECKING:
 
 def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     """The Value of an object from outside, guarded. Where breaks can be resumed, one that can't be modelled is Opaque."""
-    if type(obj) in ProxyTypes:
+    if issubclass(type(obj), ProxyTypes):
         return _unmodelled(tr, source, f"{source.label} is a weak proxy: what it stands for answers for it, while it lives")
     if _has_hook(obj):
-        if is_known_by_identity(tr, obj, source) and functions.is_plain(type(obj)):
+        plain = not hides_dict(type(obj)) and not has_own_identity(type(type(obj))) and functions.is_plain(type(obj))
+        if plain and is_known_by_identity(tr, obj, source):
             return functions.object_at(tr, obj, pin(tr, obj, source))
         if tr.options.resume:
-            return Opaque(source, GraphBreak("unsupported-value", f"{source.label} has a __getattribute__, which guards call"))
+            why = f"{source.label} has a __getattribute__, or says which class it has or equals: guards call that"
+            return Opaque(source, GraphBreak("unsupported-value", why))
     cls = obj if isinstance(obj, type) else type(obj)
     if tr.resumed and _is_of_this_call(tr, cls):
         return Opaque(source, GraphBreak("class-body", f"{cls.__name__} is another class in each call"))
@@ -112,7 +115,10 @@ def _is_namespace(tr: Tracer, obj: dict[str, Any]) -> bool:
 
 def _has_hook(obj: Any) -> bool:
     """Whether any look at an object, even ``isinstance``, calls code of the program's, or goes to another object."""
-    return type(type(obj).__getattribute__) is FunctionType or type(obj) in ProxyTypes
+    kind = type(obj)
+    if has_own_identity(kind) or has_own_identity(type(kind)) or issubclass(kind, ProxyTypes):
+        return True
+    return type(kind.__getattribute__) is FunctionType or says_own_class(kind) or hides_dict(kind)
 
 
 def has_identity(obj: Any) -> bool:

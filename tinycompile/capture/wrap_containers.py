@@ -87,9 +87,8 @@ def _look_into_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> dict[Any
     if not all(map(_is_plain_key, obj)):
         _guard_objects(tr, obj, source)
     else:
-        keys = tr.guards.hold(tuple(obj), "keys").name
         tr.guards.check(
-            f"_tuple({source.text}) == {keys}" + _same_kinds(tr, obj, source.text, keys),
+            _same_keys(tr, obj, source.text),
             f"{source.label} is a {type(obj).__name__}, keys [{', '.join(map(shown_shortly, obj))}]",
         )
     found: dict[Any, Any] = {}
@@ -121,12 +120,19 @@ def _key(tr: Tracer, key: Any) -> Value:
     return tr.from_python(key) if _is_plain_key(key) else tr.wrap(key, tr.guards.hold(key, "key", shown_shortly(key)))
 
 
-def _same_kinds(tr: Tracer, keys: Iterable[Any], text: str, known: str) -> str:
-    """What else to ask of keys that are equal to those ``known``, in their order: True equals 1, and -0.0 equals 0.0."""
+def _same_keys(tr: Tracer, obj: Iterable[Any], text: str) -> str:
+    """That a dict has the same keys in their order. They are alike (True equals 1, and -0.0 equals 0.0): that comes first, for
+    then nothing asks an object of the program's whether it equals one of them."""
+    keys = tuple(obj)
     kinds = tuple(map(type, keys))
-    if not all(kind in _BY_TYPE for kind in kinds):
-        return f" and _all(_map({tr.guards.hold(are_alike, 'are_alike').name}, {text}, {known}))"
-    return f" and _tuple(_map(_type, {text})) == {tr.guards.hold(kinds, 'kinds').name}" if kinds else ""
+    if not keys:
+        return f"not {text}"
+    known = tr.guards.hold(keys, "keys").name
+    if all(kind in _BY_TYPE for kind in kinds):
+        alike = f"_map(_is, _map(_type, {text}), {tr.guards.hold(kinds, 'kinds').name})"
+    else:
+        alike = f"_map({tr.guards.hold(are_alike, 'are_alike').name}, {text}, {known})"
+    return f"_len({text}) == {len(keys)} and _all({alike}) and _tuple({text}) == {known}"
 
 
 _TWINS = (float, complex, range, np.generic)  # which equal others that are not the same
@@ -212,9 +218,11 @@ def _look_into_set(tr: Tracer, obj: Any, source: Source) -> dict[Any, Any]:
     copy = tr.guards.hold({member: member for member in obj}, "members").name
     same = f"{source.text} == {copy}.keys()"
     if all(type(member) in _BY_TYPE for member in obj):
+        same = f"{tr.guards.hold(_BY_TYPE, 'plain_kinds').name}.issuperset(_map(_type, {source.text})) and {same}"
         same += f" and _list(_map(_type, _map({copy}.get, {source.text}))) == _list(_map(_type, {source.text}))"
     else:
-        alike = tr.guards.hold(are_alike, "are_alike").name
+        alike, plain = (tr.guards.hold(ask, ask.__name__).name for ask in (are_alike, _is_plain_key))
+        same = f"_all(_map({plain}, {source.text})) and {same}"
         same += f" and _all(_map({alike}, _map({copy}.get, {source.text}), {source.text}))"
     tr.guards.check(same, f"{source.label} is a {type(obj).__name__} of {', '.join(map(shown_shortly, obj))}")
     return {member.key(tr): member for member in map(tr.from_python, obj)}

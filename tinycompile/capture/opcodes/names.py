@@ -1,21 +1,15 @@
-"""Variables, globals, cells, attributes, items and imports."""
+"""Variables, globals, cells, attributes and items."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import types
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinycompile.capture import inheritance
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.opcodes.stack import NULL, LazyStack, callable_slots
-from tinycompile.capture.provenance import is_the_programs, natively
-from tinycompile.capture.sources import HeldItem
-from tinycompile.capture.trust import trusts_variables_of
 from tinycompile.capture.values.base import Lazy, MethodOf
-from tinycompile.capture.values.classes import PyModuleValue, class_lookup
+from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.object import ObjectValue
 
@@ -104,56 +98,6 @@ def delete_global(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     raise GraphBreak("side-effect", f"the global {ins.arg!r} was deleted")
 
 
-def import_name(tr: Tracer, frame: Frame, ins: Instruction) -> None:
-    """``import``: a module that is imported once stays, unless the program puts another in its place."""
-    level, names = (v.constant(tr) for v in frame.pop(2))
-    found = _imported(tr, frame, ins.arg, names, level)
-    name = found.__name__
-    if not trusts_variables_of(vars(found)) and sys.modules.get(name) is found:
-        tr.guards.item(HeldItem(tr.guards.hold(sys.modules, "modules"), name, f"module {name}"), found, equal=False)
-    frame.stack.append(tr.from_python(found))
-
-
-def _imported(tr: Tracer, frame: Frame, name: str, names: Sequence[str] | None, level: int) -> types.ModuleType:
-    """The module. That there is none is guarded: each call looks for it anew, as Python does."""
-    try:
-        return natively(__import__, name, frame.globals, None, names, level)
-    except ModuleNotFoundError as error:
-        if level or error.name is None or error.name != name.partition(".")[0] or not is_missing(error.name):
-            raise GraphBreak("user-exception", f"an import of {name}: {error}") from None
-        tr.guards.check(f"{tr.guards.hold(is_missing, 'is_missing').name}({error.name!r})", f"there is no module {error.name}")
-        raise
-    except Exception as error:  # noqa: BLE001 (what the module's own code raises)
-        raise GraphBreak("user-exception", f"an import of {name}: {error}") from None
-
-
-def is_missing(name: str) -> bool:
-    """Whether there is no module of this name, loaded or to be found."""
-    return name not in sys.modules and importlib.util.find_spec(name) is None
-
-
-def import_from(tr: Tracer, frame: Frame, ins: Instruction) -> None:
-    """``from module import name``."""
-    module = frame.stack[-1]
-    try:
-        found = module.get_attr(tr, ins.arg)
-    except AttributeError as error:
-        if not isinstance(module, PyModuleValue) or not is_the_programs(error):
-            raise
-        raise _no_such_name(module.module, ins.arg) from None
-    frame.stack.append(found)
-
-
-def _no_such_name(module: types.ModuleType, name: str) -> ImportError:
-    """Python's own complaint; a module that is only in ``sys.modules`` would be found there."""
-    if sys.modules.get(module.__name__) is module:
-        try:
-            exec(f"from {module.__name__} import {name}", {})
-        except ImportError as error:
-            return error.with_traceback(None)
-    raise GraphBreak("unsupported-value", f"{name!r} is imported from {module.__name__}")
-
-
 # --- attributes ---
 
 
@@ -233,8 +177,6 @@ HANDLERS = {
     "LOAD_GLOBAL": load_global,
     "STORE_GLOBAL": store_global,
     "DELETE_GLOBAL": delete_global,
-    "IMPORT_NAME": import_name,
-    "IMPORT_FROM": import_from,
     "LOAD_ATTR": load_attr,
     "LOAD_METHOD": load_method,
     "STORE_ATTR": store_attr,

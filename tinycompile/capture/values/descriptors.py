@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from types import MemberDescriptorType
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-from tinycompile.capture.values.classes import class_lookup, defines
+from tinycompile.capture.trust import trusts
+from tinycompile.capture.values.classes import class_lookup, defines, is_heap_type
 
 
 def own_dict(obj: Any) -> dict[str, Any]:
@@ -17,6 +18,38 @@ def own_dict(obj: Any) -> dict[str, Any]:
 def has_dict(obj: Any) -> bool:
     """Whether an object can have attributes of its own."""
     return bool(type(obj).__dictoffset__)
+
+
+def asks_the_program(cls: type, name: str) -> bool:
+    """Whether to look for an attribute calls code of the program's where an object lacks it."""
+    raw = _of_class(cls, name)
+    if raw is None:
+        return not trusts(_of_class(cls, "__getattr__") or object)
+    return not isinstance(raw, FunctionType) and not isinstance(raw, MemberDescriptorType) and defines(type(raw), "__get__")
+
+
+def says_own_class(cls: type) -> bool:
+    """Whether the class says what ``__class__`` of an object is, for which ``isinstance`` asks."""
+    return is_heap_type(cls) and _of_class(cls, "__class__") is not _CLASS
+
+
+def hides_dict(cls: type) -> bool:
+    """Whether the class says what ``__dict__`` of an object is: its attributes can't be told from without."""
+    has = is_heap_type(cls) and cls.__dictoffset__
+    return bool(has) and not isinstance(_of_class(cls, "__dict__"), (GetSetDescriptorType, MemberDescriptorType))
+
+
+def has_own_identity(cls: type) -> bool:
+    """Whether it is a metaclass that says which classes are equal: then any look for a class in a table asks it."""
+    own = cls is not type and issubclass(cls, type)
+    return own and (cls.__hash__ is not type.__hash__ or cls.__eq__ is not type.__eq__)  # type: ignore[comparison-overlap]
+
+
+_CLASS = object.__dict__["__class__"]
+
+
+def _of_class(cls: type, name: str) -> Any:
+    return next((owner.__dict__[name] for owner in cls.__mro__ if name in owner.__dict__), None)
 
 
 def is_unset(slot: MemberDescriptorType, obj: Any) -> bool:

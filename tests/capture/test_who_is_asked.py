@@ -1,0 +1,453 @@
+"""Guards and capture ask nothing of the program: its special methods, properties and hooks run as often, and as late, as in eager.
+
+Each case is called with several sets of arguments in several orders, so that guards of one set meet the objects of another."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import tinycompile
+
+pytestmark = pytest.mark.pure
+
+ASKED: list[Any] = []
+T = torch.ones(2)
+
+
+def asked(*what: Any) -> None:
+    ASKED.append(what)
+
+
+class Hook:
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        asked("getattr", name)
+        if name == "none":
+            raise AttributeError(name)
+        return 7
+
+
+class Equal:
+    def __init__(self, v: Any) -> None:
+        self.v = v
+
+    def __eq__(self, other: object) -> bool:
+        asked("eq", self.v)
+        return isinstance(other, Equal) and self.v == other.v
+
+    def __hash__(self) -> int:
+        asked("hash", self.v)
+        return hash(self.v)
+
+
+class Computes:
+    def __init__(self, v: int, warm: bool = False) -> None:
+        self.v = v
+        if warm:
+            self.kept  # noqa: B018
+
+    @functools.cached_property
+    def kept(self) -> int:
+        asked("kept", self.v)
+        return self.v * 2
+
+    @property
+    def anew(self) -> int:
+        asked("anew")
+        return self.v
+
+
+class List(list):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        asked("len")
+        return list.__len__(self)
+
+    def __iter__(self) -> Any:
+        asked("iter")
+        return list.__iter__(self)
+
+    def __getitem__(self, i: Any) -> Any:
+        asked("getitem", i)
+        return list.__getitem__(self, i)
+
+
+class Dict(dict):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        asked("len")
+        return dict.__len__(self)
+
+    def __iter__(self) -> Any:
+        asked("iter")
+        return dict.__iter__(self)
+
+    def __getitem__(self, i: Any) -> Any:
+        asked("getitem", i)
+        return dict.__getitem__(self, i)
+
+    def __eq__(self, other: object) -> bool:
+        asked("eq")
+        return dict.__eq__(self, other)
+
+    def __contains__(self, k: Any) -> bool:
+        asked("contains", k)
+        return dict.__contains__(self, k)
+
+
+class Claims:
+    def __init__(self, v: int) -> None:
+        self.v = v
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        asked("class")
+        return int
+
+
+class Hides:
+    def __init__(self, v: int) -> None:
+        self.v = v
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        asked("dict")
+        return {}
+
+
+class Meta(type):
+    def __instancecheck__(cls, obj: object) -> bool:
+        asked("instancecheck")
+        return True
+
+    def __eq__(cls, other: object) -> bool:
+        asked("eq of classes")
+        return cls is other
+
+    def __hash__(cls) -> int:
+        asked("hash of a class")
+        return 5
+
+    def __getattr__(cls, name: str) -> int:
+        asked("getattr of a class", name)
+        return 3
+
+
+class Made(metaclass=Meta):
+    x = 1
+
+
+class Slots:
+    __slots__ = ("a", "b")
+
+    def __init__(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> int:
+        asked("getattr of slots", name)
+        return 9
+
+
+class Called:
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def __call__(self, x: Any) -> Any:
+        asked("call")
+        return x + self.k
+
+    def __getattr__(self, name: str) -> Any:
+        asked("getattr", name)
+        raise AttributeError(name)
+
+
+class Str(str):
+    def __eq__(self, other: object) -> bool:
+        asked("eq of text")
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+class Module(types.ModuleType):
+    @property
+    def value(self) -> int:
+        asked("value of a module")
+        return 4
+
+
+plain, with_property = types.ModuleType("asked_plain"), Module("asked_with_property")
+
+
+def names(name: str) -> int:
+    asked("getattr of a module", name)
+    return 5
+
+
+plain.__getattr__ = names  # type: ignore[method-assign]
+
+Make = Callable[[], tuple[Any, ...]]
+CASES: dict[str, tuple[Callable[..., Any], tuple[Make, ...]]] = {}
+
+
+def case(*makers: Make) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        CASES[fn.__name__] = fn, makers
+        return fn
+
+    return register
+
+
+# --- attributes ---
+
+
+@case(lambda: (Hook(a=1), T), lambda: (Hook(), T), lambda: (Hook(a=2), T))
+def attribute_or_hook(g, x):
+    asked("start")
+    y = x + g.a
+    asked("end")
+    return y
+
+
+@case(lambda: (Hook(a=1), T), lambda: (Hook(), T), lambda: (Hook(none=2), T))
+def has_an_attribute(g, x):
+    asked("start")
+    return x + hasattr(g, "none") + hasattr(g, "b") + getattr(g, "none", 3)
+
+
+@case(lambda: (Slots(a=1), T), lambda: (Slots(), T), lambda: (Slots(a=1, b=2), T), lambda: (Slots(b=1), T))
+def slot_or_hook(s, x):
+    asked("start")
+    return x + s.a
+
+
+@case(lambda: (Computes(1), T), lambda: (Computes(2, warm=True), T), lambda: (Computes(2), T))
+def properties(c, x):
+    asked("start")
+    y = x + c.kept + c.anew
+    asked("mid")
+    return y + c.kept + c.anew
+
+
+@case(lambda: (Claims(1), T), lambda: (Claims(2), T))
+def class_of_its_own(c, x):
+    asked("start")
+    return x + c.v, isinstance(c, int)
+
+
+@case(lambda: (Hides(1), T), lambda: (Hides(2), T))
+def dict_of_its_own(c, x):
+    asked("start")
+    return x + c.v, hasattr(c, "other")
+
+
+@case(lambda: (Called(1), T), lambda: (Called(1), T), lambda: (Called(2), T))
+def what_is_called(f, x):
+    asked("start")
+    return f(x) + callable(f)
+
+
+@case(lambda: (T, types.SimpleNamespace(e=Equal(1))), lambda: (T, types.SimpleNamespace(e=1)))
+def attribute_of_a_namespace(x, n):
+    asked("start")
+    return x + (n.e == 1)
+
+
+# --- modules ---
+
+
+@case(lambda: (T,))
+def hook_of_a_module(x):
+    asked("start")
+    y = x + plain.thing
+    asked("mid")
+    return y + plain.thing
+
+
+@case(lambda: (T,))
+def property_of_a_module(x):
+    asked("start")
+    y = x + with_property.value
+    asked("mid")
+    return y + with_property.value
+
+
+@case(lambda: (T,))
+def import_from_a_hook(x):
+    asked("start")
+    from asked_plain import other
+
+    return x + other
+
+
+# --- keys and members ---
+
+
+@case(
+    lambda: ({Equal(1): 2}, T), lambda: ({"a": 2}, T), lambda: ({Equal("a"): 3}, T), lambda: ({"a": 3, Equal("b"): 1}, T),
+    lambda: ({(1, "a"): 3}, T), lambda: ({(1, Equal("a")): 3}, T),
+)  # fmt: skip
+def keys_of_a_dict(d, x):
+    asked("start")
+    for v in d.values():
+        x = x + v
+    return x
+
+
+@case(lambda: ({Equal(1): 2}, Equal(1), T), lambda: ({Equal(2): 2}, Equal(2), T))
+def lookups(d, k, x):
+    asked("start")
+    y = x + d[k]
+    asked("mid")
+    return y + d.get(k)
+
+
+@case(lambda: ({"a": 2}, T), lambda: ({Equal("a"): 3}, T), lambda: ({"a": 3}, T))
+def an_item(d, x):
+    asked("start")
+    return x + d["a"]
+
+
+KEY = Equal(5)
+TABLE = {KEY: 3}
+
+
+@case(lambda: (T,))
+def an_item_of_a_global(x):
+    asked("start")
+    return x + TABLE[KEY]
+
+
+@case(
+    lambda: ({1, 2}, T), lambda: ({Equal(1), 2}, T), lambda: (frozenset({1, 2}), T), lambda: (frozenset({Equal(1), 2}), T),
+    lambda: ({(1, 2), 2}, T), lambda: ({(Equal(1), 2), 2}, T),
+)  # fmt: skip
+def members_of_sets(s, x):
+    asked("start")
+    return x + len(s) + (2 in s)
+
+
+@case(lambda: ([1, 2], T), lambda: ((1, 2), T), lambda: ([Equal(1), Equal(2)], T), lambda: ((1, Equal(2)), T))
+def members_of_lists(s, x):
+    asked("start")
+    return x + (1 in s) + len(s) + (s == (1, 2))
+
+
+@case(lambda: ([Equal(1)], Equal(1), T), lambda: ([Equal(2)], Equal(1), T), lambda: ([], Equal(1), T))
+def counted(found, e, x):
+    asked("start")
+    return x + (e in found) + found.count(e)
+
+
+@case(lambda: (collections.OrderedDict(a=Equal(1)), T), lambda: (collections.OrderedDict(a=3), T))
+def values_of_a_dict(d, x):
+    asked("start")
+    return x + (d["a"] == 3)
+
+
+# --- containers of the program's ---
+
+
+@case(lambda: (List([1, 2]), T), lambda: (List([1, 2, 3]), T), lambda: ([1, 2], T))
+def a_list(s, x):
+    asked("start")
+    for v in s:
+        x = x + v
+    return x + len(s) + s[0] + list.__len__(s)
+
+
+@case(lambda: (Dict(a=1), T), lambda: (Dict(a=1, b=2), T), lambda: (Dict(a=3), T))
+def a_dict(s, x):
+    asked("start")
+    for k in s:
+        x = x + s[k]
+    return x + len(s) + ("a" in s)
+
+
+# --- classes ---
+
+
+@case(lambda: (Made(), Made, T), lambda: (3, Made, T))
+def a_class_with_a_metaclass(o, m, x):
+    asked("start")
+    return x + isinstance(o, m) + m.x, isinstance(3, m), m.other
+
+
+@case(lambda: ({Made: 1}, T), lambda: ({int: 1}, T))
+def such_a_class_as_a_key(d, x):
+    asked("start")
+    return x + sum(d.values())
+
+
+# --- arguments, defaults, closures ---
+
+
+@case(lambda: (1, T), lambda: (Equal(1), T), lambda: (None, T), lambda: (Str("a"), T), lambda: ("a", T))
+def an_argument(a, x):
+    asked("start")
+    return x + (a is None) + (a == 1) + (a == "a")
+
+
+def with_default(d):
+    def fn(x, k=d):
+        return x + (k == 1)
+
+    return fn
+
+
+def with_cell(d):
+    def fn(x):
+        return x + (d == 1)
+
+    return fn
+
+
+@case(
+    lambda: (with_default(Equal(1)), T), lambda: (with_default(1), T), lambda: (with_cell(Equal(1)), T),
+    lambda: (with_cell(1), T), lambda: (functools.partial(with_cell(1)), T), lambda: (functools.partial(with_cell(Equal(1))), T),
+)  # fmt: skip
+def a_function(f, x):
+    asked("start")
+    return f(x)
+
+
+@case(lambda: (slice(Equal(1), 2), T), lambda: (slice(1, 2), T))
+def a_slice(s, x):
+    asked("start")
+    return x + (s.start == 1)
+
+
+@case(lambda: (Equal(1), Equal(1), T), lambda: (Equal(1), Equal(2), T))
+def two_objects(a, b, x):
+    asked("start")
+    return x + (a == b) + (a != b)
+
+
+def observed(fn: Callable[..., Any], makers: tuple[Make, ...]) -> list[Any]:
+    seen = []
+    for make in makers:
+        args = make()
+        ASKED.clear()
+        try:
+            result = fn(*args)
+        except KeyError as error:
+            result = repr(error)
+        seen.append((str(result), list(ASKED)))
+    return seen
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_who_is_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fn, makers = CASES[name]
+    monkeypatch.setitem(sys.modules, "asked_plain", plain)
+    for order in (makers, makers[::-1], makers + makers):
+        assert observed(tinycompile.compile(fn, backend="eager"), order) == observed(fn, order)
