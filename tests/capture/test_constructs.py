@@ -26,6 +26,7 @@ from tests.capture.constructs import (  # noqa: F401
     overriding,
     stdlib,
     tensor_memory,
+    unmodelled,
 )
 from tests.capture.constructs.compare import alike, observed
 from tests.capture.constructs.registry import CASES, Case

@@ -96,6 +96,8 @@ def _tensor_compare(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
             return made
         if symbol not in ("==", "!=") or class_lookup(type(other.obj), "__torch_function__"):
             raise GraphBreak("unsupported-value", f"a comparison of a tensor with {other.describe()}")
+    if isinstance(other, Opaque):
+        other.truth(tr)  # refuses: it may be another kind of tensor, or have a say in what it equals
     if not comparable and symbol in ("==", "!="):  # torch answers NotImplemented, so Python compares identities
         return boolean(symbol == "!=")
     if not isinstance(a, TensorValue):  # torch has no comparison with a number first: Python asks the tensor

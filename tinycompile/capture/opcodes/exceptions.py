@@ -100,12 +100,17 @@ def pop_except(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def check_exc_match(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``except kinds``."""
     kinds = _classes(tr, frame.stack.pop())
-    frame.stack.append(boolean(isinstance(frame.stack[-1].error, kinds)))
+    frame.stack.append(boolean(_is_caught(frame.stack[-1].error, kinds)))
+
+
+def _is_caught(error: BaseException, kinds: tuple[type, ...]) -> bool:
+    """Whether an exception is of one of these classes, whatever their metaclasses say of instances."""
+    return any(cls is kind for cls in type(error).__mro__ for kind in kinds)
 
 
 def _classes(tr: Tracer, value: Any) -> tuple[type, ...]:
     if isinstance(value, ClassValue):
-        if not issubclass(value.cls, BaseException):
+        if BaseException not in value.cls.__mro__:
             raise TypeError("catching classes that do not inherit from BaseException is not allowed")
         return (value.cls,)
     if isinstance(value, TupleValue):
@@ -136,13 +141,14 @@ def _split(tr: Tracer, value: ExceptionValue, kinds: tuple[type, ...]) -> list[V
     """What is left of an exception, and the group of what is of these kinds."""
     error = value.error
     if not isinstance(error, BaseExceptionGroup):
-        return (NONE, _group(tr, ExceptionGroup, Const(""), TupleValue([value]))) if isinstance(error, kinds) else (value, NONE)
+        caught = _is_caught(error, kinds)
+        return (NONE, _group(tr, ExceptionGroup, Const(""), TupleValue([value]))) if caught else (value, NONE)
     message, members = value.arguments(tr)
     parts: tuple[list[Any], list[Any]] = [], []
     for member in members.iterate(tr):
         if not isinstance(member, ExceptionValue) or isinstance(member.error, BaseExceptionGroup):
             raise GraphBreak("unsupported-value", "except* over nested groups")
-        parts[isinstance(member.error, kinds)].append(member)
+        parts[_is_caught(member.error, kinds)].append(member)
     return [_part(value, _group(tr, type(error), message, ListValue(part))) if part else NONE for part in parts]
 
 

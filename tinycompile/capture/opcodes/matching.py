@@ -9,7 +9,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.values.base import Value
-from tinycompile.capture.values.classes import ClassValue, defines, is_heap_type
+from tinycompile.capture.values.classes import ClassValue, check_class, defines, is_heap_type
 from tinycompile.capture.values.constant import NONE, boolean
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.ir.builder import identifier
@@ -45,22 +45,24 @@ def _has_flag(tr: Tracer, subject: Value, flag: int) -> Value:
 
 
 def match_keys(tr: Tracer, frame: Frame, ins: Instruction) -> None:
-    """The values of the keys on top in the mapping below them, or None where one is missing."""
-    subject, keys = frame.stack[-2], frame.stack[-1]
+    """The values of the keys on top in the mapping below them, or None where one is missing. Its ``get`` is asked for each."""
+    subject, keys = frame.stack[-2], list(frame.stack[-1].iterate(tr))
+    missing = tr.from_python(object).call(tr, [], {})
     found: list[Value] = []
-    for key in keys.iterate(tr):
-        if not subject.contains(tr, key):
+    for at, key in enumerate(keys):
+        if any(key.key(tr) == before.key(tr) for before in keys[:at]):
+            raise ValueError(f"mapping pattern checks duplicate key ({key.constant(tr)!r})")
+        found.append(subject.call_method(tr, "get", [key, missing], {}))
+        if found[-1] is missing:
             frame.stack.append(NONE)
             return
-        found.append(subject.get_item(tr, key))
     frame.stack.append(TupleValue(found))
 
 
 def match_class(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``kind(a, b, name=c)``: the attributes that the patterns are about, or None."""
     subject, kind, names = frame.pop(3)
-    if not isinstance(kind, ClassValue):
-        raise TypeError("called match pattern must be a class")
+    kind = check_class(tr, kind, "called match pattern must be a class")
     matches = tr.call_builtin(isinstance, [subject, kind], {}).truth(tr)
     attributes = _attributes(tr, subject, kind.cls, ins.arg, names.constant(tr)) if matches else None
     frame.stack.append(NONE if attributes is None else TupleValue(attributes))

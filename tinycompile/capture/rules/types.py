@@ -20,7 +20,7 @@ from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values import array, scalar
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.classes import ClassValue, PyModuleValue, class_lookup, of_metaclass
+from tinycompile.capture.values.classes import ClassValue, PyModuleValue, check_class, class_lookup, of_metaclass
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.context import NullContext
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, FunctionValue
@@ -67,10 +67,9 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     asked = _ask_metaclass(tr, "__subclasscheck__", args)
     if asked is not None:
         return asked
-    if not isinstance(args[0], ClassValue):
-        raise TypeError("issubclass() arg 1 must be a class")
-    tr.guard_bases(args[0].cls)
-    return boolean(any(_is_subclass(tr, args[0].cls, c) for c in _classes(tr, args[1])))
+    cls = check_class(tr, args[0], "issubclass() arg 1 must be a class").cls
+    tr.guard_bases(cls)
+    return boolean(any(_is_subclass(tr, cls, c) for c in _classes(tr, args[1])))
 
 
 _LEGACY_TENSORS = tuple(

@@ -277,6 +277,15 @@ class ClassValue(Value):
         return isinstance(other, ClassValue) and self.cls is other.cls
 
 
+def check_class(tr: Tracer, value: Value, words: str) -> ClassValue:
+    """A value as a class; Python's own complaint where it is none. One that may be a class that is not known breaks."""
+    if isinstance(value, ClassValue):
+        return value
+    if issubclass(value.python_type(tr), type):
+        raise GraphBreak("unsupported-value", f"what class {value.describe()} is")
+    raise TypeError(words)
+
+
 class PyModuleValue(Value):
     """A Python module."""
 
