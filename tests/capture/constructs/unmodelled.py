@@ -169,3 +169,68 @@ class Kind(torch.Tensor):
 def comparisons_with_other_kinds_of_tensors(x, sparse, kind):
     y = x + 1
     return (y == kind).tolist(), (kind != y).tolist(), (y < kind).tolist(), (sparse.to_dense() == y).tolist()
+
+
+class Refuses:
+    __contains__ = __iter__ = __call__ = __bool__ = __add__ = __radd__ = __eq__ = __lt__ = __getitem__ = __index__ = None
+    __enter__ = __exit__ = __neg__ = __next__ = __setitem__ = __format__ = __float__ = __reversed__ = __iadd__ = None
+
+    def __len__(self):
+        return 2
+
+
+class Iterable:
+    def __iter__(self):
+        return iter([5])
+
+    def __getitem__(self, i):
+        return [5, 6][i]
+
+
+class NotContaining(Iterable):
+    __contains__ = None
+
+
+class NotIterable(Iterable):
+    __iter__ = None
+
+
+REFUSED = [
+    lambda x, o: 1 in o, lambda x, o: list(o), lambda x, o: o(), lambda x, o: bool(o), lambda x, o: o + 1, lambda x, o: 1 + o,
+    lambda x, o: o == 1, lambda x, o: 1 == o, lambda x, o: o < 1, lambda x, o: o[0], lambda x, o: [1][o], lambda x, o: -o,
+    lambda x, o: next(o), lambda x, o: f"{o}", lambda x, o: float(o), lambda x, o: reversed(o), lambda x, o: not o,
+    lambda x, o: x + o, lambda x, o: x == o, lambda x, o: x[o], lambda x, o: [*o], lambda x, o: len(o), lambda x, o: o.__enter__,
+    lambda x, o: 5 in o,
+]  # fmt: skip
+
+
+def refused(x, o):
+    found = []
+    for ask in REFUSED:
+        try:
+            found.append(ask(x, o))
+        except TypeError as error:
+            found.append(str(error))
+    return found
+
+
+REFUSES = Refuses()
+
+
+@breaks
+def special_methods_that_are_none(x):
+    return refused(x, REFUSES)
+
+
+@breaks(args=lambda: (r(4), NotContaining(), NotIterable()))
+def special_methods_that_a_class_takes_away(x, a, b):
+    return refused(x, a), refused(x, b)
+
+
+@breaks
+def contexts_that_are_none(x):
+    try:
+        with REFUSES:
+            log("never")
+    except TypeError as error:
+        return x + 1, str(error)

@@ -321,9 +321,11 @@ class ObjectValue(Value):
     def special(self, tr: Tracer, name: str) -> Value | None:
         """A bound special method, None when the class has none."""
         found = class_lookup(type(self.obj), name)
-        if found is None or found[1] is None:
-            tr.inherited(type(self.obj), object if found is None else found[0], name)
+        if found is None:
+            tr.inherited(type(self.obj), object, name)
             return None
+        if found[1] is None:
+            raise GraphBreak("user-exception", f"{name} of {self.describe()} is None: Python refuses to ask for it")
         if not isinstance(found[1], FunctionType) and not is_compiled(found[1]):
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
         tr.inherited(type(self.obj), found[0], name)
