@@ -444,6 +444,16 @@ def comprehensions_that_break(x):
     return a, b, [x + i for i in range(3) if x.sum() > -100], sum(t.item() for t in x)
 
 
+@case((4,))
+def comprehensions_over_names_of_cells(x):
+    i, k = "outer", 2
+    a = [i for i in range(3)]
+    functions = [lambda: (i, k) for i in range(2)]
+    b = {i: [k for k in range(i)] for i in range(3)}
+    print("break")
+    return a, i, k, [f() for f in functions], b, x + 1, (lambda: i)()
+
+
 # --- effects ---
 
 

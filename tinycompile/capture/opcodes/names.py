@@ -44,6 +44,8 @@ def store_fast(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     if value is NULL:
         frame.slots.pop(ins.arg, None)
         return
+    if type(value) is Lazy and type(value.obj) is types.CellType:  # a variable's, which an inlined comprehension put aside
+        value = tr.force(value)
     frame.slots[ins.arg] = value
     tr.name_after(value, ins.arg)
 
