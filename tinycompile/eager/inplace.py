@@ -20,6 +20,7 @@ from tinycompile.eager.batched_in_place import reads_where_it_writes, write_reco
 from tinycompile.eager.hooks import laid_out
 from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.indexing import basic_view, is_basic
+from tinycompile.eager.kept import keeper
 from tinycompile.eager.overlapping import keeping_one_gradient, overlaps
 from tinycompile.eager.recording import OPAQUE, call_torch, edge_of, refresh, refusal
 from tinycompile.eager.saved import OpNode, reads_of
@@ -88,10 +89,15 @@ def _write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs
     result = NotImplemented if form is None else in_parts(op, form, before)
     if result is NotImplemented and (isinstance(op.lowering, (Extern, Decompose)) or target.dtype.is_floating_point):
         return call(fn, args, kwargs)
+    kept = None if result is NotImplemented else keeper(op, before, (result,), edge_of)
     if result is not NotImplemented and not _is_written_as_it_goes(bound.args):
-        return replace(target, result)
-    _run(bound, fn, args, kwargs)
-    return rebase(target, None if result is NotImplemented else edge_of(result))  # of integers there is nothing to follow
+        replace(target, result)
+    else:
+        _run(bound, fn, args, kwargs)
+        rebase(target, None if result is NotImplemented else edge_of(result))  # of integers there is nothing to follow
+    if kept is not None:
+        kept.close((target,))
+    return target
 
 
 def _is_written_as_it_goes(args: Sequence[Any]) -> bool:

@@ -22,6 +22,7 @@ from tinycompile.eager.backends import is_same, named_results
 from tinycompile.eager.batched import call_each, gradients_of_each, level_of, lifted
 from tinycompile.eager.engine import TorchTape
 from tinycompile.eager.in_parts import in_parts
+from tinycompile.eager.kept import keep
 from tinycompile.eager.saved import FREED, Given, OpNode, Reads, RegeneratedView, metadata, reads_of, torchs_name
 from tinycompile.eager.shortcut import Known, ShortView, on_tape, sibling
 from tinycompile.eager.tape import (
@@ -40,7 +41,7 @@ from tinycompile.eager.tape import (
 from tinycompile.eager.tensor import Tensor, from_torch, unwrap, view_of, wrap
 from tinycompile.eager.torch_names import node_name
 from tinycompile.eager.torch_words import REFUSED_VIEWS, refused_view
-from tinycompile.ops.gradients import CUT, differentiable_form, may_refuse, refused
+from tinycompile.ops.gradients import CUT, FORMS, differentiable_form, may_refuse, refused
 from tinycompile.ops.record import OPS, Decompose, Extern, Op
 
 # --- edges -------------------------------------------------------------------------------------------------------------------
@@ -157,14 +158,18 @@ def run_autograd(op_name: str, keyset: KeySet, args: tuple[Any, ...]) -> Any:
         form = differentiable_form(op)
         result = NotImplemented if form is None else in_parts(op, form, args)
         if result is not NotImplemented:
+            result = keep(op, args, result, edge_of)
             return named_results(op, result) if type(result) is tuple else result
         if not isinstance(op.lowering, (Extern, Decompose)):
             result = dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
             if not has_floats(result):  # comparisons and the like: nothing to follow
                 return result
         return call_torch(op.eager, args, {}, op_name)
+    result = in_parts(op, FORMS[op_name], args) if op_name in FORMS else NotImplemented
+    if result is not NotImplemented:
+        return result
     result = dispatcher.redispatch(op_name, keyset.below(Key.AUTOGRAD), args)
-    return record(op, args, result)
+    return keep(op, args, record(op, args, result), edge_of)
 
 
 def has_floats(result: Any) -> bool:

@@ -44,7 +44,7 @@ def _is_refused(op: Op, device: str, kinds: Kinds) -> bool:
     known = device == "cpu" or all(dtype.is_floating_point for dtype in dtypes)  # GPUs' kernels lack other integers than CPUs'
     if known and any(_dtypes(s) == dtypes for s in alike):
         return False
-    for sample in sorted(alike, key=_count_of_others)[:3]:
+    for sample in sorted(alike, key=lambda s: (_count_of_other_kinds(s, dtypes), _count_of_others(s)))[:3]:
         if _runs(op, sample, device, None):
             return not _runs(op, sample, device, kinds)
     return False
@@ -66,6 +66,11 @@ def _dtypes(sample: Sample) -> list[torch.dtype]:
 
 def _shaped_as(specs: Iterable[TensorSpec], kinds: Kinds) -> bool:
     return [not spec.shape for spec in specs] == [is_0d for _, is_0d in kinds]
+
+
+def _count_of_other_kinds(sample: Sample, dtypes: Sequence[torch.dtype]) -> int:
+    """In whose place a number is where an index was, or the other way round: what the call means may depend on that."""
+    return sum(a.is_floating_point != b.is_floating_point for a, b in zip(_dtypes(sample), dtypes, strict=True))
 
 
 def _count_of_others(sample: Sample) -> int:

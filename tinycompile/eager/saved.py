@@ -13,7 +13,7 @@ from tinycompile.eager.tape import AutogradMeta, Edge, Node, serial, set_history
 from tinycompile.eager.tensor import Tensor, same_memory, take_memory, version_of
 from tinycompile.eager.torch_names import REGENERATED, name_of_record, node_name
 from tinycompile.eager.torch_words import edited, function_name
-from tinycompile.ops.record import Op
+from tinycompile.ops.record import Op, read_for
 
 FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
@@ -165,12 +165,13 @@ def _metas(value: Any) -> Any:
 
 
 class Reads(NamedTuple):
-    """What the formula of ``op`` reads when the gradients ``needs`` are needed: by name, and one flag an argument."""
+    """What the formula of ``op`` reads when the gradients ``needs`` are needed: by name, and one flag an argument (or a tuple
+    of them a list)."""
 
     op: Op
     needs: tuple[Any, ...]
     saves: frozenset[str]
-    args: tuple[bool, ...]
+    args: tuple[Any, ...]
     result: bool  # the first of the results
 
 
@@ -182,10 +183,22 @@ def reads_of(op: Op, needs: tuple[Any, ...]) -> Reads:
     found = _READS.get((op, needs))
     if found is None:
         assert op.vjp is not None
-        saves = op.vjp.reads(op.schema, needs)
-        args = tuple(a.name in saves for a in op.schema.args)
-        found = _READS[op, needs] = Reads(op, needs, saves, args, bool(saves & {"result", "result0"}))
+        found = _READS[op, needs] = reads_for(op, needs, op.vjp.saves)
     return found
+
+
+def reads_for(op: Op, needs: tuple[Any, ...], saves: Sequence[str]) -> Reads:
+    """What is read when ``saves`` says what may be."""
+    found = read_for(saves, op.schema, needs)
+    args = tuple(
+        _others(n) if f"{a.name}?others" in saves else a.name in found for a, n in zip(op.schema.args, needs, strict=True)
+    )
+    return Reads(op, needs, found, args, bool(found & {"result", "result0"}))
+
+
+def _others(needs: Sequence[bool]) -> tuple[bool, ...]:
+    """One flag a tensor of a list: whether another needs a gradient."""
+    return tuple(any(needs[:i]) or any(needs[i + 1 :]) for i in range(len(needs)))
 
 
 class OpNode(Node):
@@ -249,8 +262,8 @@ class OpNode(Node):
             raise RuntimeError(FREED)
         op, needs = self.reads.op, self.reads.needs
         assert op.vjp is not None
-        args = tuple(_unpacked(a, self, create_graph) for a in self.args)
-        results = tuple(_unpacked(r, self, create_graph) for r in self.results)
+        args = tuple(unpacked(a, self, create_graph) for a in self.args)
+        results = tuple(unpacked(r, self, create_graph) for r in self.results)
         if not keep:
             self.free()
         found = op.vjp.fn(grads, args, results, needs)
@@ -276,12 +289,15 @@ class RegeneratedView(OpNode):
 _new: Any = object.__new__
 
 
-def _saved(value: Any, wanted: bool) -> Any:
+def _saved(value: Any, wanted: Any) -> Any:
     if type(value) is Tensor and not wanted:
         return value.meta
     if isinstance(value, (Tensor, torch.Tensor)):
         return SavedTensor(value) if wanted else metadata(value)
-    return type(value)(_saved(v, wanted) for v in value) if type(value) in (tuple, list) else value
+    if type(value) not in (tuple, list):
+        return value
+    each = wanted if isinstance(wanted, tuple) else (wanted,) * len(value)
+    return type(value)(map(_saved, value, each))
 
 
 def metadata(tensor: Any) -> TensorMeta:
@@ -291,10 +307,11 @@ def metadata(tensor: Any) -> TensorMeta:
     return meta_of_torch(tensor) if tensor.layout is torch.strided else meta_of_sparse(tensor)
 
 
-def _unpacked(value: Any, node: Node, create_graph: bool) -> Any:
+def unpacked(value: Any, node: Node, create_graph: bool) -> Any:
+    """What is saved in an argument, checked."""
     if isinstance(value, SavedTensor):
         return value.unpack(node, create_graph)
-    return type(value)(_unpacked(v, node, create_graph) for v in value) if type(value) in (tuple, list) else value
+    return type(value)(unpacked(v, node, create_graph) for v in value) if type(value) in (tuple, list) else value
 
 
 def _flat_gradients(found: Sequence[Any], needs: Sequence[Any], args: Sequence[Any]) -> Iterator[Any]:

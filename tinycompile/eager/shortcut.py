@@ -23,7 +23,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.dispatch.keys import BACKENDS, Key
 from tinycompile.dispatch.local_keys import LOCAL
 from tinycompile.ops import table
-from tinycompile.ops.gradients import CUT
+from tinycompile.ops.gradients import has_plain_formula
 from tinycompile.ops.outline import Outlined
 from tinycompile.ops.record import OPS, BoundCall, Op
 
@@ -346,8 +346,7 @@ def _in_order(args: Sequence[Any], bound: Sequence[Any]) -> bool:
 
 
 def _known(op: Op, rest: tuple[Any, ...], places: tuple[Any, ...] | None, view: Any = None) -> Known:
-    has_node = op.vjp is not None and op.name not in CUT
-    return Known(dispatcher.leaves(op.name), op, rest, has_node, {}, places, view)
+    return Known(dispatcher.leaves(op.name), op, rest, has_plain_formula(op), {}, places, view)
 
 
 # --- basic indices -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from tinycompile.dispatch import dispatcher
 from tinycompile.ops import (  # noqa: F401
     families,
     gradients_activations,
+    gradients_kept,
     gradients_library,
     gradients_linalg,
     gradients_losses,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import families  # noqa: F401  formulas attach to its records
@@ -82,7 +82,8 @@ def may_refuse(op: Op, needs: Sequence[Any]) -> bool:
 
 FORMS: dict[str, Callable[..., Any]] = {}
 """Ops that are differentiated through other ops than themselves: ``dropout`` through ``native_dropout``, which also gives the
-mask. Called with the op's arguments; the results are the op's."""
+mask. Called with the op's arguments; the results are the op's. An op that has a formula too is differentiated by that in
+compiled code: it keeps other values than torch does, which our tape is not to do."""
 
 
 def vjp(name: str, *saves: str) -> Callable[[VjpFn], VjpFn]:
@@ -90,13 +91,35 @@ def vjp(name: str, *saves: str) -> Callable[[VjpFn], VjpFn]:
 
     def attach(fn: VjpFn) -> VjpFn:
         op = OPS[name]
-        known = {*(a.name for a in op.schema.args), "result", *(f"result{i}" for i in range(len(op.schema.returns)))}
+        known = {*(a.name for a in op.schema.args), "others", "result", *(f"result{i}" for i in range(len(op.schema.returns)))}
         if op.vjp is not None or not known.issuperset(part for s in saves for part in s.split("?")):
             raise ValueError(f"{name}: a second formula, or it saves what the op does not have: {saves}")
         OPS[name] = replace(op, vjp=Vjp(fn, saves))
         return fn
 
     return attach
+
+
+class Kept(NamedTuple):
+    """What torch's node of an op keeps, in the words of ``Vjp.saves``, in the calls for which ``when(*args)`` holds."""
+
+    saves: tuple[str, ...]
+    when: Callable[..., bool]
+
+
+KEPT: dict[str, Kept] = {}
+"""Ops that are differentiated through others, or keep something in some calls alone: an edit of what torch keeps is its error
+whether or not anything here reads it."""
+
+
+def keeps(name: str, *saves: str, when: Callable[..., bool] = lambda *args: True) -> None:
+    """State what torch keeps for the gradient of an op."""
+    KEPT[name] = Kept(saves, when)
+
+
+def has_plain_formula(op: Op) -> bool:
+    """Whether our tape follows the op by its formula, and has no more to do."""
+    return op.vjp is not None and not (op.name in CUT or op.name in KEPT or op.name in FORMS)
 
 
 def form(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -117,15 +140,16 @@ def differentiable_form(op: Op) -> Callable[..., Any] | None:
     return FORMS.get(op.name) or (op.lowering.fn if isinstance(op.lowering, Decompose) else None)
 
 
-def one_input(name: str, saved: str, slope: Callable[..., Any]) -> None:
+def one_input(name: str, saved: str, slope: Callable[..., Any], *kept: str) -> None:
     """Formula of a pointwise op of one tensor: ``slope(g, v, *attrs)`` in opmath dtypes, where ``v`` is the input or the result
-    (``saved``: "self", "result", or "" for neither) and ``attrs`` are the call's other arguments."""
+    (``saved``: "self", "result", or "" for neither) and ``attrs`` are the call's other arguments. ``kept``: what torch's
+    formula reads beside."""
 
     def fn(grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], needs: Sequence[Any]) -> Gradients:
         values = () if not saved else (widen(results[0] if saved == "result" else args[0]),)
         return (cast(slope(widen(grads[0]), *values, *args[1:]), args[0].dtype), *(None for _ in args[1:]))
 
-    vjp(name, *([saved] if saved else []))(fn)
+    vjp(name, *([saved] if saved else []), *kept)(fn)
 
 
 def several_inputs(name: str, saves: Sequence[str], *slopes: Callable[..., Any]) -> None:
@@ -181,13 +205,14 @@ def zeros(like: Any) -> Any:
     return ops.full(tuple(like.shape), 0.0 if like.dtype.is_floating_point else 0, dtype=like.dtype, device=like.device)
 
 
-def constant_op(name: str) -> None:
-    """An op whose slope is zero wherever it is defined (``floor``): its gradient is zeros, as in torch, not undefined."""
+def constant_op(name: str, *kept: str) -> None:
+    """An op whose slope is zero wherever it is defined (``floor``): its gradient is zeros, as in torch, not undefined.
+    ``kept``: what torch reads for these zeros."""
 
     def fn(grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], needs: Sequence[Any]) -> Gradients:
         return tuple(zeros(a) if need is True else None for a, need in zip(args, needs, strict=True))
 
-    vjp(name)(fn)
+    vjp(name, *kept)(fn)
 
 
 def dims_of(dim: Any, rank: int) -> tuple[int, ...]:

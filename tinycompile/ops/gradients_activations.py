@@ -83,7 +83,6 @@ _FROM_INPUT: dict[str, Any] = {
     "hardswish": _hardswish,
     "hardsigmoid": lambda g, x: ops.where(ops.logical_and(x > -3, x < 3), g * _SIXTH, 0.0),
     "softsign": _softsign,
-    "tanhshrink": lambda g, x: g - g * (1 - ops.square(ops.tanh(x))),
     "log_sigmoid": lambda g, x: g * ops.sigmoid(-x),
 }
 for _name, _slope in _FROM_INPUT.items():

@@ -137,7 +137,7 @@ def _outer(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 # ---------------------------------------------------------------------------------------------------------------- einsum
 
 
-@vjp("einsum", "tensors")
+@vjp("einsum", "tensors?others")
 def _einsum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     """Each operand's gradient is an einsum of the result's with the other operands."""
     equation, tensors = args

@@ -7,7 +7,8 @@ from typing import Any
 
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops, widen
-from tinycompile.ops.gradients import Gradients, positions, sum_to, vjp
+from tinycompile.ops.gradients import Gradients, form, positions, sum_to, vjp
+from tinycompile.ops.losses_classes import class_dim
 
 Args = Sequence[Any]
 
@@ -72,6 +73,47 @@ def _multi_margin(grads: Args, args: Args, results: Args, needs: Args) -> Gradie
     g = ops.reshape(widen(grads[0]), (-1, 1)) if reduction == "none" else widen(grads[0])
     first = cast(ops.reshape(ops.mul(slope, g), tuple(x.shape)), x.dtype)
     return (first, *(None for _ in args[1:]))
+
+
+# --------------------------------------------------------------------------------------------------------- cross entropy
+
+
+@form("cross_entropy")
+def _of_log_probabilities(x: Any, target: Any, weight: Any, ignore_index: int, reduction: str, smoothing: float) -> Any:
+    """torch keeps the logarithms, and not ``x``, which may be written to."""
+    at = class_dim(len(x.shape))
+    if target.dtype.is_floating_point:
+        return _of_soft_target(x, target, weight, reduction, max(smoothing, 0.0), at)
+    logs = ops.log_softmax(x, at)
+    loss = ops.nll_loss(logs, target, weight, ignore_index, reduction)
+    if smoothing <= 0:
+        return loss
+    counts = ops.ne(target, ignore_index)
+    even = ops.where(counts, ops.neg(ops.sum(_weighted_classes(logs, weight, at), (at,))), 0.0)
+    if reduction == "mean":
+        shares = counts if weight is None else ops.where(counts, ops.index(weight, (ops.where(counts, target, 0),)), 0.0)
+        even = ops.div(ops.sum(even), ops.sum(shares))
+    elif reduction == "sum":
+        even = ops.sum(even)
+    return ops.add(ops.mul(loss, 1.0 - smoothing), ops.mul(even, smoothing / x.shape[at]))
+
+
+def _of_soft_target(x: Any, target: Any, weight: Any, reduction: str, smoothing: float, at: int) -> Any:
+    if tuple(x.shape) != tuple(target.shape) or any(rules.is_zero(s) for s in x.shape):
+        return NotImplemented
+    if smoothing:
+        target = ops.add(ops.mul(target, 1.0 - smoothing), smoothing / x.shape[at])
+    loss = ops.neg(_weighted_classes(ops.mul(ops.log_softmax(x, at), target), weight, at))
+    if reduction == "none":
+        return ops.sum(loss, (at,))
+    total = ops.sum(loss)
+    return ops.div(total, rules.shapes.numel(tuple(x.shape)) // x.shape[at]) if reduction == "mean" else total
+
+
+def _weighted_classes(rows: Any, weight: Any, at: int) -> Any:
+    if weight is None:
+        return rows
+    return ops.mul(rows, ops.reshape(weight, tuple(-1 if d == at else 1 for d in range(len(rows.shape)))))
 
 
 # -------------------------------------------------------------------------------------------------------------- one call

@@ -31,7 +31,7 @@ def _centered(g: Any, normal: Any, scale: Any, dims: Sequence[int], with_mean: b
     return ops.mul(rest, scale)
 
 
-@vjp("layer_norm", "self?self", "self?weight", "weight?self")
+@vjp("layer_norm", "self", "weight", "bias")
 def _layer_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, shape, weight, bias, eps = args
     g, dims = widen(grads[0]), tuple(range(-len(shape), 0))
@@ -58,7 +58,7 @@ def _rms_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return first, None, sum_to(ops.mul(g, normal), weight) if needs[2] else None, None
 
 
-@vjp("group_norm", "self", "weight?self")
+@vjp("group_norm", "self", "weight")
 def _group_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, groups, weight, bias, eps = args
     size = tuple(x.shape)
@@ -78,7 +78,7 @@ def _group_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradient
     return first, None, second, cast(ops.sum(g, rest), bias.dtype) if needs[3] else None, None
 
 
-@vjp("batch_norm_training", "self", "weight?self", "result1", "result2")
+@vjp("batch_norm_training", "self", "weight", "result1", "result2")
 def _batch_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     """Also through the statistics: d mean / dx = 1 / n, d var / dx = 2 (x - mean) / n."""
     x, weight, bias, eps = args
@@ -153,7 +153,7 @@ def _is_class(x: Any, target: Any, at: int) -> Any:
     return ops.eq(positions(x.shape[at], len(x.shape), at, x.device), ops.unsqueeze(target, at))
 
 
-@vjp("nll_loss", "target", "weight")
+@vjp("nll_loss", "self", "target", "weight")
 def _nll_loss(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, target, weight, ignore_index, reduction = args
     at = class_dim(len(x.shape))

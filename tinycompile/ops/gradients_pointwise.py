@@ -53,7 +53,9 @@ for _name, _quotient in (("remainder", ops.div_floor), ("fmod", ops.div_trunc)):
         _name, ("self?other", "other?other"), _same,
         lambda g, x, y, quotient=_quotient: ops.mul(ops.neg(g), quotient(x, y)),
     )  # fmt: skip
-for _name in ("div_floor", "div_trunc", "sign", "floor", "ceil", "trunc", "round"):
+for _name in ("div_floor", "div_trunc"):
+    constant_op(_name, "self?other", "other")
+for _name in ("sign", "floor", "ceil", "trunc", "round"):
     constant_op(_name)
 
 
@@ -173,7 +175,7 @@ def _hypot(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return tuple(sum_to(ops.div(g * wide(a), y), a) if need else None for a, need in zip(args, needs, strict=True))
 
 
-@vjp("copysign", "self?self", "result?self")
+@vjp("copysign", "self?self", "result")
 def _copysign(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     (g,), (x, other) = grads, args
     first = second = None
@@ -248,7 +250,7 @@ def _ldexp(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 
 
 if _takes_integer_powers():
-    vjp("ldexp", "other?self", "result?other")(_ldexp)
+    vjp("ldexp", "other?self", "result")(_ldexp)
 
 
 def _log(x: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tinycompile.ops.calls import ops
-from tinycompile.ops.gradients import constant_op, one_input, several_inputs
+from tinycompile.ops.gradients import constant_op, form, one_input, several_inputs
 
 
 def _sinc(g: Any, x: Any) -> Any:
@@ -58,7 +58,6 @@ def _erfinv(g: Any, x: Any) -> Any:
 _FROM_INPUT: dict[str, Any] = {
     "sinc": _sinc,
     "special_entr": lambda g, x: -g * (ops.log(x) + 1),
-    "special_ndtr": lambda g, x: g * (ops.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))),
     "logit": _logit,
     "i0": lambda g, x: g * ops.special_i1(x),
     "special_i0e": lambda g, x: g * (ops.special_i1e(x) - ops.sign(x) * ops.special_i0e(x)),
@@ -71,10 +70,18 @@ _FROM_INPUT: dict[str, Any] = {
 _FROM_RESULT: dict[str, Any] = {
     "special_ndtri": lambda g, y: g * math.sqrt(2 * math.pi) * ops.exp(y * y * 0.5),
 }
+_RESULT_TOO = frozenset(f"special_{name}" for name in ("i0e", "i1", "i1e", "erfcx", "log_ndtr"))
+"""Of these torch's formula reads the result beside the input."""
 for _saved, _family in (("self", _FROM_INPUT), ("result", _FROM_RESULT)):
     for _name, _slope in _family.items():
-        one_input(_name, _saved, _slope)
-constant_op("angle")
+        one_input(_name, _saved, _slope, *(["result"] if _name in _RESULT_TOO else []))
+constant_op("angle", "self")
+
+
+@form("special_ndtr")
+def _ndtr(x: Any) -> Any:
+    return ops.mul(ops.add(ops.erf(ops.mul(x, math.sqrt(0.5))), 1.0), 0.5)
+
 
 _BOTH = ("self", "other")
 several_inputs(

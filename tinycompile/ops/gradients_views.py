@@ -237,7 +237,7 @@ def _embedding_dense_backward(grads: Args, args: Args, results: Args, needs: Arg
     return _only(g, args)
 
 
-@vjp("gather", "index")
+@vjp("gather", "self", "index")
 def _gather(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     x, dim, index = args
     return ops.scatter_add(zeros(x), dim, index, grads[0]), None, None
@@ -277,7 +277,7 @@ def _scatter(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     return ops.scatter(g, dim, index, 0.0) if needs[0] else None, None, None, ops.gather(g, dim, index) if needs[3] else None
 
 
-@vjp("index_copy", "index")
+@vjp("index_copy", "index", "source?source")
 def _index_copy(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     _, dim, index, _ = args
     (g,) = grads
@@ -294,7 +294,7 @@ def _index_select(grads: Args, args: Args, results: Args, needs: Args) -> Gradie
     return ops.index_add(zeros(x), dim, line, grads[0]), None, None
 
 
-@vjp("index_add", "index?source")
+@vjp("index_add", "index?source", "source?source")
 def _index_add(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     _, dim, index, _, alpha = args
     part = None

@@ -185,7 +185,7 @@ declare(
     lambda: [
         *_class_calls(),
         *(call(t(4, 5), t(4, dtype="int64", fill="index:5"), None, 1, r, 0.1) for r in REDUCTIONS),
-        *(call(t(4, 5), t(4, 5), None, -100, r, e) for r in REDUCTIONS for e in (0.0, 0.2)),
+        *(call(t(4, 5), t(4, 5), w, -100, r, e) for r in REDUCTIONS for e in (0.0, 0.2) for w in (None, t(5, fill="positive"))),
     ],
     ulp=8.0,
 )

@@ -115,16 +115,24 @@ class Vjp:
     order, ``results`` a tuple, ``needs`` one flag an argument (a tuple of flags for a list of tensors). Returns one gradient an
     argument (None for what has none or is not needed; a tuple for a list). ``saves``: the arguments whose *values* the formula
     reads, by schema name, and ``"result"`` (or ``"result0"``, ...) for results; of everything else it may read metadata alone.
-    ``"self?other"``: ``self`` is read for the gradient of ``other`` alone."""
+    Also those that torch's own formula reads: an edit of them before the backward is its error.
+    ``"self?other"``: ``self`` is read for the gradient of ``other`` alone; ``"tensors?others"``: each tensor of the list for
+    those of the others."""
 
     fn: Callable[..., Sequence[Any]]
     saves: tuple[str, ...] = ()
 
     def reads(self, schema: Schema, needs: Sequence[Any]) -> frozenset[str]:
         """What the formula reads when these gradients are needed."""
-        wanted = {a.name for a, n in zip(schema.args, needs, strict=True) if (any(n) if isinstance(n, tuple) else n)}
-        parts = [s.partition("?") for s in self.saves]
-        return frozenset(name for name, _, target in parts if not target or target in wanted)
+        return read_for(self.saves, schema, needs)
+
+
+def read_for(saves: Iterable[str], schema: Schema, needs: Sequence[Any]) -> frozenset[str]:
+    """Of ``saves`` what counts when these gradients are needed."""
+    wanted = {a.name for a, n in zip(schema.args, needs, strict=True) if (any(n) if isinstance(n, tuple) else n)}
+    wanted |= {"others"} if any(isinstance(n, tuple) and len(n) > 1 and any(n) for n in needs) else set()
+    parts = [s.partition("?") for s in saves]
+    return frozenset(name for name, _, target in parts if not target or target in wanted)
 
 
 @dataclass(frozen=True)
