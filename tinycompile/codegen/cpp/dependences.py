@@ -19,7 +19,7 @@ class Dependences:
     named at the current point, and so need not be computed there."""
 
     def __init__(self, flat: FlatNest, order: Sequence[Axis], has: Callable[[str], bool]) -> None:
-        self.body, self.has = flat.body, has
+        self.flat, self.body, self.has = flat, flat.body, has
         axes = frozenset(a.name for a in flat.axes)
         self.at = locate(flat.body, axes)
         self.loops = [loops_of(s, self.at, axes) for s in flat.body]

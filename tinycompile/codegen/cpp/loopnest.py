@@ -16,7 +16,7 @@ from tinycompile.base import expr as ex
 from tinycompile.codegen.cpp.accumulators import ADDITIONS, Accumulator, has_own_type, needs_two_levels, part_length, scan_state
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, dtypes_of
 from tinycompile.codegen.cpp.dependences import Dependences, Open
-from tinycompile.codegen.cpp.fetch import group_ahead, picked_rows
+from tinycompile.codegen.cpp.fetch import claims, group_ahead, picked_rows
 from tinycompile.codegen.cpp.groups import Group, can_group, group_loops
 from tinycompile.codegen.cpp.jam import JAM, can_jam, jammed_rows
 from tinycompile.codegen.cpp.kept import Keep, keep_dear
@@ -43,6 +43,7 @@ class LoopNest:
         self.accumulators: dict[int, Accumulator] = {}
         self.kept: dict[str, str] = {}
         self.fetched: set[str] = set()  # loads of a row that an earlier pass makes, too
+        self.claimed: list[int] = []  # the stores of the next pass over a row: the current one asks for what they write
 
     def write(self, roots: Sequence[int]) -> None:
         """All loops of the group whose stores are ``roots``."""
@@ -108,13 +109,17 @@ class LoopNest:
         keep: Keep = {}
         if self.lanes is None and self.plan.lane and self.plan.lane.name != self.plan.split:
             keep = keep_dear(self.deps, passes, self.plan.lane, opened, self.kept, self.names, self.out)
+        around = self.claimed
+        claimed = claims(self.deps, passes, self.plan.lane, opened) if self.lanes is None and self.plan.lane else {}
         for step in range(max(stage.values(), default=0) + 1):
             self.straight(self.deps.closure(i for i in here if stage[i] == step), items)
             for _, axis, targets in (p for p in passes if p[0] == step):
+                self.claimed = claimed.get((step, axis), around)
                 self.loop(open_axes, self.flat.axis(axis), targets)
                 for name, array in keep.pop((step, axis), []):
                     self.text.texts[name] = array
                     self.kept.pop(name, None)
+        self.claimed = around
 
     def overwriting(self, here: Sequence[int], items: Sequence[int]) -> list[int]:
         """Stores to what is read here too: they come last, for a later loop over lanes reads its values anew."""
@@ -223,7 +228,9 @@ class LoopNest:
         self.out.line(f"const int64_t {whole} = {end} - ({end} - {begin}) % {size};")
         loads = [s for i in self.deps.closure(roots) if isinstance(s := self.body[i], Load) and s.name not in self.fetched]
         self.fetched |= {s.name for s in loads}
-        ahead = functools.partial(group_ahead, loads, self.plan, self.text, self.names)
+        written = [] if loads else self.claimed  # a pass that waits for memory asks for no more
+        claimed = [s for i in written if isinstance(s := self.body[i], Store) and self.loops[i] <= open_axes | {axis.name}]
+        ahead = functools.partial(group_ahead, loads, claimed, self.plan, self.text, self.names)
         with group_loops(self.out, self.names, name, list(groups.values()), begin, whole, ahead) as place:
             self.text.forget_comment()
             self.accumulators |= {i: g.at(place) for i, g in groups.items()}

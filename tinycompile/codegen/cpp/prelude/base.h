@@ -39,6 +39,11 @@ template <int N, class T> static inline void fetch(const T* from, int64_t step) 
     for (int n = 0; n < N; ++n) __builtin_prefetch(from + n * step);
 }
 
+// The same for N elements in a row that are written soon.
+template <int N, class T> static inline void claim(const T* to) {
+    for (int n = 0; n < N; n += 64 / (int)sizeof(T)) __builtin_prefetch(to + n, 1);
+}
+
 // The N elements of an array joined pairwise. It overwrites the array.
 template <int N, class T, class Join> static inline T fold(T* array, Join join) {
     if constexpr (N > 1) {
