@@ -4,7 +4,7 @@ Our generated kernel beside kernels by hand that give up exactness for speed, an
 
 * ``hardware``: both functions are one instruction of the special function unit each, with no care for range or error;
 * ``tanh by hardware``, ``sin by hardware``: so that the special function unit and the multipliers share the work;
-* ``short polynomials``: multiplications and additions alone, as few as leave three digits.
+* ``short polynomials``: multiplications and additions alone, as few as leave two digits.
 
 Without a GPU nothing is measured.
 """

@@ -137,7 +137,7 @@ class _Offers:
         assert call.body is not None and call.outputs[0] is not None
         if self.contests and any(isinstance(self.steps[r], Kernel) for r in self.readers.get(call.outputs[0], [])):
             return False
-        body = folded(call.body, {prologue.buffer: prologue}, self.cost, self.taken)
+        body = folded(call.body, {**self.prologues, prologue.buffer: prologue}, self.cost, self.taken)
         if body is None or not makes_its_rows(coalesce(body, self.cost), self.cost):
             return False
         return not self.overwritten(prologue, self.position(call))

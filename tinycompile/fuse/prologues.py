@@ -1,4 +1,4 @@
-"""What makes the left operand of a product of few rows, in the product's own kernel: a norm beside a matrix product.
+"""What makes an operand of a product of few rows, in the product's own kernel: a norm beside a matrix product.
 
 Every program of such a product makes the few rows again that it multiplies, from the caches: less than a launch costs the host,
 and not more than a kernel of its own costs the card (``docs/results/h200/norms.md``, which also says why rows must be few, and
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from tinycompile.base import expr as ex
+from tinycompile.base.expr import Dim
 from tinycompile.fuse.cost import Cost
 from tinycompile.fuse.deps import analyse, defined, may_fail, names_in, reads_of
 from tinycompile.fuse.weave import Producer, Weaver, identity, without_dead
@@ -72,12 +73,12 @@ def _loading(nest: Nest, store: Store, others: list[Store], cost: Cost) -> Nest 
                 s = replace(s, value=f"{s.value}_stored")
             body.append(s)
         elif not isinstance(s, Store):
-            made = next((placed[n] for n in defined(s) if n in placed), None)
+            made = placed.get(s.name) if isinstance(s, Scalar) else None
             if isinstance(s, Scalar) and s.op == "cast" and s.args[0] in rounded:
                 kept = rounded[s.args[0]]
                 made = kept if cost.buffers[kept.buffer].meta.dtype == s.dtype else None
-            if made is not None:
-                s = Load(defined(s)[0], cost.buffers[made.buffer].meta.dtype, made.buffer, made.index, origin=made.origin)
+            if made is not None and isinstance(s, Scalar):
+                s = Load(s.name, cost.buffers[made.buffer].meta.dtype, made.buffer, made.index, origin=made.origin)
             body.append(s)
     found = without_dead(body)
     names = {n for s in found for n in defined(s)}
@@ -93,7 +94,7 @@ def folded(nest: Nest, prologues: Mapping[str, Prologue], cost: Cost, taken: tup
     wanted = {b: p.producer for b, p in prologues.items() if b in reads_of(nest)}
     if not wanted:
         return nest
-    summed = frozenset(a.name for a in nest.axes if a.kind != "parallel")
+    summed = {a.name: a.extent for a in nest.axes if a.kind != "parallel"}
     if not all(_same_rows(s, wanted[s.buffer], summed) for s in nest.body if isinstance(s, Load) and s.buffer in wanted):
         return None
     weaver = Weaver(cost.buffers, [a.name for a in nest.axes], wanted, taken=taken)
@@ -102,10 +103,15 @@ def folded(nest: Nest, prologues: Mapping[str, Prologue], cost: Cost, taken: tup
     return weaver.finish(nest.name, {a.name: a.extent for a in nest.axes}, origins)
 
 
-def _same_rows(load: Load, producer: Producer, summed: frozenset[str]) -> bool:
-    """Whether a load walks what its producer reduces along all of the sum, and along nothing else."""
+def _same_rows(load: Load, producer: Producer, summed: Mapping[str, Dim]) -> bool:
+    """Whether a load walks what its producer reduces from end to end along the sum, and nothing else along it."""
+    extents = {a.name: a.extent for a in producer.nest.axes}
     reduced = {a for s in producer.nest.body if isinstance(s, Reduce) for a in s.axes}
-    walked = [ex.as_sym(d) for a, d in zip(producer.axes, load.index, strict=True) if a in reduced]
-    others = [d for a, d in zip(producer.axes, load.index, strict=True) if a not in reduced]
-    whole = {s.name for s in walked if s is not None} == summed and len(walked) == len(summed)
-    return not reduced or (whole and not any(names_in(d) & summed for d in others))
+    walked: dict[str, Dim] = {}
+    for axis, d in zip(producer.axes, load.index, strict=True):
+        lone = ex.as_sym(d)
+        if axis in reduced and lone is not None:
+            walked[lone.name] = extents[axis]
+        elif reduced and names_in(d) & summed.keys():
+            return False
+    return not reduced or (walked == summed and len(walked) == len(reduced))

@@ -123,6 +123,9 @@ def _verify_extern(call: ExternCall, buffers: dict[str, Buffer], sizes: set[str]
             raise VerifyError(f"{call.name} makes {name}, which exists already")
     if call.body is not None and verify_nest(call.body, buffers, sizes, written) != made:
         raise VerifyError(f"{call.name}: its loops do not write what it makes")
+    given = {v.buffer for v in views_in((call.args, tuple(v for _, v in call.kwargs)))}
+    if call.body is not None and (others := {s.buffer for s in call.body.body if isinstance(s, Load)} - given):
+        raise VerifyError(f"{call.name}: its loops read {sorted(others)}, which it is not given")
     return made
 
 

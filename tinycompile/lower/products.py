@@ -14,7 +14,7 @@ import torch
 from tinycompile.base.dtypes import FLOAT8, HALF
 from tinycompile.base.expr import Dim, as_sym
 from tinycompile.base.meta import TensorMeta
-from tinycompile.ir.graph import Node
+from tinycompile.ir.graph import Node, Ref
 from tinycompile.ir.loops import Nest
 from tinycompile.ir.products import WIDENED
 from tinycompile.lower.nest import NestBuilder
@@ -42,6 +42,14 @@ class _Maker:
 
     def __init__(self, program: Program, node: Node, meta: TensorMeta) -> None:
         self.program, self.node, self.meta = program, node, meta
+
+    def operand(self, ref: Ref) -> TensorValue:
+        """A tensor as the call is given it: where a view had to be copied, the copy, whatever happens to what it viewed."""
+        value = self.program.value(ref)
+        if value.copy_of is None:
+            return value
+        copied = self.program.values[value.copy_of]
+        return TensorValue(value.meta, value.copy_of, value.steps[: len(value.steps) - len(copied.steps)])
 
     def begin(self, left: TensorValue, right: TensorValue, inner: Dim, scaled: bool = False) -> NestBuilder | None:
         """A nest over the result and the sum; None where the operands are not for it. ``scaled``: the result has a dtype of its
@@ -71,7 +79,7 @@ class _Maker:
 
 
 def _linear(m: _Maker, x: Any, weight: Any, bias: Any = None, activation: str = "") -> Nest | None:
-    left, right = m.program.value(x), m.program.value(weight)
+    left, right = m.operand(x), m.operand(weight)
     if right.meta.rank != 2:
         return None
     b = m.begin(left, right, right.meta.shape[1])
@@ -80,7 +88,7 @@ def _linear(m: _Maker, x: Any, weight: Any, bias: Any = None, activation: str = 
     *rows, column, inner = b.coords
     value = m.total(b, left, (*rows, inner), right, (column, inner))
     if bias is not None:
-        value = value + b.widen(b.read(m.program.value(bias), (column,)))
+        value = value + b.widen(b.read(m.operand(bias), (column,)))
     if activation:
         value = _formula(activation)(b, value, **({"approximate": "tanh"} if activation == "gelu" else {}))
     return m.end(b, value)
@@ -93,13 +101,13 @@ def _formula(name: str) -> Callable[..., Value]:
 
 
 def _matmul(m: _Maker, x: Any, y: Any) -> Nest | None:
-    return _product(m, m.program.value(x), m.program.value(y), None, 1, 1)
+    return _product(m, m.operand(x), m.operand(y), None, 1, 1)
 
 
 def _addmm(m: _Maker, added: Any, x: Any, y: Any, beta: Any = 1, alpha: Any = 1) -> Nest | None:
     numbers = all(isinstance(n, (int, float)) for n in (beta, alpha))
-    given = None if beta == 0 else m.program.value(added)
-    return _product(m, m.program.value(x), m.program.value(y), given, beta, alpha) if numbers else None
+    given = None if beta == 0 else m.operand(added)
+    return _product(m, m.operand(x), m.operand(y), given, beta, alpha) if numbers else None
 
 
 def _product(m: _Maker, left: TensorValue, right: TensorValue, added: TensorValue | None, beta: Any, alpha: Any) -> Nest | None:
@@ -127,7 +135,7 @@ def _scaled(
     use_fast_accum: bool = False,
 ) -> Nest | None:  # fmt: skip
     """``(x @ y) * scale_a * scale_b + bias`` of float8, with a scale for all, or for each row of ``x`` and column of ``y``."""
-    left, right, *scales = (m.program.value(a) for a in (x, y, scale_a, scale_b))
+    left, right, *scales = (m.operand(a) for a in (x, y, scale_a, scale_b))
     suits = scale_result is None and m.meta.dtype in (*HALF, torch.float32) and left.meta.dtype in FLOAT8
     if not suits or any(s.meta.dtype != torch.float32 or s.meta.rank not in (0, m.meta.rank) for s in scales):
         return None
@@ -139,7 +147,7 @@ def _scaled(
     for scale in scales:
         value = value * b.read(scale, _broadcast((row, column), scale.meta.shape))
     if bias is not None:
-        value = value + b.widen(b.read(m.program.value(bias), (column,)))
+        value = value + b.widen(b.read(m.operand(bias), (column,)))
     return m.end(b, value)
 
 

@@ -141,6 +141,23 @@ def test_a_norm_of_a_product() -> None:
     assert len(made.plan.kernels) == 2
 
 
+def test_what_both_operands_are_made_of_is_made_once() -> None:
+    for fn in (lambda x, g, w: F.linear(x * g, w * g), lambda x, g, w: F.linear(F.rms_norm(x, (40,), g), w * (1 + g))):
+        made = check(fn, of(8, 40), of(40), of(24, 40))
+        assert len(made.plan.kernels) == 2  # of one operand it is made in the product
+
+
+def test_statistics_that_are_stored() -> None:
+    """As for a backward: a softmax whose two results of one reduction are kept."""
+    x, g, w = of(8, 40), of(40).requires_grad_(), of(24, 40)
+    compiled = tinycompile.compile(lambda x, g, w: F.linear(F.softmax(x * g, -1), w), backend="triton")
+    compiled(x, g, w).sum().backward()
+    found, g.grad = g.grad, None
+    F.linear(F.softmax(x * g, -1), w).sum().backward()
+    torch.testing.assert_close(found, g.grad, rtol=5e-2, atol=2e-3)
+    assert len(compiled.graphs) == 1
+
+
 # where it stays a kernel ---------------------------------------------------------------------------------------------------
 
 Case = tuple[Fn, tuple[Tensor, ...]]
@@ -165,6 +182,14 @@ APART: dict[str, Case] = {
     ),
     "what it reduces is stored": (
         lambda x, w: (F.linear(x - (m := x.mean(-1, keepdim=True)), w), m),
+        (of(8, 40), of(24, 40)),
+    ),
+    "a part of the rows": (
+        lambda x, g, w: F.linear(F.rms_norm(x, (40,), g)[:, :20], w[:, :20]),
+        (of(8, 40), of(40), of(24, 40)),
+    ),
+    "all but the last of a softmax": (
+        lambda x, w: F.linear(F.softmax(x, -1).narrow(-1, 0, 39), w[:, :39]),
         (of(8, 40), of(24, 40)),
     ),
     "many rows": (rms, (of(9, 40), of(40), of(24, 40))),
