@@ -167,3 +167,41 @@ def test_what_the_function_wrote_is_edited(fn: Callable[..., Any], of_x: bool) -
             found.append([v.grad, w.grad])
     assert type(found[0]) is type(found[1]), found
     torch.testing.assert_close(*found) if isinstance(found[0], list) else None
+
+
+def edited_itself(y: torch.Tensor) -> None:
+    with torch.no_grad():
+        y.add_(1)
+
+
+def edited_through_a_view(y: torch.Tensor) -> torch.Tensor:
+    part = y[1:]
+    with torch.no_grad():
+        part.add_(1)
+    return part
+
+
+def edited_detached(y: torch.Tensor) -> None:
+    y.detach().add_(1)
+
+
+@pytest.mark.parametrize("backend", [None, "eager"])
+@pytest.mark.parametrize("edit", [edited_itself, edited_through_a_view, edited_detached])
+def test_a_result_that_is_gone(edit: Any, backend: Any) -> None:
+    """Ours need not have kept it; torch did."""
+
+    def on_the_way(x: torch.Tensor, w: torch.Tensor) -> Any:
+        h = x * w
+        return h * h, h, x * 2
+
+    def said(fn: Any) -> str:
+        x, w = (torch.rand(4).requires_grad_() for _ in range(2))
+        kept = [*fn(x, w)]
+        rest = edit(kept.pop(1))
+        kept.pop().sum().backward(retain_graph=True)  # this one needs nothing of it
+        with pytest.raises(RuntimeError) as told:
+            kept.pop().sum().backward()
+        del rest
+        return str(told.value)
+
+    assert said(tinycompile.compile(on_the_way, backend=backend)) == said(on_the_way)

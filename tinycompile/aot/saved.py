@@ -31,11 +31,13 @@ Place = tuple[str, int]  # ("input", i) or ("output", i) of a graph
 class Kept:
     """An input or output that torch keeps for the gradients of outputs (``behind``): a later edit of it is torch's error.
     ``savers``: for each op that keeps it, the last first, those that lead there, and a function for the name of its node where
-    it is that one's own result."""
+    it is that one's own result. ``maker()``: of an output, the name of the node that made it, and which of its results it
+    is."""
 
     place: Place
     behind: frozenset[int]
     savers: tuple[tuple[frozenset[int], Callable[[], str] | None], ...] = ()
+    maker: Callable[[], tuple[str, int] | None] = lambda: None
 
     def own(self, asked: AbstractSet[int]) -> Callable[[], str] | None:
         """The name of the node whose result it is, if that is the first that a backward of these outputs comes to."""
@@ -76,8 +78,22 @@ def _kept(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]], 
                 behind = outputs_behind(graph, node, live) if behind is None else behind
                 own = functools.partial(name_of_node, node, metas) if name in results_of(node, items) else None
                 found.setdefault(place, []).insert(0, (behind, own))
-    made = (Kept(place, frozenset[int]().union(*(b for b, _ in savers)), tuple(savers)) for place, savers in found.items())
+    made = []
+    for place, savers in found.items():
+        maker = functools.partial(_maker, graph, place, metas)
+        made.append(Kept(place, frozenset[int]().union(*(b for b, _ in savers)), tuple(savers), maker))
     return tuple(k for k in made if k.behind)
+
+
+def _maker(graph: Graph, place: Place, metas: Mapping[str, Any]) -> tuple[str, int] | None:
+    """What torch calls the node of an output, and which of its results that is."""
+    if place[0] != "output":
+        return None
+    nodes = {n.name: n for n in graph.nodes}
+    node, at = nodes[graph.output.args[0][place[1]].name], 0
+    if node.kind == "item":
+        node, at = nodes[node.args[0].name], node.args[1]
+    return (function_name(name_of_node(node, metas)), at) if node.kind in ("call", "extern") else None
 
 
 def check_watched(
@@ -92,10 +108,11 @@ def check_watched(
     if not spent:
         torch_private.some_saved(ctx, (), ())  # freed?
     known = {k.place: k for k in kept()}
-    for at, t, version in found:
+    for at, seen in found:
         keeps = known.get(watched[at].place)
         if keeps is not None and keeps.behind & asked:
-            refuse_edited([(t, version)], keeps.own(asked))
+            of = seen.dtype, seen.device.type
+            raise RuntimeError(edited(of, seen.shape, seen.now, seen.version, _made_it(seen.tensor, keeps, asked)))
 
 
 def freed_behind(graph: Graph, wanted: Sequence[bool]) -> tuple[frozenset[str], ...]:
@@ -153,13 +170,22 @@ def _roots(graph: Graph) -> dict[str, str]:
     return roots
 
 
-def refuse_edited(found: Iterable[tuple[torch.Tensor, int]], own: Callable[[], str] | None = None) -> None:
-    """Raise torch's error for a tensor that was edited since the forward; with each: its version from then. ``own()``: the name
-    of the node that keeps it as its result."""
+def refuse_edited(found: Iterable[tuple[torch.Tensor, int]]) -> None:
+    """Raise torch's error for a tensor that was edited since the forward; with each: its version from then."""
     for t, version in found:
-        maker = own() if own is not None else None if t.grad_fn is None else t.grad_fn.name()
-        made_by = None if maker is None else (function_name(maker), 0 if own is not None else t.output_nr)
-        raise RuntimeError(edited((t.dtype, t.device.type), t.shape, t._version, version, made_by))
+        maker = None if t.grad_fn is None else (function_name(t.grad_fn.name()), t.output_nr)
+        raise RuntimeError(edited((t.dtype, t.device.type), t.shape, t._version, version, maker))
+
+
+def _made_it(tensor: torch.Tensor | None, keeps: Kept, asked: AbstractSet[int]) -> tuple[str, int] | None:
+    """What made what is kept, as far as one knows, and which of the results it is."""
+    own = keeps.own(asked)
+    if own is not None:
+        return function_name(own()), 0
+    node = None if tensor is None else tensor.grad_fn
+    if tensor is None or node is None or hasattr(node, "watch"):  # a compiled function's
+        return keeps.maker()
+    return function_name(node.name()), tensor.output_nr
 
 
 def require_unspent(behind: Sequence[frozenset[str]], ran: Iterable[int], asked: Iterable[int]) -> None:

@@ -1,4 +1,5 @@
-"""Tensors that must not be edited before a backward has run: known weakly, for what is gone can't be edited."""
+"""Tensors that must not be edited before a backward has run. Held are their version counters, not their memory: what was edited
+may be gone by then."""
 
 from __future__ import annotations
 
@@ -6,6 +7,41 @@ import weakref
 from collections.abc import Iterable, Iterator
 
 import torch
+
+_NOTHING = torch.empty(0, device="cpu")
+
+
+class Seen:
+    """A tensor as it was. ``shape``, ``dtype``, ``device``: what it had then."""
+
+    __slots__ = ("_counter", "_ref", "device", "dtype", "shape", "version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._ref, self._counter, self.version = weakref.ref(tensor), _counter(tensor), tensor._version
+        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
+
+    @property
+    def tensor(self) -> torch.Tensor | None:
+        """Itself, as long as the program has it."""
+        return self._ref()
+
+    @property
+    def now(self) -> int:
+        """Its version."""
+        if self._counter is not None:
+            return self._counter._version
+        tensor = self._ref()
+        return self.version if tensor is None else tensor._version
+
+
+def _counter(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A tensor without elements that counts the same versions; None where torch makes none."""
+    alias = tensor.detach()
+    try:
+        alias.data = _NOTHING
+    except RuntimeError:  # another kind of tensor
+        return None
+    return alias
 
 
 class Watch:
@@ -15,22 +51,21 @@ class Watch:
     __slots__ = ("_seen", "of_output")
 
     def __init__(self, tensors: Iterable[torch.Tensor], of_output: dict[int, int]) -> None:
-        self._seen = [(weakref.ref(t), t._version) for t in tensors]
+        self._seen = [Seen(t) for t in tensors]
         self.of_output = of_output
 
-    def edited(self, positions: Iterable[int]) -> Iterator[tuple[int, torch.Tensor, int]]:
-        """Those of the tensors at these positions that were edited: position, tensor, version from before."""
+    def edited(self, positions: Iterable[int]) -> Iterator[tuple[int, Seen]]:
+        """Those of the tensors at these positions that were edited."""
         for i in positions:
-            ref, version = self._seen[i]
-            t = ref()
-            if t is not None and t._version != version:
-                yield i, t, version
+            seen = self._seen[i]
+            if seen.now != seen.version:
+                yield i, seen
 
     def instead(self, output: int, tensor: torch.Tensor) -> None:
         """``tensor`` has taken over the values of an output."""
         at = self.of_output.get(output)
         if at is not None:
-            self._seen[at] = weakref.ref(tensor), tensor._version
+            self._seen[at] = Seen(tensor)
 
 
 def take_over(tensor: torch.Tensor, data: torch.Tensor) -> None:
