@@ -42,7 +42,7 @@ from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.graph import Node
 from tinycompile.ops import table
 from tinycompile.ops.gradients import CUT, compared, refused
-from tinycompile.ops.in_place import names_a_write
+from tinycompile.ops.in_place import OWN_GRADIENT, names_a_write
 from tinycompile.ops.randomness import DRAWS, PROBABILITY
 from tinycompile.ops.record import OPS, BoundCall, Op
 
@@ -165,6 +165,8 @@ def run_bound(tr: Tracer, bound: BoundCall, operands: Sequence[Value]) -> Value:
     target = _owner(tr, bound.args[0], operands)
     assert isinstance(target, TensorValue)
     check_places(tr, bound.op.name, target, bound.args[1:], operands)
+    if bound.op.name in OWN_GRADIENT and tr.grad_enabled and any(t.requires_grad for t in tensors_in(tr, operands)):
+        raise GraphBreak("input-mutation", f"{bound.op.name} in place has another gradient than its result")
     if bound.op.name == "dropout" and config.fallback_random and target.meta.device.type == "cuda":
         raise GraphBreak("random", "torch draws other numbers for a dropout in place")
     return tr.write(target, lambda: run_op(tr, bound.op.name, bound.args, operands), operands)

@@ -11,6 +11,12 @@ from tinycompile.ops.table import INPLACE_OPERATORS
 
 _WRITING = frozenset(("__setitem__", *(f"__{name}__" for name in INPLACE_OPERATORS)))
 
+OWN_GRADIENT = frozenset(("acosh", "asinh", "atanh", "eq", "floor_divide", "ge", "gt", "heaviside", "le", "lt", "ne")) | {
+    f"logical_{word}" for word in ("and", "not", "or", "xor")
+}
+"""Records whose gradient in place is another than that of their result: torch has none and says so in the backward, has zeros
+where the result has none, or lets gradients through."""
+
 
 def name_of(fn: Callable[..., Any]) -> str:
     """A torch function's own name: ``mul_``, also of ``torch.ops.aten.mul_.Tensor``."""
