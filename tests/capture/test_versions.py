@@ -116,6 +116,81 @@ def test_a_constant_that_takes_a_gradient_over_is_written_again() -> None:
     torch.testing.assert_close(*found)
 
 
+# --- which tensors share a counter -----------------------------------------------------------------------------------------
+
+
+def its_data(x):
+    return x.data
+
+
+def its_data_and_what_is_cut_off(x):
+    return x.data, x.detach()
+
+
+def a_result_and_its_data(x):
+    y = x * 2
+    return y, y.data, y.detach()
+
+
+def behind_a_break(x):
+    y = x * 2
+    data, cut = y.data, y.detach()
+    tinycompile.graph_break()
+    return y, data, cut
+
+
+def data_of_what_is_cut_off(x):
+    y = x * 2
+    return y, y.detach().data, y.data.detach()
+
+
+def data_of_a_part(x):
+    return x[1:].data, x[1:].detach()
+
+
+SHARING = [
+    its_data,
+    its_data_and_what_is_cut_off,
+    a_result_and_its_data,
+    behind_a_break,
+    data_of_what_is_cut_off,
+    data_of_a_part,
+]
+
+
+@pytest.mark.parametrize("backend", ["cpp", "aot_eager", "eager"])
+@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize("fn", SHARING, ids=lambda f: f.__name__)
+def test_counters_are_shared_as_in_eager(fn: Callable[..., Any], kind: str, backend: str) -> None:
+    def told(fn: Callable[..., Any]) -> list[Any]:
+        x = INPUTS[kind]()
+        made = fn(x)
+        tensors = [x, *(made if isinstance(made, tuple) else (made,))]
+        counts = []
+        for t in tensors:
+            with torch.no_grad():
+                t.add_(1)
+            counts.append([other._version for other in tensors])
+        return [*counts, *(t.tolist() for t in tensors)]
+
+    compiled = tinycompile.compile(fn, backend=backend)
+    for _ in range(2):
+        assert told(compiled) == told(fn)
+
+
+def test_writes_to_data_outside_are_no_edits() -> None:
+    def fn(x):
+        y = x.exp()
+        return y, y.data
+
+    for call in (tinycompile.compile(fn), fn):
+        x = torch.ones(3, requires_grad=True)
+        y, data = call(x)
+        data.mul_(2)
+        y.sum().backward()  # of what lies there now
+        torch.testing.assert_close(x.grad, 2 * torch.ones(3).exp())
+
+
 # --- under vmap ----------------------------------------------------------------------------------------------------------
 
 

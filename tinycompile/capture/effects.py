@@ -33,6 +33,7 @@ from tinycompile.capture.values.sequence import ListValue
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import Memory, TensorValue
 from tinycompile.capture.values.unread import Unread
+from tinycompile.capture.views import is_data
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.optimizer_inputs import StepInputs
@@ -270,7 +271,8 @@ class Effects:
         that for an edit."""
         if torch.is_inference_mode_enabled() or any(t.obj.requires_grad for t, _ in rebuilder.tr.given.values()):
             return []
-        made = [t for t in rebuilder.outputs if t.cls is torch.Tensor and t.memory.version and not t.memory.outside]
+        written = [t for t in rebuilder.outputs if t.cls is torch.Tensor and t.memory.version and not t.memory.outside]
+        made = [t for t in written if not is_data(t)]
         each = {id(t.memory): (t, t.memory.version) for t in made}  # views share their counter
         return count_up(rebuilder, list(each.values()))
 

@@ -47,6 +47,7 @@ from tinycompile.capture.values.set_steps import program
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
+from tinycompile.capture.views import is_data
 from tinycompile.eager.autocast import region_state
 from tinycompile.eager.recording import GraphOnTape
 from tinycompile.eager.tensor import Tensor as OurTensor
@@ -265,6 +266,10 @@ class Rebuilder:
         else:
             self.statements.append(f"{name} = {again}")
             self.following += [name] if follows else []
+        of_memory = again is None or (value.view is not None and value.view.origin == "data")
+        if of_memory and is_data(value) and not (value.requires_grad or follows):
+            part = "[...]" if value.view is not None and not value.view.cut else ""  # to torch a view of that
+            self.statements.append(f"{name} = {name}.data{part}")
         return name
 
     def _made_here(self, value: TensorValue) -> str:

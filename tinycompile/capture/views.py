@@ -103,6 +103,11 @@ def line_of(target: TensorValue) -> Iterator[TensorValue]:
         yield target
 
 
+def is_data(t: TensorValue) -> bool:
+    """Whether a tensor is ``x.data``, or a view of it: torch counts writes to it apart from those to ``x``."""
+    return any(v.view is not None and v.view.origin == "data" for v in line_of(t))
+
+
 def is_refused_by_now(t: TensorValue) -> bool:
     """Whether torch refuses to differentiate through a view, for it is one of several, or was made without gradients, and what
     it views was written to."""

@@ -20,7 +20,7 @@ from tinycompile.capture.torch_calls import call_method, tensors_in
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.tensor import TensorValue
-from tinycompile.capture.views import are_known, line_of, overlaps_itself, placed, put_back, requires_grad_alone
+from tinycompile.capture.views import are_known, is_data, line_of, overlaps_itself, placed, put_back, requires_grad_alone
 from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor
@@ -49,7 +49,7 @@ def write(
     tracked, version = _is_tracked(tr, line, value.requires_grad), root.memory.version
     if root.memory.outside:
         tr.effects.write(tr, root, tracked=tracked)
-    root.memory.version += counted and not any(map(_is_data, line))
+    root.memory.version += counted and not is_data(target)
     tr.effects.note_edit(line, own, version, tracked)
     _take_over(tr, line, value)
     root.memory.contents = [value.fake, *(t.fake for t in line)]
@@ -66,11 +66,7 @@ def write_itself(tr: Tracer, target: TensorValue) -> None:
     _check_history(tr, line, target)
     if root.memory.outside:
         tr.effects.write(tr, root, tracked=_is_tracked(tr, line, target.requires_grad))
-    root.memory.version += not any(map(_is_data, line))
-
-
-def _is_data(t: TensorValue) -> bool:
-    return t.view is not None and t.view.origin == "data"
+    root.memory.version += not is_data(target)
 
 
 def _is_tracked(tr: Tracer, line: Sequence[TensorValue], with_grad: bool) -> bool:
