@@ -135,6 +135,29 @@ def test_function_apply_is_apply() -> None:
     assert torch.equal(x.grad, torch.full((3,), 2.0))
 
 
+def test_hooks_of_results_that_nobody_asks_for() -> None:
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> Any:
+            ctx.set_materialize_grads(False)
+            return x * 2, x * 3
+
+        @staticmethod
+        def backward(ctx: Any, g: Any, h: Any) -> Any:
+            return 2 * g if h is None else 3 * h
+
+    private.hooks_of_defined(Both)
+    x, seen = torch.ones(3, requires_grad=True), list[Any]()
+    first, second = Both.apply(x)
+    for result in (first, second):
+        result.register_hook(lambda g: (seen.append(g.tolist()), g * 5)[1])
+    removed = first.register_hook(seen.append)
+    removed.remove()
+    first.sum().backward()
+    assert seen == [[1.0, 1.0, 1.0]]
+    assert x.grad.tolist() == [10.0, 10.0, 10.0]
+
+
 def test_a_running_profiler_is_seen() -> None:
     assert not private.profiler_runs()
     with torch.autograd.profiler.profile(use_kineto=False):

@@ -158,6 +158,7 @@ def attach(
                     result[to] = found[at]
             return tuple(result)
 
+    torch_private.hooks_of_defined(CompiledFunction)
     apply = torch_private.function_apply(CompiledFunction)
     if several_nodes:
         apply = apart(apply, CompiledFunction.backward, groups)

@@ -97,6 +97,7 @@ def attach_replay(
             with drawn_again(ctx.generators, cards):
                 return None, None, None, *pull_back(replay, inputs, [(i, grads[i]) for i in asked], again)
 
+    torch_private.hooks_of_defined(ReplayedFunction)
     apply = torch_private.function_apply(ReplayedFunction)
 
     def run(*inputs: Any) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ import operator
 import threading
 import types
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -251,6 +252,29 @@ def function_apply(cls: type[torch.autograd.Function]) -> Callable[..., Any]:
         return cls.apply
     apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
     return apply
+
+
+class _HooksOfDefined(OrderedDict[int, Callable[[Any], Any]]):
+    """A tensor's hooks, which are not called where there is no gradient. torch's own, of several tensors, count the calls."""
+
+    def __setitem__(self, number: int, hook: Callable[[Any], Any]) -> None:
+        counts = getattr(hook, "__module__", None) == "torch.autograd.graph"
+        super().__setitem__(number, hook if counts else lambda grad: None if grad is None else hook(grad))
+
+
+def hooks_of_defined(cls: type[torch.autograd.Function]) -> None:
+    """Have hooks on results of ``cls`` called with gradients alone. Its node stands for several of eager's, of which torch comes
+    to those that have one; to a node's hooks it says None for each result that nobody asks for."""
+    made = getattr(cls, "_backward_cls", None)
+    plain = getattr(made, "_register_hook_dict", None)
+    if made is None or plain is None:
+        return
+
+    def register(node: Any, tensor: torch.Tensor) -> None:
+        tensor._backward_hooks = _HooksOfDefined()
+        plain(node, tensor)
+
+    made._register_hook_dict = register
 
 
 # --- what a backward may let go of -------------------------------------------------------------------------------------------
