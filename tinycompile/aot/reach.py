@@ -48,7 +48,7 @@ def apart(apply: Fn, backward: Fn, groups: Mapping[frozenset[int], tuple[int, ..
             at, some = place
             results[at] = _make_result(shared, place, results[at : at + 1], *[gates[n] for n in some])
             if watch is not None:
-                watch.instead(at, results[at])
+                watch.rename(at, results[at])
                 results[at].grad_fn.watch = _OfResult(watch, at)
         return tuple(results)
 

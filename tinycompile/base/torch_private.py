@@ -263,8 +263,8 @@ class _HooksOfDefined(OrderedDict[int, Callable[[Any], Any]]):
 
 
 def hooks_of_defined(cls: type[torch.autograd.Function]) -> None:
-    """Have hooks on results of ``cls`` called with gradients alone. Its node stands for several of eager's, of which torch comes
-    to those that have one; to a node's hooks it says None for each result that nobody asks for."""
+    """Have hooks on results of ``cls`` called with gradients alone. Its node stands for several of eager's, of which torch
+    comes to those that have one; to a node's hooks it says None for each result that nobody asks for."""
     made = getattr(cls, "_backward_cls", None)
     plain = getattr(made, "_register_hook_dict", None)
     if made is None or plain is None:

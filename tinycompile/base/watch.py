@@ -20,6 +20,10 @@ class Seen:
         self._ref, self._counter, self.version = weakref.ref(tensor), _counter(tensor), tensor._version
         self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
 
+    def rename(self, alias: torch.Tensor) -> None:
+        """``alias``, which counts the same versions, is what the program has of it."""
+        self._ref = weakref.ref(alias)
+
     @property
     def tensor(self) -> torch.Tensor | None:
         """Itself, as long as the program has it."""
@@ -60,6 +64,12 @@ class Watch:
             seen = self._seen[i]
             if seen.now != seen.version:
                 yield i, seen
+
+    def rename(self, output: int, alias: torch.Tensor) -> None:
+        """The program has ``alias`` of an output."""
+        at = self.of_output.get(output)
+        if at is not None:
+            self._seen[at].rename(alias)
 
     def instead(self, output: int, tensor: torch.Tensor) -> None:
         """``tensor`` has taken over the values of an output."""
