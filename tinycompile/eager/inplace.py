@@ -20,7 +20,7 @@ from tinycompile.eager.batched_in_place import reads_where_it_writes, write_reco
 from tinycompile.eager.hooks import laid_out
 from tinycompile.eager.in_parts import in_parts
 from tinycompile.eager.indexing import basic_view, is_basic
-from tinycompile.eager.kept import keeper
+from tinycompile.eager.kept import behind_result, keeper
 from tinycompile.eager.overlapping import keeping_one_gradient, overlaps
 from tinycompile.eager.recording import OPAQUE, call_torch, edge_of, refresh, refusal
 from tinycompile.eager.saved import OpNode, reads_of
@@ -83,7 +83,8 @@ def _write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs
         node = OpNode(reads_of(op, needs), before, edges)
         _run(bound, fn, args, kwargs)
         node.close((target,))
-        return rebase(target, Edge(node, 0) if any(e is not None for e in edges) else None)
+        edge = Edge(node, 0) if any(e is not None for e in edges) else None
+        return rebase(target, behind_result(edge, op.name, target) if op.name in _KEEP_RESULT else edge)
     form = differentiable_form(op)
     before = (_copy_of(target), *bound.args[1:])  # what the parts save is not to be written to
     result = NotImplemented if form is None else in_parts(op, form, before)
@@ -110,6 +111,10 @@ _KEEP_HISTORY = frozenset(("logical_and", "logical_not", "logical_or", "logical_
 
 
 _REFUSED = frozenset(("acosh", "asinh", "atanh"))  # torch has no derivative of these in place, and says so in the backward
+
+
+_KEEP_RESULT = frozenset(("celu", "elu", "leaky_relu", "selu"))
+"""Records of which torch's formula reads, in place, the result instead of the input."""
 
 
 def write_to_torchs(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -172,24 +177,26 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
     check_writable(args[0])
     if name_of(fn) in VIEWS_IN_PLACE:
         return view_in_place(fn, args, kwargs)
-    written = False
+    written = keeps_result = False
+    name = name_of(fn) or "write"
 
     def on_copy(first: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        nonlocal written
+        nonlocal written, keeps_result
         copy = first.clone()
         fn(copy, *rest, **named)
         written |= copy._version > 0
+        keeps_result |= hasattr(copy.grad_fn, "_saved_result")
         return copy
 
-    on_copy.__name__ = name_of(fn) or "write"
+    on_copy.__name__ = name
     with keeping_one_gradient(args[0]):
         result = call_torch(on_copy, args, kwargs)
     if not written:
         return args[0]
-    if not _is_written_as_it_goes((*args, *kwargs.values())):
-        return replace(args[0], result)
-    _run_as_it_is(fn, args, kwargs)
-    return rebase(args[0], edge_of(result))
+    if _is_written_as_it_goes((*args, *kwargs.values())):
+        _run_as_it_is(fn, args, kwargs)
+        return rebase(args[0], edge_of(result))
+    return replace(args[0], result, name.strip("_") if keeps_result else "")
 
 
 VIEWS_IN_PLACE = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
@@ -239,8 +246,8 @@ def write_item(target: Tensor, index: Any, value: Any) -> None:
         replace(target, result)
 
 
-def replace(target: Tensor, result: Tensor) -> Tensor:
-    """Write a computed value into the memory; its history becomes the target's."""
+def replace(target: Tensor, result: Tensor, kept_by: str = "") -> Tensor:
+    """Write a computed value into the memory; its history becomes the target's. ``kept_by``: for which op torch keeps it."""
     if level_of((target, result)):  # a tape of a lower level follows the write too
         overwrite(target, result, "an in-place op")
     else:
@@ -249,7 +256,8 @@ def replace(target: Tensor, result: Tensor) -> Tensor:
                 Tensor.elsewhere.put(target, result)
             else:
                 target.raw().copy_(result.raw())
-    return rebase(target, edge_of(result))
+    edge = edge_of(result)
+    return rebase(target, behind_result(edge, kept_by, target) if kept_by else edge)
 
 
 def check_writable(target: Tensor) -> None:

@@ -6,9 +6,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinycompile.eager.saved import FREED, OpNode, Reads, reads_for, unpacked
-from tinycompile.eager.tape import Edge, edges_of, set_history
+from tinycompile.eager.saved import FREED, OpNode, Reads, SavedTensor, reads_for, unpacked
+from tinycompile.eager.tape import Edge, Node, edges_of, set_history
 from tinycompile.eager.tensor import Tensor
+from tinycompile.eager.torch_names import node_name
 from tinycompile.ops.gradients import KEPT
 from tinycompile.ops.record import Op
 
@@ -29,6 +30,30 @@ class Keeper(OpNode):
         if not keep:
             self.free()
         return grads
+
+
+class ResultKeeper(Node):
+    """The last step of a write whose result torch keeps, where the step before has kept what was there."""
+
+    __slots__ = ("label", "saved")
+
+    def __init__(self, label: str, edge: Edge, written: Tensor) -> None:
+        super().__init__((edge,), (written.meta,))
+        self.label = label
+        self.saved: SavedTensor | None = SavedTensor(written, 0)
+
+    def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
+        """The gradient as it came."""
+        if self.saved is None:
+            raise RuntimeError(FREED)
+        self.saved.unpack(self, False)  # raises
+        self.saved = self.saved if keep else None
+        return grads
+
+
+def behind_result(edge: Edge | None, name: str, written: Tensor) -> Edge | None:
+    """The edge to a written tensor that must stay as it is. ``name``: of the op."""
+    return None if edge is None else Edge(ResultKeeper(node_name(name), edge, written), 0)
 
 
 def keep(op: Op, args: Sequence[Any], result: Any, edge_of: EdgeOf) -> Any:
