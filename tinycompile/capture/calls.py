@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tinycompile.capture.breaks import GraphBreak
@@ -67,20 +67,30 @@ def bind_arguments(tr: Tracer, fn: FunctionValue, args: Sequence[Value], kwargs:
         slots[code.co_varnames[at]] = DictValue(tr, [(Const(k), v) for k, v in rest.items()])
     elif rest:
         raise TypeError(f"{fn.name}() got an unexpected keyword argument '{next(iter(rest))}'")
-    _fill_defaults(fn, names, kw_only, slots)
+    _fill_defaults(tr, fn, names, kw_only, slots)
     return slots
 
 
-def _fill_defaults(fn: FunctionValue, names: Sequence[str], kw_only: Sequence[str], slots: dict[str, Value | Lazy]) -> None:
+def _fill_defaults(
+    tr: Tracer, fn: FunctionValue, names: Sequence[str], kw_only: Sequence[str], slots: dict[str, Value | Lazy]
+) -> None:
     for name, default in zip(reversed(names), reversed(fn.defaults), strict=False):
         slots.setdefault(name, default)
-    for name, default in fn.kwdefaults.items():
+    for name, default in _keyword_defaults(tr, fn).items():
         slots.setdefault(name, default)
     for kind, wanted in (("positional argument", names), ("keyword-only argument", kw_only)):
         missing = [repr(n) for n in wanted if n not in slots]
         if missing:
             plural = "" if len(missing) == 1 else "s"
             raise TypeError(f"{fn.name}() missing {len(missing)} required {kind}{plural}: {_listed(missing)}")
+
+
+def _keyword_defaults(tr: Tracer, fn: FunctionValue) -> Mapping[str, Value | Lazy]:
+    """Those of a function from outside lie in a dict, which may have been written as such."""
+    known = tr.known(getattr(fn.outside, "__kwdefaults__", None))
+    if not isinstance(known, DictValue) or not tr.effects.changes(known):
+        return fn.kwdefaults
+    return {name.constant(tr): value for name, value in known.pairs(tr)}
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -263,8 +263,9 @@ class DictValue(Value):
 
     def _clear(self, tr: Tracer, args: Sequence[Value]) -> Value:
         self.changed(tr)
+        items = self.items  # first: what was added unlooked at comes before
         self.steps.append(DictStep("clear", None, NONE))
-        self.items.clear()
+        items.clear()
         return NONE
 
     def _copy(self, tr: Tracer, args: Sequence[Value]) -> Value:

@@ -263,7 +263,7 @@ class ObjectValue(Value):
         if found is not None and defines(type(raw), "__set__") and is_of_the_program(raw):
             self._described(tr, name, found[0], raw, "__set__", value)
             return
-        if raw is not None and is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
+        if name == "__dict__" or (raw is not None and is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType)):
             raise GraphBreak("side-effect", f"descriptor {name!r} of {self.describe()} was set")
         if not isinstance(raw, MemberDescriptorType) and not has_dict(self.obj):
             try:

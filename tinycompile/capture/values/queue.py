@@ -90,6 +90,7 @@ class DequeValue(ListValue):
         return DequeValue(self.values(tr), self.maxlen)
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
+        len(self.items)  # looks: what was added unlooked at has moved them before
         return _Items(self, tr)
 
     def added(self, tr: Tracer, values: Value) -> Iterator[Value]:

@@ -230,7 +230,7 @@ class SetValue(Value):
                 continue
             for item in other.iterate(tr):
                 self._discard(tr, [item])
-            self._do(tr, "difference_update", [])  # (which makes room, as at the end of the whole)
+            self._do(tr, "difference_update", [Snapshot("list", ())])  # (which makes room, as at the end of the whole)
         return NONE
 
     def compared(self, tr: Tracer, symbol: str, other: Value) -> bool:
