@@ -50,11 +50,11 @@ static inline double copysign(double x, double y) { return __builtin_copysign(x,
 static inline float two_to(int32_t n) { return as_float((uint32_t)(n + 127) << 23); }
 static inline double two_to_double(int32_t n) { return as_double((uint64_t)(int64_t)(n + 1023) << 52); }
 
-// x*2^n for x near 1, n in [-160, 160] (float) or [-1100, 1100] (double): in two steps, so that subnormal and infinite results
+// x*2^n for x near 1, n in [-250, 250] (float) or [-1100, 1100] (double): in two steps, so that subnormal and infinite results
 // come out right.
 static inline float scale(float x, int32_t n) {
-    const float second = n < 0 ? 0x1p-64f : 0x1p64f;
-    return x * two_to(n < 0 ? n + 64 : n - 64) * second;
+    const int32_t half = n >> 1;
+    return x * two_to(half) * two_to(n - half);
 }
 static inline double scale(double x, int32_t n) {
     const double second = n < 0 ? 0x1p-128 : 0x1p128;
@@ -73,22 +73,32 @@ static inline double expm1_near(double r) {
     return fma(r * r, p, r);
 }
 
+// The integer next to a*b, where it is below 2^21: adding 1.5*2^23 rounds, and leaves it in the low bits.
+struct Rounded { float value; int32_t n; };
+static inline Rounded rounded_product(float a, float b) {
+    constexpr float SHIFT = 12582912.0f;
+    const float t = fma(a, b, SHIFT);
+    return {t - SHIFT, (int32_t)(bits(t) - bits(SHIFT))};
+}
+
 // x = n*ln(2) + r. ln(2) is split so that n times its high part is exact.
-struct Reduced { float n, r; };
+struct Reduced { int32_t n; float r; };
 struct ReducedDouble { double n, r; };
 static inline Reduced by_ln2(float x) {
-    const float n = round(x * 1.44269502f);
-    return {n, fma(n, -1.42860682e-06f, fma(n, -0.693145752f, x))};
+    const Rounded d = rounded_product(x, 1.44269502f);
+    return {d.n, fma(d.value, -1.42860682e-06f, fma(d.value, -0.693145752f, x))};
 }
 static inline ReducedDouble by_ln2(double x) {
     const double n = round(x * 1.4426950408889634);
     return {n, fma(n, -5.497923018708371e-14, fma(n, -0.6931471805598903, x))};
 }
 
+// Large results are chosen last: of two clamps GCC makes compares and masks, a dozen instructions.
 static inline float exp(float x) {  // 1 ulp
-    const float low = x < -104.0f ? -104.0f : x, z = low > 89.0f ? 89.0f : low;
-    const Reduced d = by_ln2(z);
-    return scale(1 + expm1_near(d.r), (int32_t)d.n);
+    const Reduced d = by_ln2(x < -104.0f ? -104.0f : x);
+    const float p = horner(d.r, 1.0f, 1.0f, 0.5f, 0.166665167f, 0.0416662022f, 0.00836908817f, 0.00139508303f);
+    const float y = scale(p, d.n);
+    return x > 89.0f ? INF : y;
 }
 static inline double exp(double x) {  // 1 ulp
     const double low = x < -746.0 ? -746.0 : x, z = low > 710.0 ? 710.0 : low;
@@ -97,16 +107,18 @@ static inline double exp(double x) {  // 1 ulp
 }
 
 static inline float exp2(float x) {  // 1 ulp; (2^r - 1)/r
-    const float low = x < -150.0f ? -150.0f : x, z = low > 129.0f ? 129.0f : low, n = round(z), r = z - n;
-    const float p = horner(r, 0.693147182f, 0.240226507f, 0.0555041097f, 0.00961803645f, 0.00133334298f, 0.00015467366f,
-        1.53151941e-05f);
-    return scale(fma(r, p, 1.0f), (int32_t)n);
+    const float z = x < -150.0f ? -150.0f : x;
+    const Rounded d = rounded_product(z, 1.0f);
+    const float r = z - d.value, p = horner(r, 0.693147182f, 0.240226507f, 0.0555041097f, 0.00961803645f, 0.00133334298f,
+        0.00015467366f, 1.53151941e-05f);
+    const float y = scale(fma(r, p, 1.0f), d.n);
+    return x > 129.0f ? INF : y;
 }
 
 // e^x - 1 for x in [-87, 88]: 2^n*(e^r - 1) + (2^n - 1).
 static inline float expm1_bounded(float x) {
     const Reduced d = by_ln2(x);
-    const float s = two_to((int32_t)d.n);
+    const float s = two_to(d.n);
     return fma(s, expm1_near(d.r), s - 1);
 }
 static inline double expm1_bounded(double x) {
@@ -115,10 +127,10 @@ static inline double expm1_bounded(double x) {
     return fma(s, expm1_near(d.r), s - 1);
 }
 
-static inline float expm1(float x) {  // 2 ulp
-    const float low = x < -40.0f ? -40.0f : x, z = low > 40.0f ? 40.0f : low;
-    const float small = expm1_bounded(z);
-    return x > 40.0f ? exp(x) : x == 0 ? x : small;
+static inline float expm1(float x) {  // 2 ulp; half of it at first, for 2^128 is none
+    const Reduced d = by_ln2(x < -40.0f ? -40.0f : x);
+    const float s = two_to(d.n - 1), y = 2 * fma(s, expm1_near(d.r), s - 0.5f);
+    return x > 89.0f ? INF : fabs(x) < 0x1p-30f ? x : y;
 }
 static inline double expm1(double x) {  // 2 ulp
     const double low = x < -50.0 ? -50.0 : x, z = low > 50.0 ? 50.0 : low;
