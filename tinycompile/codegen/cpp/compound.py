@@ -18,9 +18,12 @@ from tinycompile.ir.loops import Axis, Const, Index, Reduce, Scalar, Statement
 def simplified(body: tuple[Statement, ...], axes: Sequence[Axis], dtypes: Mapping[str, torch.dtype]) -> tuple[Statement, ...]:
     """The body with simple reductions only. ``dtypes``: of each value."""
     found: list[Statement] = []
+    moments = {(s.args, s.axes) for s in body if isinstance(s, Reduce) and s.kind == "welford"}
     for s in _widened(body):
         if isinstance(s, Reduce) and s.kind in _COMPOUND:
             found += _COMPOUND[s.kind](s, axes, dtypes[s.args[0]])
+        elif isinstance(s, Reduce) and s.kind == "sum" and (s.args, s.axes) in moments and s.dtypes[0] == torch.float32:
+            found += _wide_sum(s)
         else:
             found.append(s)
     return tuple(found)
@@ -47,6 +50,15 @@ def _two_pass_arg(s: Reduce, axes: Sequence[Axis], dtype: torch.dtype) -> Iterat
     yield Scalar(place, narrow, "where", (hit, position, none), s.origin)
     yield Reduce((least,), (narrow,), "min", (place,), s.axes, s.origin)
     yield Scalar(at, torch.int64, "cast", (least,), s.origin)
+
+
+def _wide_sum(s: Reduce) -> Iterator[Statement]:
+    """A sum beside moments of the same values: theirs, which is equal to it and so made once."""
+    total = s.names[0]
+    value, wide = f"{total}_value", f"{total}_wide"
+    yield Scalar(value, torch.float64, "cast", s.args, s.origin)
+    yield Reduce((wide,), (torch.float64,), "sum", (value,), s.axes, s.origin)
+    yield Scalar(total, torch.float32, "cast", (wide,), s.origin)
 
 
 def _two_pass_moments(s: Reduce, axes: Sequence[Axis], dtype: torch.dtype) -> Iterator[Statement]:
