@@ -164,6 +164,8 @@ def test_inner_loops_are_vectorised(tmp_path: Path) -> None:
         )
         vectorised = {int(m) for m in re.findall(rf"{path.name}:(\d+):\d+: optimized: loop vectorized", done.stderr)}
         for first, last, loop in _vector_loops(text):
+            if first <= prelude(target).count("\n"):
+                continue  # a helper's, which not every kernel calls
             assert any(first <= n <= last for n in vectorised), f"{case.name}: not vectorised:\n{loop}"
 
 

@@ -244,11 +244,11 @@ def test_reading_an_empty_tensor_asks_for_eager(kernels: Compiled) -> None:
         kernels.run("empty_table")
 
 
-def test_rows_that_elements_are_picked_from_are_asked_for(kernels: Compiled) -> None:
-    """Where each turn has a row of its own, most of whose lines are needed."""
+def test_rows_that_an_index_leads_to_are_asked_for(kernels: Compiled) -> None:
+    """Where each turn has a row of its own, most of whose lines are needed: elements are picked from it, or it is walked."""
     asking = {name for name in CASES if "tc::fetch<" in kernels.sources[name].text}
-    assert "gather" in asking
-    assert not asking & {"embedding", "masked_gather", "scatter_add_17", "two_places"}
+    assert {"gather", "embedding", "embedding_int32"} <= asking
+    assert not asking & {"masked_gather", "scatter_add_17", "two_places"}
 
 
 def test_stores_go_nowhere_else(kernels: Compiled) -> None:

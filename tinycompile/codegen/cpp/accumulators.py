@@ -1,6 +1,6 @@
 """How reductions accumulate: per kind and dtype, what to start from, how to take in a value, how partial results join.
 
-A sum of float32 along the lane runs in float64: that costs a conversion, and the error doesn't depend on the vector's width. A
+A sum of float32 along the lane runs in float64: the error doesn't depend on its length, and a conversion serves four values. A
 long sum of columns (or of float64) has two levels: a part in its own precision over a few dozen additions a lane, then a total
 in float64, or of float64 in ``tc::Sum``, which takes in the values too where they come one by one. So the error of a long sum
 stays that of a short one.
@@ -59,13 +59,14 @@ def _extreme(kind: str, dtype: torch.dtype) -> Combine:
 class Accumulator:
     """One reduction under way. ``total`` outlives all loops of the reduction; ``part`` takes in values: the same variable, or
     the first level of a sum whose ``total`` is wider. ``lanes``: both are arrays along the lane. ``alone``: values come one
-    by one, in no vector."""
+    by one, in no vector. ``holds``: ``part`` is a place that holds a value until others are there, too."""
 
     reduce: Reduce
     total: str
     part: str
     lanes: bool
     alone: bool = False
+    holds: bool = False
 
     @property
     def two_levels(self) -> bool:
@@ -106,6 +107,8 @@ class Accumulator:
     def update(self, place: str, value: str) -> str:
         """Take in a value."""
         variable = self.part + place
+        if self.holds:
+            return f"{variable} = {value};"
         return f"{variable} = {self.combine.join.format(a=variable, b=value)};"
 
     def join_total(self, target: str, value: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tinycompile.base import expr as ex
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, expressions, locate, loops_of, operands
 from tinycompile.codegen.cpp.scalars import COST
-from tinycompile.ir.loops import Axis, Const, Load, Reduce, Scalar, Statement
+from tinycompile.ir.loops import Axis, Const, Load, Reduce, Scalar, Statement, Store
 
 DEAR = 8  # the cost of a function that is worth an array to compute it once
 
@@ -80,6 +80,14 @@ class Dependences:
         if axis is None or not isinstance(s, Load) or s.mask:
             return True
         return any(axis.name in self.at[t.name] for d in s.index[1:] for t in ex.symbols(d) if t.name in self.at)
+
+    def only_useful(self, items: Sequence[int], shared: Sequence[int]) -> list[int]:
+        """Without loads and index values that only later loops want: they make them anew. ``shared``: values that are kept."""
+        useful = {i for i in items if i in shared or isinstance(self.body[i], (Store, Reduce))}
+        for i in reversed(items):
+            if i in useful:
+                useful |= set(self.needs(i))
+        return [i for i in items if i in useful]
 
     def is_dear(self, i: int, items: Sequence[int]) -> bool:
         """Whether computing item ``i`` from the other ``items`` takes a costly function."""

@@ -4,19 +4,22 @@ long stretch, and does not know indices."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tinycompile.base import expr as ex
+from tinycompile.base.expr import Dim
 from tinycompile.codegen.cpp.dependences import Dependences, Open
 from tinycompile.codegen.cpp.indexing import c_dim
 from tinycompile.codegen.cpp.kept import Pass
 from tinycompile.codegen.cpp.names import Names
 from tinycompile.codegen.cpp.schedule import CACHE_LINE, Schedule, is_along
 from tinycompile.codegen.cpp.statements import Statements
-from tinycompile.ir.loops import Axis, Load, Statement, Store
+from tinycompile.ir.loops import Axis, Load, Scalar, Statement, Store
 
 FETCH_BYTES = 8192  # ahead along rows: two pages
 TABLE_BYTES = 16384  # of a row that elements are picked from, at most: a part of L1
+PIECE = 64  # lanes between which parts of such a row are asked for
+BEGINNING = 512  # bytes of a row that an index names: more come in the way of the current one
 CLAIMED = 1 << 17  # elements of a row that are asked for before they are written, at most: a part of L2
 
 
@@ -44,24 +47,28 @@ def group_ahead(
         step, row, size = ex.coefficient(s.index[0], around[-1].name), lane.extent, s.dtype.itemsize
         if isinstance(row, int) and isinstance(step, int) and step:
             far = FETCH_BYTES // size if row * size > 2 * FETCH_BYTES else step * max(FETCH_BYTES // (row * size), 1)
-            start = c_dim(s.index[0] + far, lambda n: first if n == lane.name else text.symbol(n))
+            start = _spelled(s.index[0] + far, {lane.name: first}, text)
             yield _lines(s, start, plan.group * size, names)
     for store in stores:
-        start = c_dim(store.index[0], lambda n: first if n == lane.name else text.symbol(n))
-        yield f"tc::claim<{plan.group}>({names.buffer(store.buffer)} + {start});"
+        start = _spelled(store.index[0], {lane.name: first}, text)
+        yield _written(store, start, plan.group, names)
 
 
-def block_ahead(s: Load, lane: Axis, block: int, text: Statements, names: Names) -> str:
-    """What a load along the lanes reads in the current row of the next block."""
+def block_ahead(s: Load | Store, lane: Axis, block: int, text: Statements, names: Names) -> str:
+    """What a load or store along the lanes touches in the current row of the next block."""
     next_block = f"{names.value(lane.name)}_begin + {block}"
-    start = c_dim(s.index[0], lambda n: next_block if n == lane.name else text.symbol(n))
+    start = _spelled(s.index[0], {lane.name: next_block}, text)
+    if isinstance(s, Store):
+        return _written(s, start, block, names)
     return _lines(s, start, block * s.dtype.itemsize, names)
 
 
-def picked_rows(items: Iterable[Statement], plan: Schedule, text: Statements, names: Names) -> Iterator[str]:
-    """Rows of tables, one for each turn of an outer loop, from which the loop over lanes picks at least two elements a line."""
+def picked_rows(items: Iterable[Statement], plan: Schedule, text: Statements, names: Names, piece: str) -> list[str]:
+    """Where the loop over lanes picks at least two elements a line from rows of tables, one for each turn of an outer loop: the
+    part of the next turn's rows that is asked for before the PIECE lanes that begin ``piece`` after the first."""
     lane = plan.lane
     assert lane is not None
+    found = []
     for s in items:
         if not isinstance(s, Load) or s.mask or len(s.index) != 2 or not isinstance(lane.extent, int):
             continue
@@ -72,9 +79,57 @@ def picked_rows(items: Iterable[Statement], plan: Schedule, text: Statements, na
             continue
         size, lanes = length * s.dtype.itemsize, min(lane.extent, plan.block or lane.extent)
         if ex.coefficient(offset, lane.name) == 0 and 0 < size <= min(TABLE_BYTES, lanes * CACHE_LINE // 2):
-            yield _lines(s, c_dim(ex.substitute(offset, {at.name: 0}), text.symbol), size, names)
+            share = -(-size // (-(-lanes // PIECE) * CACHE_LINE)) * CACHE_LINE
+            row = c_dim(ex.substitute(offset, {at.name: 0}) + (steps[-1] or 0), text.symbol)
+            found.append(_lines(s, f"{row} + ({piece})/{PIECE}*{share // s.dtype.itemsize}", share, names))
+    return list(dict.fromkeys(found))
+
+
+def named_rows(
+    items: Iterable[Statement], body: Sequence[Statement], plan: Schedule, text: Statements, names: Names
+) -> list[str]:
+    """Where the loop over lanes walks a row that an index names: the first lines of the next turn's. The rest is foreseen."""
+    lane, size = plan.lane, plan.lane.extent if plan.lane else 0
+    if lane is None or not plan.outer or plan.block or not isinstance(size, int):
+        return []
+    turn = plan.outer[-1]
+    next_turn = f"tc::least<int64_t>({names.value(turn.name)} + 1, {text.dim(turn.extent)} - 1)"
+    indices = _loaded(body)
+    found: list[str] = []
+    for s in (s for s in items if isinstance(s, Load) and not s.mask and len(s.index) == 2):
+        at = ex.as_sym(s.index[1])
+        index = indices.get(at.name) if at is not None else None
+        if at is None or index is None or ex.coefficient(s.index[0], lane.name) != 1:
+            continue
+        if ex.coefficient(index.index[0], lane.name) == 0 and ex.coefficient(index.index[0], turn.name) not in (0, None):
+            ahead = names.fresh(f"{at.name}_ahead")
+            place = _spelled(index.index[0], {turn.name: next_turn}, text)
+            found.append(f"const int64_t {ahead} = {names.buffer(index.buffer)}[{place}];")
+            start = _spelled(s.index[0], {at.name: ahead, lane.name: "0"}, text)
+            found.append(_lines(s, start, min(size * s.dtype.itemsize, BEGINNING), names))
+    return found
+
+
+def _loaded(body: Sequence[Statement]) -> dict[str, Load]:
+    """Values that come from memory at a place known beforehand; integers may have been widened since."""
+    found: dict[str, Load] = {}
+    for s in body:
+        if isinstance(s, Load) and not s.mask and len(s.index) == 1:
+            found[s.name] = s
+        elif isinstance(s, Scalar) and s.op == "cast" and s.args[0] in found:
+            found[s.name] = found[s.args[0]]
+    return found
+
+
+def _spelled(d: Dim, own: Mapping[str, str], text: Statements) -> str:
+    """An index expression in which some symbols have names of their own."""
+    return c_dim(d, lambda name: own.get(name) or text.symbol(name))
 
 
 def _lines(s: Load, start: str, size: int, names: Names) -> str:
     count = max(-(-size // CACHE_LINE), 1)
     return f"tc::fetch<{count}>({names.buffer(s.buffer)} + {start}, {CACHE_LINE // s.dtype.itemsize});"
+
+
+def _written(s: Store, start: str, count: int, names: Names) -> str:
+    return f"tc::claim<{count}>({names.buffer(s.buffer)} + {start});"

@@ -12,21 +12,29 @@ import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 
-from tinycompile.base import expr as ex
-from tinycompile.codegen.cpp.accumulators import ADDITIONS, Accumulator, has_own_type, needs_two_levels, part_length, scan_state
+from tinycompile.codegen.cpp.accumulators import (
+    ADDITIONS,
+    Accumulator,
+    has_own_type,
+    needs_two_levels,
+    part_length,
+    scan_state,
+)
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, dtypes_of
 from tinycompile.codegen.cpp.dependences import Dependences, Open
-from tinycompile.codegen.cpp.fetch import claims, group_ahead, picked_rows
-from tinycompile.codegen.cpp.groups import Group, can_group, group_loops
+from tinycompile.codegen.cpp.fetch import PIECE, claims, group_ahead, named_rows, picked_rows
+from tinycompile.codegen.cpp.groups import can_group, group_loops, group_of
 from tinycompile.codegen.cpp.jam import JAM, can_jam, jammed_rows
 from tinycompile.codegen.cpp.kept import Keep, keep_dear
 from tinycompile.codegen.cpp.names import Names
+from tinycompile.codegen.cpp.outer import outer_loops
 from tinycompile.codegen.cpp.scalars import C_TYPES, MEMORY_TYPES, c_read
+from tinycompile.codegen.cpp.scans import blocked_scans, scanned_blocks
 from tinycompile.codegen.cpp.schedule import Schedule
 from tinycompile.codegen.cpp.statements import Statements
 from tinycompile.codegen.cpp.tiles import tile_lines
 from tinycompile.codegen.writer import Writer
-from tinycompile.ir.loops import Axis, Index, Load, Reduce, Scalar, Scan, Store
+from tinycompile.ir.loops import Axis, Index, Load, Reduce, Scalar, Scan, Statement, Store
 
 SHARE_UNIT = 64  # threads share the lane in multiples of this
 
@@ -47,30 +55,9 @@ class LoopNest:
 
     def write(self, roots: Sequence[int]) -> None:
         """All loops of the group whose stores are ``roots``."""
-        out, plan, lane = self.out, self.plan, self.lanes
-        loops = [(self.names.value(a.name), "0", self.text.dim(a.extent), 1) for a in plan.outer if a != plan.tile]
-        steps = [(plan.tile, plan.tile_rows), (lane, plan.block)]
-        blocks = [(a, step) for a, step in steps if a is not None and step]
-        loops += [(f"{self.names.value(a.name)}_begin", "0", self.text.dim(a.extent), step) for a, step in blocks]
-        axes = [*plan.outer, *([lane] if lane else []), *plan.inner]
-        work = self.text.dim(ex.product(a.extent for a in axes) * plan.cost)
-        if loops or plan.split:
-            out.line(f"const int workers = tc::useful_threads({work}, threads);")
-        if loops and not plan.split:
-            collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
-            out.line(f"#pragma omp parallel for{collapse} schedule(static) num_threads(workers) reduction(|: fault)")
-        with contextlib.ExitStack() as stack:
-            for i, (name, begin, end, step) in enumerate(loops):
-                last = i == len(loops) - 1
-                stride = f"++{name}" if step == 1 else f"{name} += {step}"
-                header = f"for (int64_t {name} = {begin}; {name} < {end}; {stride})"
-                stack.enter_context(out.block(header + (" {" if last else ""), "}" if last else ""))
-            for a, step in blocks:
-                name, extent = self.names.value(a.name), self.text.dim(a.extent)
-                out.line(f"const int64_t {name}_end = tc::least<int64_t>({name}_begin + {step}, {extent});")
-            if plan.tile is not None:
-                stack.enter_context(self.tile_loop(plan.tile))
-            self.scope(frozenset(a.name for a in plan.outer), list(roots))
+        with outer_loops(self.plan, self.text, self.names, self.out):
+            with self.tile_loop(self.plan.tile) if self.plan.tile is not None else contextlib.nullcontext():
+                self.scope(frozenset(a.name for a in self.plan.outer), list(roots))
 
     @contextlib.contextmanager
     def tile_loop(self, tile: Axis) -> Iterator[None]:
@@ -204,6 +191,10 @@ class LoopNest:
             begin = self.jammed_loop(axis, roots, items, begin, end)
             if isinstance(axis.extent, int) and axis.extent % JAM == 0 and axis.name != self.plan.split:
                 return  # no rows are left, and chunks are whole groups
+        scans = blocked_scans(self.deps, self.text, inside, axis, roots) if self.lanes is None else []
+        running = {i: self.scan_variable(self.body[i]) for i in scans}
+        if scans:
+            begin = scanned_blocks(self.deps, self.text, self.names, self.out, self.statement, axis, roots, running, begin, end)
         if axis == self.plan.lane:
             self.check_ahead(items, axis)
             reduces = [i for i in roots if isinstance(self.body[i], Reduce)]
@@ -223,7 +214,7 @@ class LoopNest:
         """The loop over whole groups of elements along a row. Returns where the elements that are left begin."""
         name, size, saved = self.names.value(axis.name), self.plan.group, dict(self.text.texts)
         ones = {i: self.accumulators[i] for i in roots if isinstance(self.body[i], Reduce)}
-        groups = {i: Group(a, self.names.fresh(f"{a.part}_group"), size) for i, a in ones.items()}
+        groups = {i: group_of(a, size, self.names) for i, a in ones.items()}
         whole = self.names.fresh(f"{name}_whole")
         self.out.line(f"const int64_t {whole} = {end} - ({end} - {begin}) % {size};")
         loads = [s for i in self.deps.closure(roots) if isinstance(s := self.body[i], Load) and s.name not in self.fetched]
@@ -278,7 +269,7 @@ class LoopNest:
                 self.statement(i)
         elsewhere = {d for i in scope if i not in along for d in self.deps.needs(i)}
         shared = [i for i in along if i in elsewhere and isinstance(self.body[i], (Scalar, Scan))]
-        along = self.only_useful(along, shared)
+        along = self.deps.only_useful(along, shared)
         if not along:
             return
         arrays = {}
@@ -295,14 +286,6 @@ class LoopNest:
                 for name in (n for n in defined(self.body[i]) if n in arrays):
                     self.out.line(f"{arrays[name]}{self.place} = {self.text.texts[name]};")
         self.text.texts = saved | {n: c_read(f"{array}{self.place}", self.dtypes[n]) for n, array in arrays.items()}
-
-    def only_useful(self, items: Sequence[int], shared: Sequence[int]) -> list[int]:
-        """Loads and index values that only later loops want are computed there."""
-        useful = {i for i in items if i in shared or isinstance(self.body[i], (Store, Reduce))}
-        for i in reversed(items):
-            if i in useful:
-                useful |= set(self.deps.needs(i))
-        return [i for i in items if i in useful]
 
     def statement(self, i: int) -> None:
         s = self.body[i]
@@ -339,10 +322,20 @@ class LoopNest:
         assert self.lanes is not None
         name = self.names.value(self.lanes.name)
         begin, end = (f"{name}_begin", f"{name}_end") if self.plan.block else ("0", self.text.dim(self.lanes.extent))
-        for line in picked_rows((self.body[i] for i in items), self.plan, self.text, self.names):
+        around = [self.body[i] for i in items]
+        for line in named_rows(around, self.body, self.plan, self.text, self.names):
             self.out.line(line)
-        self.out.line(self.simd(items))
-        with self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"):
+        with contextlib.ExitStack() as stack:
+            piece = self.names.fresh(f"{name}_piece")
+            ahead = picked_rows(around, self.plan, self.text, self.names, f"{piece} - {begin}")
+            if ahead:
+                header = f"for (int64_t {piece} = {begin}; {piece} < {end}; {piece} += {PIECE}) {{"
+                stack.enter_context(self.out.block(header, "}"))
+                begin, end = piece, f"tc::least<int64_t>({piece} + {PIECE}, {end})"
+            for line in ahead:
+                self.out.line(line)
+            self.out.line(self.simd(items))
+            stack.enter_context(self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"))
             self.text.forget_comment()
             yield
 
@@ -362,8 +355,8 @@ class LoopNest:
             self.out.line(f"{kind} {name}[{self.lane_count}];" if lanes else f"{kind} {name} = {start};")
         self.for_each_lane([(True, f"{name}{self.place} = {start};") for _, name, start, lanes in variables if lanes])
 
-    def scan_variable(self, s: Scan) -> str:
-        return f"{self.names.value(s.names[0])}_so_far"
+    def scan_variable(self, s: Statement) -> str:
+        return f"{self.names.value(defined(s)[0])}_so_far"
 
     def scan_lanes(self, s: Scan) -> bool:
         return self.lanes is not None and self.lanes.name in self.deps.at[s.names[0]]

@@ -1,5 +1,5 @@
-"""Blocks where some loads are contiguous across the lanes: those are transposed into arrays, and each row asks for its share of
-what the next block reads."""
+"""Blocks where some loads are contiguous across the lanes: those are transposed into arrays, and each row asks for what it
+reads and writes in the next block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
 from tinycompile.codegen.cpp.fetch import block_ahead
-from tinycompile.codegen.cpp.indexing import c_dim, c_factor
+from tinycompile.codegen.cpp.indexing import c_dim
 from tinycompile.codegen.cpp.names import Names
 from tinycompile.codegen.cpp.scalars import MEMORY_TYPES
 from tinycompile.codegen.cpp.schedule import Schedule, is_across, is_along
@@ -27,20 +27,18 @@ def tile_lines(plan: Schedule, body: Sequence[Statement], text: Statements, name
         if is_across(s, tile, lane):
             across.setdefault((s.buffer, s.index[0]), []).append(s)
     before: list[str] = []
-    ahead = [block_ahead(s, lane, plan.block, text, names) for s in loads if is_along(s, lane)]
+    ahead = [block_ahead(s, lane, plan.block, text, names) for s in body if is_along(s, lane)]
     for (first, *_), pointer in ((group, names.buffer(buffer)) for (buffer, _), group in across.items()):
         array = names.fresh(f"{pointer}_tile")
-        lines, share = _transposed(first, array, plan, text, names)
-        before += lines
-        ahead += share
+        before += _transposed(first, array, plan, text, names)
         row, column = names.value(tile.name), names.value(lane.name)
         place = f"{array}[({row} - {row}_begin)*{plan.block} + {column} - {column}_begin]"
         text.tiled |= {s.name: place for s in across[first.buffer, first.index[0]]}
     return before, list(dict.fromkeys(ahead)) if lane.extent != plan.block else []
 
 
-def _transposed(s: Load, array: str, plan: Schedule, text: Statements, names: Names) -> tuple[list[str], list[str]]:
-    """The array of a load's block, filled; and a row's share of the lines that the next block reads."""
+def _transposed(s: Load, array: str, plan: Schedule, text: Statements, names: Names) -> list[str]:
+    """The array of a load's block, filled."""
     assert plan.tile is not None and plan.lane is not None
     row, lane, block = names.value(plan.tile.name), names.value(plan.lane.name), plan.block
     begins = {plan.tile.name: f"{row}_begin", plan.lane.name: f"{lane}_begin"}
@@ -48,10 +46,7 @@ def _transposed(s: Load, array: str, plan: Schedule, text: Statements, names: Na
     assert step is not None
     start = f"{names.buffer(s.buffer)} + {c_dim(s.index[0], lambda n: begins.get(n) or text.symbol(n))}"
     sizes = f"{text.dim(step)}, {lane}_end - {lane}_begin, {row}_end - {row}_begin"
-    filled = [
+    return [
         f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{block * plan.tile_rows}];",
         f"tc::transpose<{block}, {plan.tile_rows}>({array}, {start}, {sizes});",
     ]
-    share, factor = block // plan.tile_rows, c_factor(step, text.symbol)
-    next_lane = f"({block} + ({row} - {row}_begin)*{share})*{factor}"
-    return filled, [f"tc::fetch<{share}>({start} + {next_lane}, {factor});"] if share else []

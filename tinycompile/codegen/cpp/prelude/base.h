@@ -47,10 +47,18 @@ template <int N, class T> static inline void claim(const T* to) {
 // The N elements of an array joined pairwise. It overwrites the array.
 template <int N, class T, class Join> static inline T fold(T* array, Join join) {
     if constexpr (N > 1) {
+        #pragma omp simd
         for (int i = 0; i < N / 2; ++i) array[i] = join(array[i], array[i + N / 2]);
         return fold<N / 2>(array, join);
     }
     return array[0];
+}
+
+// Into each of N/4 totals go four of N values, added up before.
+template <int N> static inline void add_fours(double* totals, const float* values) {
+    constexpr int M = N / 4;
+    #pragma omp simd
+    for (int i = 0; i < M; ++i) totals[i] += (values[i] + values[i + M]) + (values[i + 2 * M] + values[i + 3 * M]);
 }
 
 // The sum of doubles and, apart from it, what rounding has lost (Knuth's two-sum). Beyond float64 the latter is NaN.
@@ -67,6 +75,40 @@ struct Sum {
     friend Sum operator+(Sum a, Sum b) { return a += b; }
     explicit operator double() const { return lost == lost ? sum + lost : sum; }
 };
+
+// N values become the sums of all before them and themselves, beginning with `before`. Returns the last one.
+#if (defined(__clang__) || __GNUC__ >= 12) && defined(__AVX2__)
+#ifdef __AVX512F__
+typedef double Doubles __attribute__((vector_size(64), aligned(8), may_alias));
+static inline Doubles prefix_sums(Doubles v) {
+    const Doubles none = {};
+    v += __builtin_shufflevector(none, v, 0, 8, 9, 10, 11, 12, 13, 14);
+    v += __builtin_shufflevector(none, v, 0, 1, 8, 9, 10, 11, 12, 13);
+    return v + __builtin_shufflevector(none, v, 0, 1, 2, 3, 8, 9, 10, 11);
+}
+#else
+typedef double Doubles __attribute__((vector_size(32), aligned(8), may_alias));
+static inline Doubles prefix_sums(Doubles v) {
+    const Doubles none = {};
+    v += __builtin_shufflevector(none, v, 0, 4, 5, 6);
+    return v + __builtin_shufflevector(none, v, 0, 1, 4, 5);
+}
+#endif
+template <int N> static inline double running_sums(double* values, double before) {
+    constexpr int SIZE = sizeof(Doubles) / sizeof(double);
+    for (int i = 0; i < N; i += SIZE) {
+        const Doubles part = prefix_sums(*(const Doubles*)(values + i));
+        *(Doubles*)(values + i) = part + before;
+        before += part[SIZE - 1];
+    }
+    return before;
+}
+#else
+template <int N> static inline double running_sums(double* values, double before) {
+    for (int i = 0; i < N; ++i) before = values[i] += before;
+    return before;
+}
+#endif
 
 // ---- bits ----
 static inline uint32_t bits(float x) { return __builtin_bit_cast(uint32_t, x); }
