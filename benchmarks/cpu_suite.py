@@ -1,7 +1,8 @@
 """``python -m benchmarks --suite cpu --device cpu``: 43 workloads beside eager and ``torch.compile``, in one process.
 
 Per row: run times in turns, the share of the bandwidth that a copy (or, where twice as much is read as written, a triad) of as
-many bytes reaches, and the seconds of the first call with empty caches. All results are judged by float64.
+many bytes reaches, what the call takes on data in the cache, and the seconds of the first call with empty caches. All results
+are judged by float64.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.accuracy import judge
+from benchmarks.cached import cached_seconds, can_fold
 from benchmarks.contenders import CONTENDERS, EAGER, INDUCTOR, OURS, Settings
 from benchmarks.results import COLUMNS, Progress, Results, Row, about, one_line, ratio
 from benchmarks.timing import FLUSH_BYTES, copy_call, samples, spread
@@ -27,16 +29,21 @@ from tinycompile.base.config import config
 PROTOCOL = (
     "wall time of one call, contenders and the copy or triad in turns, medians; before each, "
     f"{FLUSH_BYTES['cpu'] >> 20} MB are read to empty the caches; page faults of fresh results count, for all. "
-    "Cold compile: the first call with empty caches on disk, all in one process; torch.compile's first is shown apart"
+    "Cold compile: the first call with empty caches on disk, all in one process; torch.compile's first is shown apart. Cached: "
+    "the same code on tensors of the same sizes whose pages are all the same 64 KB, one thread's time over the number of "
+    "threads. Memory bounds a row if the better cached time, of ours and torch.compile's, is below the copy's or triad's"
 )
 SECONDS = 1.5  # of measuring, a row
+CACHED_SECONDS = 0.5  # of that, on data in the cache, a row
 
 
 @dataclass
 class CpuRow(Row):
-    """``reference``: what the bandwidth is measured with: copy or triad."""
+    """``reference``: what the bandwidth is measured with, copy or triad. ``cached``: seconds on data in the cache. ``note``:
+    what takes long where memory does not."""
 
     reference: str = "copy"
+    cached: dict[str, float] = field(default_factory=dict)
 
     @property
     def share(self) -> float | None:
@@ -45,8 +52,22 @@ class CpuRow(Row):
 
     @property
     def by_memory(self) -> bool:
-        """Whether memory bounds it."""
-        return not self.note
+        """Whether memory bounds it: the least time of its arithmetic that was seen is below that of its bytes."""
+        return bool(self.copy and self.cached) and min(self.cached.values()) < (self.copy or 0)
+
+
+Column = tuple[str, Callable[[Any], str]]
+
+
+def _cached(who: str) -> Callable[[Any], str]:
+    return lambda r: f"{r.cached[who] * 1e3:.3f}" if who in r.cached else ""
+
+
+CACHED: tuple[Column, ...] = (
+    ("copy ms", lambda r: f"{r.copy * 1e3:.3f}" if r.copy else ""),
+    ("ours cached ms", _cached(OURS)),
+    ("torch cached ms", _cached(INDUCTOR)),
+)
 
 
 class CpuResults(Results):
@@ -54,8 +75,13 @@ class CpuResults(Results):
 
     def table(self) -> list[list[str]]:
         """As of any suite, with the share of the bandwidth by copy or triad."""
-        own = {"% of copy": ("bandwidth", lambda r: f"{r.share:.0%} {r.reference}" if r.by_memory and r.share else "")}
-        columns = [own.get(title, (title, cell)) for title, cell in COLUMNS if title not in ("op/byte", "Gop/s")]
+        bandwidth: Column = ("bandwidth", lambda r: f"{r.share:.0%} {r.reference}" if r.by_memory and r.share else "")
+        columns: list[Column] = []
+        for title, cell in COLUMNS:
+            if title == "% of copy":
+                columns += [*CACHED, bandwidth]
+            elif title not in ("op/byte", "Gop/s"):
+                columns.append((title, cell))
         columns = [c for c in columns if any(c[1](row) for row in self.rows)]
         return [[title for title, _ in columns], *([cell(row) or "-" for _, cell in columns] for row in self.rows)]
 
@@ -71,6 +97,10 @@ class CpuResults(Results):
                              f"above 1.15: {above or 'none'}")  # fmt: skip
         bound = [r for r in rows if r.by_memory and r.share]
         low = [f"{r.workload} {r.share:.0%}" for r in bound if r.share and r.share < 0.85]
+        arithmetic = [f"{r.workload} {min(r.cached.values()) / r.copy:.2f}{f' ({r.note})' if r.note else ''}"
+                 for r in rows if r.cached and r.copy and not r.by_memory]  # fmt: skip
+        if arithmetic:
+            lines.append(f"* bound by arithmetic, the better cached time over the copy's or triad's: {', '.join(arithmetic)}")
         if bound:
             lines.append(f"* at 85% of the bandwidth: {len(bound) - len(low)} of {len(bound)} bound by memory; below: "
                          f"{', '.join(low) or 'none'}")  # fmt: skip
@@ -150,7 +180,14 @@ def _measured(workload: Workload, settings: Settings) -> CpuRow:
     row.copy = statistics.median(times.pop("copy"))
     row.run = {who: statistics.median(taken) for who, taken in times.items()}
     row.spread = spread(times[OURS]) if OURS in times else None
+    row.cached = _on_cached_data(workload, settings, [who for who in (OURS, INDUCTOR) if who in calls], inputs)
     return row
+
+
+def _on_cached_data(workload: Workload, settings: Settings, who: Sequence[str], inputs: Sequence[Any]) -> dict[str, float]:
+    """What the arithmetic takes, by contender."""
+    seconds = 0.1 if settings.quick else CACHED_SECONDS
+    return cached_seconds({w: CONTENDERS[w] for w in who}, workload.fn, inputs, seconds) if can_fold() else {}
 
 
 def triad_call(bytes_moved: int) -> Callable[[], object]:

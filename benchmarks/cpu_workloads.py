@@ -1,5 +1,6 @@
 """The suite ``cpu``: 43 functions for two cores. Pointwise chains, norms, softmaxes, reductions along each axis, transposes,
-look-ups, optimiser steps, small MLPs, attention; float32 and bfloat16. ``note`` says what bounds a row if memory does not."""
+look-ups, optimiser steps, small MLPs, attention; float32 and bfloat16. What bounds a row is measured; ``note`` says what its
+arithmetic is where that is much, in AVX-512's instructions for 16 elements, as counted in our loops."""
 
 from __future__ import annotations
 
@@ -79,8 +80,13 @@ def adam_half_reference(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Ten
 
 # -- the table ----------------------------------------------------------------------------------------------------------
 
-FUNCTIONS = "arithmetic: special functions"
-MATMUL = "arithmetic: matrix products, a library's for all"
+FUNCTIONS = "special functions: an exponential is 22 instructions, 11 of them multiplications"
+HALVES = "bfloat16: 2 instructions widen, 8 round"
+MOMENTS = "moments in float64: 12 instructions"
+PLACES = "the maximum and its first place, NaN in mind: 10 instructions"
+PREFIXES = "running sums in float64: 32 instructions, half of them shuffles"
+TRANSPOSED = "shuffles: 8 for 4 by 4 elements, each line far from the last"
+MATMUL = "matrix products, a library's for all"
 LATENCY = "the call: too little data for bandwidth to count"
 
 
@@ -102,27 +108,27 @@ _QKV = (1, 8, 512, 64)
 CPU: tuple[Workload, ...] = (
     # pointwise
     _row("relu chain", chain, *_square(F32, 2), quick=True),
-    _row("relu chain bf16", chain, *_square(BF16, 2)),
-    _row("gelu(x+b)*0.5+x", w.gelu_bias_residual, *_norm(F32, 1)),
+    _row("relu chain bf16", chain, *_square(BF16, 2), note=HALVES),
+    _row("gelu(x+b)*0.5+x", w.gelu_bias_residual, *_norm(F32, 1), note=FUNCTIONS),
     _row("gelu(x+b)*0.5+x bf16", w.gelu_bias_residual, *_norm(BF16, 1), note=FUNCTIONS),
-    _row("gelu, erf", gelu_erf, *_square(F32)),
-    _row("silu(a)*b", w.silu_mul, *_square(F32, 2)),
+    _row("gelu, erf", gelu_erf, *_square(F32), note=FUNCTIONS),
+    _row("silu(a)*b", w.silu_mul, *_square(F32, 2), note=FUNCTIONS),
     _row("silu(a)*b bf16", w.silu_mul, *_square(BF16, 2), note=FUNCTIONS),
     _row("8 rounds tanh, sin", w.eight_rounds, Arg((1024, 1024), dtype=F32), note=FUNCTIONS),
     _row("where", masked_where, *_square(F32, 2)),
     # norms
-    _row("layer_norm", shapes.layer_norm, *_norm(F32, 2), quick=True),
-    _row("layer_norm bf16", shapes.layer_norm, *_norm(BF16, 2)),
-    _row("layer_norm(x+r), 2 outputs", w.layer_norm_residual, *_square(F32, 2), *(Arg((2048,), dtype=F32),) * 2),
+    _row("layer_norm", shapes.layer_norm, *_norm(F32, 2), quick=True, note=MOMENTS),
+    _row("layer_norm bf16", shapes.layer_norm, *_norm(BF16, 2), note=f"{MOMENTS}; {HALVES}"),
+    _row("layer_norm(x+r), 2 outputs", w.layer_norm_residual, *_square(F32, 2), *(Arg((2048,), dtype=F32),) * 2, note=MOMENTS),
     _row("rms_norm", shapes.rms, *_square(F32)),
-    _row("rms_norm bf16", w.rms_norm, *_norm(BF16, 1), reference=w.rms_norm_reference),
-    _row("batch statistics, relu", w.batch_stats_relu, Arg((16, 64, 56, 56), dtype=F32)),
-    _row("group_norm", group_norm, Arg((16, 64, 56, 56), dtype=F32), *(Arg((64,), dtype=F32),) * 2),
+    _row("rms_norm bf16", w.rms_norm, *_norm(BF16, 1), reference=w.rms_norm_reference, note=HALVES),
+    _row("batch statistics, relu", w.batch_stats_relu, Arg((16, 64, 56, 56), dtype=F32), note=MOMENTS),
+    _row("group_norm", group_norm, Arg((16, 64, 56, 56), dtype=F32), *(Arg((64,), dtype=F32),) * 2, note=MOMENTS),
     # softmaxes
-    _row("softmax, rows of 2048", w.softmax_scaled, *_square(F32), quick=True),
+    _row("softmax, rows of 2048", w.softmax_scaled, *_square(F32), note=FUNCTIONS, quick=True),
     _row("softmax, rows of 2048 bf16", w.softmax_scaled, *_square(BF16), note=FUNCTIONS),
-    _row("softmax, rows of 131072", w.softmax, Arg((32, 131072), dtype=F32)),
-    _row("softmax down columns", shapes.column_softmax, *_square(F32)),
+    _row("softmax, rows of 131072", w.softmax, Arg((32, 131072), dtype=F32), note=FUNCTIONS),
+    _row("softmax down columns", shapes.column_softmax, *_square(F32), note=FUNCTIONS),
     _row("log_softmax bf16", shapes.log_softmax, *_square(BF16), note=FUNCTIONS),
     _row(
         "cross_entropy bf16", w.cross_entropy, Arg((128, 50304)), Arg((128,), below=1),
@@ -132,15 +138,15 @@ CPU: tuple[Workload, ...] = (
     _row("sum of squares", w.sum_of_squares, Arg(_BIG, dtype=F32)),
     _row("sum along axis 0", w.column_sum, *_square(F32)),
     _row("sum along axis 1", row_sum, *_square(F32)),
-    _row("sum along axis 1 bf16", row_sum, *_square(BF16)),
+    _row("sum along axis 1 bf16", row_sum, *_square(BF16), note=HALVES),
     _row("sum of a middle axis", shapes.middle_sum, Arg((16, 256, 1024), dtype=F32)),
-    _row("mean and deviation", shapes.mean_and_deviation, *_square(F32)),
-    _row("maximum and its place, axis 1", shapes.largest, *_square(F32)),
-    _row("maximum and its place, axis 0", largest_of_columns, *_square(F32)),
-    _row("cumsum", shapes.running_total, *_square(F32)),
+    _row("mean and deviation", shapes.mean_and_deviation, *_square(F32), note=MOMENTS),
+    _row("maximum and its place, axis 1", shapes.largest, *_square(F32), note=PLACES),
+    _row("maximum and its place, axis 0", largest_of_columns, *_square(F32), note=PLACES),
+    _row("cumsum", shapes.running_total, *_square(F32), note=PREFIXES),
     # transposes
-    _row("x.t()+2y", w.transpose_add, *_square(F32, 2)),
-    _row("x.t()+2y bf16", w.transpose_add, *_square(BF16, 2)),
+    _row("x.t()+2y", w.transpose_add, *_square(F32, 2), note=TRANSPOSED),
+    _row("x.t()+2y bf16", w.transpose_add, *_square(BF16, 2), note=TRANSPOSED),
     _row("heads to the front", heads_to_front, Arg((4, 512, 16, 64), dtype=F32)),
     # look-ups
     _row("embedding", embedding, Arg((8192, 512), dtype=F32), Arg((8192,), below=0), Arg((8192, 512), dtype=F32)),
