@@ -1,5 +1,5 @@
 """Asking memory for what is read soon, where the CPU does not foresee it: what it reads ahead itself ends with a page, needs a
-long stretch, and does not know indices."""
+long stretch, and does not know indices. What it does foresee is better left to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tinycompile.codegen.cpp.schedule import CACHE_LINE, Schedule, is_along
 from tinycompile.codegen.cpp.statements import Statements
 from tinycompile.ir.loops import Axis, Load, Scalar, Statement, Store
 
-FETCH_BYTES = 8192  # ahead along rows: two pages
 TABLE_BYTES = 16384  # of a row that elements are picked from, at most: a part of L1
 PIECE = 64  # lanes between which parts of such a row are asked for
 BEGINNING = 512  # bytes of a row that an index names: more come in the way of the current one
@@ -38,20 +37,14 @@ def claims(deps: Dependences, passes: Sequence[Pass], lane: Axis, opened: Open) 
 def group_ahead(
     loads: Sequence[Load], stores: Sequence[Store], plan: Schedule, text: Statements, names: Names, first: str
 ) -> Iterator[str]:
-    """What ``loads`` read about FETCH_BYTES after the group that begins at ``first``, in a later row or along a long one; and
-    what ``stores`` write there in the next pass: a line that is written is read first."""
+    """For the group that begins at ``first``: where the pages end that ``loads`` walk, the next ones; and what ``stores`` write
+    there in the next pass: a line that is written is read first."""
     lane = plan.lane
     assert lane is not None
-    around = [a for a in (*plan.outer, *plan.inner) if a != lane]
-    for s in (s for s in loads if around and is_along(s, lane)):
-        step, row, size = ex.coefficient(s.index[0], around[-1].name), lane.extent, s.dtype.itemsize
-        if isinstance(row, int) and isinstance(step, int) and step:
-            far = FETCH_BYTES // size if row * size > 2 * FETCH_BYTES else step * max(FETCH_BYTES // (row * size), 1)
-            start = _spelled(s.index[0] + far, {lane.name: first}, text)
-            yield _lines(s, start, plan.group * size, names)
+    for s in (s for s in loads if is_along(s, lane)):
+        yield f"tc::next_page<{plan.group}>({names.buffer(s.buffer)} + {_spelled(s.index[0], {lane.name: first}, text)});"
     for store in stores:
-        start = _spelled(store.index[0], {lane.name: first}, text)
-        yield _written(store, start, plan.group, names)
+        yield _written(store, _spelled(store.index[0], {lane.name: first}, text), plan.group, names)
 
 
 def block_ahead(s: Load | Store, lane: Axis, block: int, text: Statements, names: Names) -> str:

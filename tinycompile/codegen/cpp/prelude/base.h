@@ -39,6 +39,13 @@ template <int N, class T> static inline void fetch(const T* from, int64_t step) 
     for (int n = 0; n < N; ++n) __builtin_prefetch(from + n * step);
 }
 
+// The same for the beginning of the next page, if the N elements `at` are in the beginning of theirs: what the CPU reads ahead
+// itself ends with a page, and begins again after a few lines.
+template <int N, class T> static inline void next_page(const T* at) {
+    const uintptr_t place = (uintptr_t)at;
+    if ((place & 4095) < N * sizeof(T)) fetch<4>((const char*)((place & ~(uintptr_t)4095) + 4096), 64);
+}
+
 // The same for N elements in a row that are written soon.
 template <int N, class T> static inline void claim(const T* to) {
     for (int n = 0; n < N; n += 64 / (int)sizeof(T)) __builtin_prefetch(to + n, 1);
