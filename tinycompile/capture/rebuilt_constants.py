@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.values.constant import SMALL_INTS, Const
@@ -15,9 +16,11 @@ _ONE_OF_EACH = (bool, type(None), type(Ellipsis))
 
 
 class Literals:
-    """Which literals stand for which objects in one rebuilt function. Python makes one object of equal ones."""
+    """Which literals stand for which objects in one rebuilt function. Python makes one object of equal ones.
+    ``known_elsewhere``: whether the program has this very object in its code, so that a literal of ours is another."""
 
-    def __init__(self) -> None:
+    def __init__(self, known_elsewhere: Callable[[Any], bool]) -> None:
+        self._known_elsewhere = known_elsewhere
         self._objects: dict[str, Any] = {}
 
     def of(self, obj: Any) -> str | None:
@@ -25,10 +28,11 @@ class Literals:
         kind = type(obj)
         if kind in _ONE_OF_EACH or (kind is int and obj in SMALL_INTS):
             return repr(obj)
-        if kind not in (int, str, bytes) and not (kind is float and math.isfinite(obj)):
+        if kind is str and _is_kept(obj):
+            return repr(obj) if sys.intern(obj) is obj else None
+        if (kind not in (int, str, bytes) and not (kind is float and math.isfinite(obj))) or self._known_elsewhere(obj):
             return None
-        first = sys.intern(obj) if kind is str and _is_kept(obj) else self._objects.setdefault(repr(obj), obj)
-        return repr(obj) if first is obj else None
+        return repr(obj) if self._objects.setdefault(repr(obj), obj) is obj else None
 
 
 def _is_kept(text: str) -> bool:
@@ -39,7 +43,7 @@ def _is_kept(text: str) -> bool:
 def constant(rebuilder: Rebuilder, value: Const) -> str:
     """An expression for the object itself: where it came from, a literal, or the name of what the rebuilt code keeps."""
     obj = value.value
-    if type(obj) in (int, str, bytes, float, complex) and value.source is not None:
+    is_small = type(obj) is int and obj in SMALL_INTS
+    if type(obj) in (int, str, bytes, float, complex) and value.source is not None and not is_small:
         return rebuilder.reach(value.source)
-    literal = None if rebuilder.tr.is_code_constant(obj) else rebuilder.literals.of(obj)
-    return rebuilder.held(obj, "constant") if literal is None else literal
+    return rebuilder.constant(obj)

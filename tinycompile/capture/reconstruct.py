@@ -75,7 +75,7 @@ class Rebuilder:
         self._depth = 0  # of expressions inside expressions
         self._keep: list[Value] = []  # ids stay valid
         self._uses: dict[int, int] = defaultdict(int)
-        self.literals = Literals()
+        self.literals = Literals(tr.is_code_constant)
 
     def result(self, value: Value | Lazy) -> str:
         """An expression for the whole result."""

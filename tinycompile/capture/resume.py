@@ -113,7 +113,7 @@ def moved(place: Place) -> tuple[Place, tuple[int, ...]] | None:
         del entries[last]
         stack = stack[:-1]
         if ins.op == "STORE_FAST":
-            if ins.arg not in bound:
+            if ins.arg not in bound or ins.arg in place.code.co_cellvars:  # (an inlined comprehension puts its cell back)
                 return None
             entries[bound[ins.arg]] = last
     else:
