@@ -84,7 +84,7 @@ def _write(bound: BoundCall, fn: Callable[..., Any], args: Sequence[Any], kwargs
         _run(bound, fn, args, kwargs)
         node.close((target,))
         edge = Edge(node, 0) if any(e is not None for e in edges) else None
-        return rebase(target, behind_result(edge, op.name, target) if op.name in _KEEP_RESULT else edge)
+        return rebase(target, behind_result(edge, target) if op.name in _KEEP_RESULT else edge)
     form = differentiable_form(op)
     before = (_copy_of(target), *bound.args[1:])  # what the parts save is not to be written to
     result = NotImplemented if form is None else in_parts(op, form, before)
@@ -196,7 +196,7 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
     if _is_written_as_it_goes((*args, *kwargs.values())):
         _run_as_it_is(fn, args, kwargs)
         return rebase(args[0], edge_of(result))
-    return replace(args[0], result, name.strip("_") if keeps_result else "")
+    return replace(args[0], result, keeps_result)
 
 
 VIEWS_IN_PLACE = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
@@ -246,8 +246,8 @@ def write_item(target: Tensor, index: Any, value: Any) -> None:
         replace(target, result)
 
 
-def replace(target: Tensor, result: Tensor, kept_by: str = "") -> Tensor:
-    """Write a computed value into the memory; its history becomes the target's. ``kept_by``: for which op torch keeps it."""
+def replace(target: Tensor, result: Tensor, kept: bool = False) -> Tensor:
+    """Write a computed value into the memory; its history becomes the target's. ``kept``: torch keeps it."""
     if level_of((target, result)):  # a tape of a lower level follows the write too
         overwrite(target, result, "an in-place op")
     else:
@@ -257,7 +257,7 @@ def replace(target: Tensor, result: Tensor, kept_by: str = "") -> Tensor:
             else:
                 target.raw().copy_(result.raw())
     edge = edge_of(result)
-    return rebase(target, behind_result(edge, kept_by, target) if kept_by else edge)
+    return rebase(target, behind_result(edge, target) if kept else edge)
 
 
 def check_writable(target: Tensor) -> None:

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinycompile.eager.saved import FREED, OpNode, Reads, SavedTensor, reads_for, unpacked
+from tinycompile.eager.saved import FREED, OpNode, Reads, SavedTensor, reads_for, torchs_name, unpacked
 from tinycompile.eager.tape import Edge, Node, edges_of, set_history
 from tinycompile.eager.tensor import Tensor
-from tinycompile.eager.torch_names import node_name
 from tinycompile.ops.gradients import KEPT
 from tinycompile.ops.record import Op
 
@@ -35,12 +34,16 @@ class Keeper(OpNode):
 class ResultKeeper(Node):
     """The last step of a write whose result torch keeps, where the step before has kept what was there."""
 
-    __slots__ = ("label", "saved")
+    __slots__ = ("saved", "step")
 
-    def __init__(self, label: str, edge: Edge, written: Tensor) -> None:
+    def __init__(self, edge: Edge, written: Tensor) -> None:
         super().__init__((edge,), (written.meta,))
-        self.label = label
+        self.step = edge.node
         self.saved: SavedTensor | None = SavedTensor(written, 0)
+
+    def name(self) -> str:
+        """As torch calls the step before, which is one with this."""
+        return torchs_name(self.step, written=True)
 
     def run(self, grads: Sequence[Any], create_graph: bool, keep: bool) -> Sequence[Any]:
         """The gradient as it came."""
@@ -51,9 +54,9 @@ class ResultKeeper(Node):
         return grads
 
 
-def behind_result(edge: Edge | None, name: str, written: Tensor) -> Edge | None:
-    """The edge to a written tensor that must stay as it is. ``name``: of the op."""
-    return None if edge is None else Edge(ResultKeeper(node_name(name), edge, written), 0)
+def behind_result(edge: Edge | None, written: Tensor) -> Edge | None:
+    """The edge to a written tensor that must stay as it is."""
+    return None if edge is None else Edge(ResultKeeper(edge, written), 0)
 
 
 def keep(op: Op, args: Sequence[Any], result: Any, edge_of: EdgeOf) -> Any:
