@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import torch
 
 import tinycompile
+from tinycompile.aot.reach import _Shared
+from tinycompile.base import torch_private
 
 Leaf = torch.Tensor
 Fn = Callable[..., tuple[torch.Tensor, ...]]
@@ -239,3 +242,27 @@ def test_saved_tensors_are_freed_by_the_backward() -> None:
     assert not [ref for ref in saved if ref() is not None]
     with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
         second.backward()
+
+
+def test_two_gates_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's engine has a thread for each device: while one gate runs the backward of both, the other waits for its part."""
+    monkeypatch.setattr(torch_private, "engine_run", lambda: 7)
+    monkeypatch.setattr(torch_private, "keeps_graph", lambda: True)
+    entered = threading.Event()
+
+    def backward(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        entered.set()
+        time.sleep(0.2)
+        return (None, None, tangents[0] * 2, tangents[0] * 3)
+
+    shared = _Shared(torch.empty(0), backward, 1, ((0,), (1,)))
+    shared.take(0, torch.ones(2), {0, 1})
+    found: dict[int, Any] = {}
+    threads = [threading.Thread(target=lambda n=n: found.update({n: shared.gradients(n)})) for n in (0, 1)]
+    threads[0].start()
+    assert entered.wait(10)
+    threads[1].start()
+    for t in threads:
+        t.join(10)
+    assert torch.equal(found[0][0], torch.full((2,), 2.0)) and torch.equal(found[1][0], torch.full((2,), 3.0))
+    assert not shared._runs

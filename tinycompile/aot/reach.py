@@ -9,6 +9,7 @@ then. These are usually all, for the engine takes up later nodes first, and thos
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -57,9 +58,11 @@ def apart(apply: Fn, backward: Fn, groups: Mapping[frozenset[int], tuple[int, ..
 
 class _Run:
     """What a run of the engine has brought so far: tangents by result, the gates that it will come to, and gradients by input
-    for gates that are still to come."""
+    for gates that are still to come. The engine has a thread for each device, and so may come to two gates at once: ``lock`` is
+    held while one of them runs the backward of both."""
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
         self.tangents: dict[int, Any] = {}
         self.coming: set[int] = set()
         self.grads: dict[int, Any] = {}
@@ -78,34 +81,38 @@ class _Shared:
     def take(self, at: int, tangent: Any, gates: set[int]) -> None:
         """The tangent of a result; ``gates``: those to which the engine goes on from there."""
         number = torch_private.engine_run()
-        run = self._runs.get(number)
-        if run is None:
-            run = self._runs[number] = _Run()
-        run.coming |= gates
-        if not gates:  # the engine's run ends here, as where a gradient of this result is asked for
-            if not run.coming:
-                del self._runs[number]
-        elif tangent is not None:
-            run.tangents[at] = tangent
+        run = self._runs.setdefault(number, _Run())
+        with run.lock:
+            run.coming |= gates
+            if not gates:  # the engine's run ends here, as where a gradient of this result is asked for
+                if not run.coming:
+                    self._runs.pop(number, None)
+            elif tangent is not None:
+                run.tangents[at] = tangent
 
     def gradients(self, gate: int) -> list[Any]:
         """Those of a gate's inputs."""
         number = torch_private.engine_run()
         run = self._runs.get(number) or _Run()
-        if run.tangents:
-            tangents, run.tangents = run.tangents, {}
-            ctx = self._anchor.grad_fn
-            found = self._backward(ctx, *[tangents.get(at) for at in range(self._count)])[2:]
-            if not torch_private.keeps_graph():
-                torch_private.clear_saved(ctx)
-            grads = run.grads
-            for i in (i for n in {gate, *run.coming} for i in self._members[n] if found[i] is not None):
-                grads[i] = grads[i] + found[i] if i in grads else found[i]
-        own = [run.grads.pop(i, None) for i in self._members[gate]]
-        run.coming.discard(gate)
-        if not run.coming:
-            self._runs.pop(number, None)
+        with run.lock:
+            if run.tangents:
+                self._run_backward(run, gate)
+            own = [run.grads.pop(i, None) for i in self._members[gate]]
+            run.coming.discard(gate)
+            if not run.coming:
+                self._runs.pop(number, None)
         return own
+
+    def _run_backward(self, run: _Run, gate: int) -> None:
+        """The backward of the tangents that are there, for this gate and those to come."""
+        tangents, run.tangents = run.tangents, {}
+        ctx = self._anchor.grad_fn
+        found = self._backward(ctx, *[tangents.get(at) for at in range(self._count)])[2:]
+        if not torch_private.keeps_graph():
+            torch_private.clear_saved(ctx)
+        grads = run.grads
+        for i in (i for n in {gate, *run.coming} for i in self._members[n] if found[i] is not None):
+            grads[i] = grads[i] + found[i] if i in grads else found[i]
 
 
 class _OfResult:
