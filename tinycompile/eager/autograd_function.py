@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,6 +59,11 @@ class FunctionContext:
     def close(self, node: FunctionNode | None, results: Sequence[Any]) -> None:
         """Forward is over."""
         if node is not None:
+            for i, t in enumerate(self.to_save):
+                if t is not None and not isinstance(t, (Tensor, torch.Tensor)):
+                    raise TypeError(
+                        f"save_for_backward can only save variables, but argument {i} is of type {type(t).__name__}"
+                    )
             self._saved = tuple(_saved(t, results) for t in self.to_save)
             self._node = node
             self.to_save = ()
@@ -103,7 +109,7 @@ class FunctionNode(Node):
         if self.context.materialize_grads:
             grads = [zeros(m) if g is None and m is not None else g for g, m in zip(grads, self.metas, strict=True)]
         found = self.function.backward(self.context, *grads)
-        found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+        found = found if isinstance(found, tuple) else (found,)
         if not keep:
             self.context.free()
         if len(found) < self.count or any(g is not None for g in found[self.count :]):
@@ -116,6 +122,8 @@ class FunctionNode(Node):
                     f"function {self.name()} returned a gradient different from None at position {i + 1}, but the "
                     "corresponding forward input was not a Variable"
                 )
+            if grad is not None and not isinstance(grad, (Tensor, torch.Tensor)):
+                raise RuntimeError(f"expected Variable or None (got {type(grad).__name__})")
         return [found[i] if e is not None else None for i, e in zip(self.places, self.edges, strict=True)]
 
 
@@ -141,17 +149,19 @@ class Function:
         )
 
     @classmethod
-    def apply(cls, *args: Any) -> Any:
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Call it, and record the call where gradients are wanted."""
+        splits = cls.setup_context is not Function.setup_context
+        args = _in_order(cls.forward, splits, args, kwargs) if kwargs or splits else args
         tracking = torch.is_grad_enabled()
         edges = [edge_of(a) if tracking and isinstance(a, (Tensor, torch.Tensor)) else None for a in args]
         context = FunctionContext(tuple(e is not None for e in edges))
         with torch.no_grad():
-            if cls.setup_context is Function.setup_context:
-                output = cls.forward(context, *args)
-            else:
+            if splits:
                 output = cls.forward(*args)
                 cls.setup_context(context, args, output)
+            else:
+                output = cls.forward(context, *args)
         if not any(context.needs_input_grad):
             return output
         node = FunctionNode(cls, context, args, edges)
@@ -166,6 +176,16 @@ class Function:
         _refuse_writes(context, finished)
         context.close(node, results)
         return type(output)(finished) if isinstance(output, (tuple, list)) else finished[0]
+
+
+def _in_order(forward: Callable[..., Any], splits: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call by position. ``splits``: forward takes no ``ctx``; then its defaults are arguments too."""
+    bound = inspect.signature(forward).bind(*(() if splits else (None,)), *args, **kwargs)
+    if splits:
+        bound.apply_defaults()
+    if bound.kwargs:  # keyword-only, or behind one that isn't given
+        raise TypeError(f"forward() got an unexpected keyword argument '{next(iter(bound.kwargs))}'")
+    return bound.args if splits else bound.args[1:]
 
 
 def _finished(node: FunctionNode, context: FunctionContext, args: Sequence[Any], index: int, result: Any) -> Any:

@@ -28,6 +28,12 @@ DETACHED = (
     "out-of-place `.detach()` instead"
 )
 
+WRITTEN_BY_HOOK = (
+    "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook cannot be modified by "
+    "in-place operations as this can lead to unexpected side-effects. Please open an issue if you need to perform in-place "
+    "operations on the input to a pack hook."
+)
+
 
 class _SavedHooks(threading.local):
     """Pairs (pack, unpack), the innermost last."""
@@ -61,12 +67,18 @@ class SavedTensor:
             pack, self._unpack = saved_hooks.stack[-1]
             with torch.no_grad():
                 self._packed = pack(self._tensor)
+            if version_of(self._tensor) != self._version:
+                raise RuntimeError(WRITTEN_BY_HOOK)
             self._tensor = self._source = None
 
     def unpack(self, node: Node, create_graph: bool) -> Any:
         """The tensor. Raises RuntimeError when it was changed."""
         if self._unpack is not None:
             tensor = self._unpack(self._packed)
+            if not isinstance(tensor, (Tensor, torch.Tensor)):
+                raise TypeError(
+                    f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(tensor).__name__}"
+                )
             return tensor if not create_graph else self._with_history(node, tensor)
         tensor = self._tensor
         if version_of(tensor) != self._version:
