@@ -24,27 +24,28 @@ from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ir.requires_grad import has_gradient, live_nodes, saves
 from tinycompile.ops.record import OPS, View
 
+Items = Mapping[str, Mapping[str, int]]  # by name of a node with several results: their names, with which each is
 Place = tuple[str, int]  # ("input", i) or ("output", i) of a graph
 
 
 @dataclass(frozen=True)
 class Kept:
     """An input or output that torch keeps for the gradients of outputs (``behind``): a later edit of it is torch's error.
-    ``savers``: for each op that keeps it, the last first, those that lead there, and a function for the name of its node where
-    it is that one's own result. ``maker()``: of an output, the name of the node that made it, and which of its results it
-    is."""
+    ``savers``: for each op that keeps it, the last first, those that lead there, and where it is that one's own result a
+    function for the name of its node and which of the results it is. ``maker()``: the same for the node that made an
+    output."""
 
     place: Place
     behind: frozenset[int]
-    savers: tuple[tuple[frozenset[int], Callable[[], str] | None], ...] = ()
+    savers: tuple[tuple[frozenset[int], Callable[[], tuple[str, int]] | None], ...] = ()
     maker: Callable[[], tuple[str, int] | None] = lambda: None
 
-    def own(self, asked: AbstractSet[int]) -> Callable[[], str] | None:
-        """The name of the node whose result it is, if that is the first that a backward of these outputs comes to."""
+    def own(self, asked: AbstractSet[int]) -> Callable[[], tuple[str, int]] | None:
+        """The node whose result it is, if that is the first that a backward of these outputs comes to."""
         return next((own for behind, own in self.savers if behind & asked), None)
 
 
-Saving = Callable[[Node, Mapping[str, Any], Mapping[str, list[str]], Mapping[str, bool]], AbstractSet[str]]
+Saving = Callable[[Node, Mapping[str, Any], Items, Mapping[str, bool]], AbstractSet[str]]
 
 
 def kept_by_torch(
@@ -65,7 +66,7 @@ def _kept(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]], 
         if isinstance(r, Ref):
             for name in {r.name}.union(*(group for group in same if r.name in group)):
                 places.setdefault(roots[name], []).append(("output", i))
-    found: dict[Place, list[tuple[frozenset[int], Callable[[], str] | None]]] = {}
+    found: dict[Place, list[tuple[frozenset[int], Callable[[], tuple[str, int]] | None]]] = {}
     for node in graph.nodes:
         if node.kind not in ("call", "extern") or not live[node.name]:
             continue
@@ -76,13 +77,18 @@ def _kept(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]], 
         for name in saving(node, metas, items, live):
             for place in places.get(roots[name], ()):
                 behind = outputs_behind(graph, node, live) if behind is None else behind
-                own = functools.partial(name_of_node, node, metas) if name in results_of(node, items) else None
+                at = results_of(node, items).get(name)
+                own = None if at is None else functools.partial(_named, node, metas, at)
                 found.setdefault(place, []).insert(0, (behind, own))
     made = []
     for place, savers in found.items():
         maker = functools.partial(_maker, graph, place, metas)
         made.append(Kept(place, frozenset[int]().union(*(b for b, _ in savers)), tuple(savers), maker))
     return tuple(k for k in made if k.behind)
+
+
+def _named(node: Node, metas: Mapping[str, Any], at: int) -> tuple[str, int]:
+    return function_name(name_of_node(node, metas)), at
 
 
 def _maker(graph: Graph, place: Place, metas: Mapping[str, Any]) -> tuple[str, int] | None:
@@ -93,7 +99,7 @@ def _maker(graph: Graph, place: Place, metas: Mapping[str, Any]) -> tuple[str, i
     node, at = nodes[graph.output.args[0][place[1]].name], 0
     if node.kind == "item":
         node, at = nodes[node.args[0].name], node.args[1]
-    return (function_name(name_of_node(node, metas)), at) if node.kind in ("call", "extern") else None
+    return _named(node, metas, at) if node.kind in ("call", "extern") else None
 
 
 def check_watched(
@@ -181,7 +187,7 @@ def _made_it(tensor: torch.Tensor | None, keeps: Kept, asked: AbstractSet[int]) 
     """What made what is kept, as far as one knows, and which of the results it is."""
     own = keeps.own(asked)
     if own is not None:
-        return function_name(own()), 0
+        return own()
     node = None if tensor is None else tensor.grad_fn
     if tensor is None or node is None or hasattr(node, "watch"):  # a compiled function's
         return keeps.maker()
@@ -199,18 +205,18 @@ def require_unspent(behind: Sequence[frozenset[str]], ran: Iterable[int], asked:
 # --- what depends on what ----------------------------------------------------------------------------------------------
 
 
-def items_of(graph: Graph) -> dict[str, list[str]]:
-    """By name of a node with several results: the names of those that are taken out."""
-    found: dict[str, list[str]] = {}
+def items_of(graph: Graph) -> dict[str, dict[str, int]]:
+    """By name of a node with several results: the names of those that are taken out, with which each is."""
+    found: dict[str, dict[str, int]] = {}
     for node in graph.nodes:
         if node.kind == "item":
-            found.setdefault(node.args[0].name, []).append(node.name)
+            found.setdefault(node.args[0].name, {})[node.name] = node.args[1]
     return found
 
 
-def results_of(node: Node, items: Mapping[str, list[str]]) -> list[str]:
-    """The names of a node's results."""
-    return [node.name] if isinstance(node.meta, TensorMeta) else items.get(node.name, [])
+def results_of(node: Node, items: Items) -> Mapping[str, int]:
+    """The names of a node's results, with which each is."""
+    return {node.name: 0} if isinstance(node.meta, TensorMeta) else items.get(node.name, {})
 
 
 def outputs_behind(graph: Graph, node: Node, live: Mapping[str, bool]) -> frozenset[int]:
@@ -230,31 +236,42 @@ def outputs_behind(graph: Graph, node: Node, live: Mapping[str, bool]) -> frozen
 _SAVES_NOTHING = frozenset({"add", "sub", "neg", "to", "clone", "restride", "sum", "mean", "cat", "stack"})
 
 
-def _near(node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], live: Mapping[str, bool]) -> frozenset[str]:
+def _near(node: Node, metas: Mapping[str, Any], items: Items, live: Mapping[str, bool]) -> frozenset[str]:
     """Names of the inputs and results of a node that torch may keep."""
     if node.kind == "call" and (node.target in _SAVES_NOTHING or is_view_call(node)):
         return frozenset()
     return frozenset([*(r.name for r in inputs_of(node) if is_tensor(metas[r.name])), *results_of(node, items)])
 
 
-def _saved(node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], live: Mapping[str, bool]) -> frozenset[str]:
+def _saved(node: Node, metas: Mapping[str, Any], items: Items, live: Mapping[str, bool]) -> frozenset[str]:
     """Names of the inputs and results of a node that torch keeps for its backward."""
     return frozenset(n for n in saved_in_order(node, metas, items, live) if n is not None)
 
 
-def saved_in_order(
-    node: Node, metas: Mapping[str, Any], items: Mapping[str, list[str]], live: Mapping[str, bool]
-) -> list[str | None]:
+def saved_in_order(node: Node, metas: Mapping[str, Any], items: Items, live: Mapping[str, bool]) -> list[str | None]:
     """The same, one for each of its tensors, arguments first; None for those that are not kept."""
     args = _specs(node.args, metas, live)
     kwargs = tuple((k, _specs(v, metas, live)) for k, v in node.kwargs)
     try:
-        found = _probe(node.kind, node.target, args, kwargs)
+        own = _of_own_formula(node)
+        found = _probe(node.kind, node.target, args, kwargs) if own is None else own
     except TypeError:  # an argument that can't be hashed
         found = None
     names = [r.name for r in (*refs_in(node.args), *refs_in(tuple(v for _, v in node.kwargs))) if is_tensor(metas[r.name])]
-    everything = [*names, *results_of(node, items)]
-    return [n if found is None or i in found else None for i, n in enumerate(everything)]
+    everything = [*enumerate(names), *((len(names) + i, n) for n, i in results_of(node, items).items())]
+    return [n if found is None or i in found else None for i, n in everything]
+
+
+def _of_own_formula(node: Node) -> frozenset[int] | None:
+    """What the program's own formula has torch keep, and what it holds itself and reads, by position; None for other nodes. An
+    edit of the latter would change the gradient: it is refused, too."""
+    vjp = OPS[node.target].vjp if node.kind == "call" else None
+    if vjp is None or vjp.kept is None:
+        return None
+    schema = OPS[node.target].schema
+    several = len(schema.returns) > 1
+    names = [*(a.name for a in schema.args), *(f"result{i}" if several else "result" for i in range(len(schema.returns)))]
+    return frozenset(i for i, name in enumerate(names) if name in vjp.kept or name in vjp.saves)
 
 
 def _frees(node: Node, metas: Mapping[str, Any], live: Mapping[str, bool]) -> bool:

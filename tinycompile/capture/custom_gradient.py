@@ -10,7 +10,7 @@ import hashlib
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Recorded:
     """What a call recorded. ``forward``, ``backward``: nodes in order; ``given``: the tensors of the call; ``results``: what
     the forward returns; ``tangents``: stand-ins for the gradients that come in, one a result; ``gradients``: what the backward
-    returns, one for each of ``given``."""
+    returns, one for each of ``given``; ``saved``: what the backward got by way of ``saved_tensors``."""
 
     name: str
     forward: tuple[Node, ...]
@@ -44,6 +44,7 @@ class Recorded:
     results: tuple[Ref, ...]
     tangents: tuple[Ref, ...]
     gradients: tuple[Ref | None, ...]
+    saved: tuple[Ref, ...]
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,10 @@ def make_op(recorded: Recorded, metas: dict[str, Any]) -> Made:
     inner = {n.name for n in recorded.forward}
     behind = inner | {n.name for n in recorded.backward} | {t.name for t in recorded.tangents}
     read = [r for n in (*recorded.forward, *recorded.backward) for r in inputs_of(n)]
-    read += [g for g in recorded.gradients if g is not None]
+    read += [*(g for g in recorded.gradients if g is not None), *recorded.saved]
     outside = [Ref(n) for n in dict.fromkeys((*(r.name for r in recorded.given), *(r.name for r in read))) if n not in behind]
     late = [r for n in recorded.backward for r in inputs_of(n)] + [g for g in recorded.gradients if g is not None]
+    late += recorded.saved
     kept = [Ref(n) for n in dict.fromkeys(r.name for r in late) if n in inner and Ref(n) not in recorded.results]
     for ref in (*outside, *kept):
         if not isinstance(metas[ref.name], TensorMeta):
@@ -70,20 +72,14 @@ def make_op(recorded: Recorded, metas: dict[str, Any]) -> Made:
     forward = _graph("forward", outside, recorded.forward, results, metas)
     taken = [*outside, *results, *recorded.tangents]
     backward = _graph("backward", taken, recorded.backward, [g for g in recorded.gradients if g is not None], metas)
-    text = print_graph(forward) + print_graph(backward) + repr([g is None for g in recorded.gradients])
+    places = frozenset(i for i, r in enumerate((*outside, *results)) if r in recorded.saved)
+    text = print_graph(forward) + print_graph(backward) + repr(([g is None for g in recorded.gradients], sorted(places)))
     digest = hashlib.sha256(text.encode()).hexdigest()
     name = f"{recorded.name.lower()}_{digest[:12]}"
     if name not in OPS:
         wanted = [i for i, g in enumerate(recorded.gradients) if g is not None]
-        formula = Formula(backward, len(outside), len(results), tuple(recorded.given), tuple(outside), tuple(wanted))
-        _register(
-            name,
-            recorded.name,
-            forward,
-            formula,
-            tuple(metas[r.name] for r in results),
-            _read(backward, len(outside), len(results)),
-        )
+        formula = Formula(backward, len(outside), len(results), tuple(recorded.given), tuple(outside), tuple(wanted), places)
+        _register(name, recorded.name, forward, formula, tuple(metas[r.name] for r in results))
         CUSTOM[name] = digest
     return Made(name, tuple(outside))
 
@@ -115,24 +111,21 @@ def check(name: str, nodes: Sequence[Node]) -> None:
             raise GraphBreak("unsupported-value", f"{name}: sizes that change within a function with a gradient of its own")
 
 
-def _read(backward: Graph, args: int, results: int) -> tuple[str, ...]:
-    """What the backward reads of the op's arguments and results, as a formula names it."""
-    names = [*(f"a{i}" for i in range(args)), *(f"result{i}" for i in range(results))] if results > 1 else []
-    names = names or [*(f"a{i}" for i in range(args)), "result"]
+def _read(backward: Graph) -> frozenset[int]:
+    """What the backward reads, by position."""
     used = {r.name for n in backward.nodes for r in inputs_of(n)}
-    used |= {r.name for r in backward.output.args[0]}
-    return tuple(word for word, p in zip(names, backward.placeholders, strict=False) if p.name in used)
+    return frozenset(i for i, p in enumerate(backward.placeholders) if p.name in used)
 
 
-def _register(
-    name: str, function: str, forward: Graph, formula: Formula, metas: tuple[TensorMeta, ...], saves: tuple[str, ...]
-) -> None:
+def _register(name: str, function: str, forward: Graph, formula: Formula, metas: tuple[TensorMeta, ...]) -> None:
     several = len(metas) > 1
     args = ", ".join(f"Tensor a{i}" for i in range(len(forward.placeholders)))
     returned = f"({', '.join('Tensor' for _ in metas)})" if several else "Tensor"
     parsed = schemas.parse(f"{name}({args}) -> {returned}")
     body = Body(forward, several, formula, function)
-    register(Op(parsed, Metas(metas), body.eagerly, Decompose(body), vjp=Vjp(formula, saves)))
+    names = [*(a.name for a in parsed.args), *([f"result{i}" for i in range(len(metas))] if several else ["result"])]
+    read, kept = (tuple(n for i, n in enumerate(names) if i in some) for some in (_read(formula.graph), formula.saved))
+    register(Op(parsed, Metas(metas), body.eagerly, Decompose(body), vjp=Vjp(formula, read, kept)))
     dispatcher.define(parsed)
 
 
@@ -171,10 +164,11 @@ class ByTorch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, body: Body, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Saves arguments and results."""
+        """Saves what the program saves, and holds the rest."""
         results = tuple(run_graph(body.graph, args))
-        ctx.formula = body.formula
-        ctx.save_for_backward(*args, *results)
+        ctx.formula, saved = body.formula, body.formula.saved
+        ctx.save_for_backward(*(t if i in saved else None for i, t in enumerate((*args, *results))))
+        ctx.held = [t if i in body.formula.held else None for i, t in enumerate((*args, *results))]
         kept = results[body.formula.tangents :]  # of the forward's inside: constants, as what a program saves there is
         ctx.mark_non_differentiable(*kept, *(r for r in results[: body.formula.tangents] if not r.is_floating_point()))
         return results
@@ -183,7 +177,10 @@ class ByTorch(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """By the formula's graph."""
         formula: Formula = ctx.formula
-        made = run_graph(formula.graph, (*ctx.saved_tensors, *grads[: formula.tangents]))
+        known = ctx.held
+        if formula.saved:
+            known = [t if i in formula.saved else known[i] for i, t in enumerate(ctx.saved_tensors)]
+        made = run_graph(formula.graph, (*known, *grads[: formula.tangents]))
         return None, *formula.placed(made, operator.add)
 
 
@@ -196,7 +193,8 @@ def _named(name: str) -> type[ByTorch]:
 @dataclass(frozen=True)
 class Formula:
     """The backward: ``graph`` takes the op's ``args`` arguments, its ``results`` results and the gradients that come in, and
-    gives the gradients of the given tensors at ``wanted``."""
+    gives the gradients of the given tensors at ``wanted``. ``saved``: the arguments and results, by position, that the program
+    has torch keep."""
 
     graph: Graph
     args: int
@@ -204,6 +202,12 @@ class Formula:
     given: tuple[Ref, ...]
     outside: tuple[Ref, ...]
     wanted: tuple[int, ...]
+    saved: frozenset[int]
+
+    @cached_property
+    def held(self) -> frozenset[int]:
+        """What else the backward reads."""
+        return frozenset(i for i in _read(self.graph) - self.saved if i < self.args + self.results)
 
     def __call__(self, grads: Sequence[Any], args: Sequence[Any], results: Sequence[Any], needs: Sequence[Any]) -> list[Any]:
         tangents = [

@@ -81,6 +81,8 @@ def saves(node: Node, live: Mapping[str, bool]) -> bool:
     op = OPS[node.target] if node.kind == "call" else None
     if op is None or op.vjp is None:
         return True
+    if op.vjp.kept is not None:
+        return bool(op.vjp.kept)
     return bool(op.vjp.reads(op.schema, [_needs(a, live) for a in node.args]))
 
 

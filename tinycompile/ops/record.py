@@ -121,6 +121,8 @@ class Vjp:
 
     fn: Callable[..., Sequence[Any]]
     saves: tuple[str, ...] = ()
+    kept: tuple[str, ...] | None = None
+    """Of a program's own formula: what it has torch keep, by the same names, and so frees."""
 
     def reads(self, schema: Schema, needs: Sequence[Any]) -> frozenset[str]:
         """What the formula reads when these gradients are needed."""

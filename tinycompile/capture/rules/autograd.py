@@ -16,7 +16,7 @@ from tinycompile.capture.torch_calls import run_op, tensors_in
 from tinycompile.capture.trust import is_of
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.classes import ClassValue, class_lookup
-from tinycompile.capture.values.constant import NONE, TRUE, Const
+from tinycompile.capture.values.constant import FALSE, NONE, TRUE, Const
 from tinycompile.capture.values.object import NewObject
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
@@ -32,9 +32,17 @@ if TYPE_CHECKING:
 class ShadowContext:
     """Stands for ``ctx`` while a function is followed: what is saved is kept as an attribute."""
 
+    kept_tensors: tuple[Any, ...] = ()
+
     def save_for_backward(self, *tensors: Any) -> None:
         """Keep tensors for ``backward``."""
-        self.saved_tensors = tensors
+        self.kept_tensors = tensors
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What was kept. Where nobody asks, torch does not look at it: it frees nothing, and sees no edit."""
+        self.asks = True
+        return self.kept_tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
         """Nothing is kept: there is no forward mode here."""
@@ -63,7 +71,7 @@ def _apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     wants = tr.grad_enabled and any(t.requires_grad for t in tensors)
     context = NewObject(ShadowContext)
     needs = tuple(wants and isinstance(v, TensorValue) and v.requires_grad for v in given)
-    context.shadow.update(needs_input_grad=tr.from_python(needs), saved_tensors=TupleValue([]))
+    context.shadow.update(needs_input_grad=tr.from_python(needs))
     if wants:
         if kwargs or not any(needs):
             raise GraphBreak("backward", f"{cls.cls.__qualname__}.apply with tensors in containers or keywords")
@@ -102,6 +110,8 @@ def _differentiable(tr: Tracer, cls: ClassValue, context: NewObject, given: Sequ
     try:
         result = _forward(tr, cls, context, given, {})
         outputs = _outputs(tr, name, result, given)
+        kept = _kept(tr, name, context)
+        context.shadow["asks"] = FALSE
         middle = len(nodes)
         tangents = [tr.builder.placeholder("tangent", dense(t.meta)) for t in outputs]
         incoming = [TensorValue(t, torch.Tensor, False) for t in tangents]
@@ -114,8 +124,9 @@ def _differentiable(tr: Tracer, cls: ClassValue, context: NewObject, given: Sequ
         raise GraphBreak("side-effect", f"{name}.apply changes something outside")
     ours = [v for v in given if isinstance(v, TensorValue)]
     given_refs, results = (tuple(t.fake.ref for t in values) for values in (ours, outputs))
+    saved = tuple(t.fake.ref for t in kept) if context.shadow["asks"].truth(tr) else ()
     forward, backward = _taken_out(tr, name, start, middle)
-    recorded = Recorded(name, forward, backward, given_refs, results, tuple(t.ref for t in tangents), tuple(gradients))
+    recorded = Recorded(name, forward, backward, given_refs, results, tuple(t.ref for t in tangents), tuple(gradients), saved)
     metas = {n.name: n.meta for n in (*nodes.values(), *forward, *backward)}
     metas |= {t.ref.name: t.meta for t in tangents}
     made = make_op(recorded, metas)
@@ -160,6 +171,16 @@ def _outputs(tr: Tracer, name: str, result: Value, given: Sequence[Value]) -> li
     if any(t.memory in memories or t.is_input for t in found) or len({id(t.memory) for t in found}) != len(found):
         raise GraphBreak("backward", f"{name}.forward returns an argument, a view of one, or one tensor twice")
     return found
+
+
+def _kept(tr: Tracer, name: str, context: NewObject) -> list[TensorValue]:
+    """The tensors that the forward has saved. What torch refuses to save breaks."""
+    found = context.shadow.get("kept_tensors")
+    listed = [v for v in found.values(tr) if v is not NONE] if isinstance(found, SequenceValue) else []
+    for value in listed:
+        if not isinstance(value, TensorValue):
+            raise GraphBreak("backward", f"{name} saves {value.describe()}, which is no tensor")
+    return [v for v in listed if isinstance(v, TensorValue)]
 
 
 def _incoming(
