@@ -82,8 +82,13 @@ def without_a_reader(c, x):
     return x.sum()
 
 
+def added_to(c, x):
+    c[:, 3] += x[:, 0]
+    return x.sum()
+
+
 IN_PLACE = [
-    one_slice, first_part, one_row, last_row, nested, row_of_a_part, stepped, twice, without_a_reader,
+    one_slice, first_part, one_row, last_row, nested, row_of_a_part, stepped, twice, without_a_reader, added_to,
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.sequence import ListValue, SliceValue, TupleValue
 from tinycompile.capture.values.symbolic import SymInt
 from tinycompile.capture.values.tensor import TensorValue
-from tinycompile.capture.views import UnknownPlace, writes_to
+from tinycompile.capture.views import UnknownPlace, shows_a_part, writes_to
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.indexing import basic_view, is_basic, split_index
@@ -180,19 +180,42 @@ def _cast(tr: Tracer, value: TensorValue, like: TensorValue) -> TensorValue:
 
 
 def _put_into(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value) -> None:
-    """Basic indices name a view, which is written."""
-    whole = all(part is ... or (isinstance(part, slice) and part == _FULL) for part in parts)
-    view = t if whole and len(parts) <= max(t.meta.rank, 1) else _view(tr, t, tuple(parts))
+    """Basic indices name a view, which is written. What shows all of a memory goes on in its history, as by ``copy_``."""
+    view = t if _names_all(t, parts) else _view(tr, t, tuple(parts))
     assert isinstance(view, TensorValue)
     if isinstance(value, TensorValue) and tr.is_same_place(view, value):
         writes.write_itself(tr, view)  # ``x[0] += y`` assigns the view that was written to itself
         return
 
     def compute() -> Value:
-        source = _fit(tr, _cast(tr, _tensor_of(tr, value, t), t), view)
-        return torch_calls.run_op(tr, "clone", (source.fake, None), [source])  # the value keeps its own memory
+        source = _cast(tr, _tensor_of(tr, value, t), t)
+        if shows_a_part(view):  # what is written around it keeps its history
+            source = _fit(tr, source, view)
+            return torch_calls.run_op(tr, "clone", (source.fake, None), [source])  # the value keeps its own memory
+        if view.meta.rank and not source.meta.rank:
+            return torch_calls.run_op(tr, "fill", (view.fake, source.fake), [view, source])
+        source = _fit(tr, source, view)
+        return torch_calls.run_op(tr, "copy", (view.fake, source.fake), [view, source])
 
     tr.write(view, compute, [value])
+
+
+def _names_all(t: TensorValue, parts: Sequence[Any]) -> bool:
+    """Whether torch writes to the tensor itself, for each part of the index leaves its dim as it is."""
+    ranks = list(map(_rank_taken, parts))
+    if sum(ranks) > t.meta.rank:
+        return False
+    basic, _ = split_index(t.meta.rank, parts, ranks)
+    return None not in basic and all(map(_leaves, basic, t.meta.shape))
+
+
+def _leaves(part: Any, size: Any) -> bool:
+    """Whether a slice shows all of a dim. Of a start that counts from the end torch does not say so."""
+    if not isinstance(part, slice):
+        return False
+    start, stop, step = part.start, part.stop, part.step
+    there = stop is None or (isinstance(stop, int) and isinstance(size, int) and stop >= size)
+    return start in (None, 0) and step in (None, 1) and there
 
 
 def _put_at(tr: Tracer, t: TensorValue, parts: Sequence[Any], value: Value, operands: Sequence[Value]) -> None:

@@ -103,6 +103,12 @@ def line_of(target: TensorValue) -> Iterator[TensorValue]:
         yield target
 
 
+def shows_a_part(t: TensorValue) -> bool:
+    """Whether a write to a tensor leaves other elements of its memory as they are: the new value of all reads the old."""
+    steps = (step for v in line_of(t) if v.view is not None for step in v.view.steps)
+    return any(_BACK.get(step.op) in (_select, _slice, _narrow, _diagonal, _piece) for step in steps)
+
+
 def is_data(t: TensorValue) -> bool:
     """Whether a tensor is ``x.data``, or a view of it: torch counts writes to it apart from those to ``x``."""
     return any(v.view is not None and v.view.origin == "data" for v in line_of(t))

@@ -45,28 +45,47 @@ def write(
     value = _computed(tr, target, compute)
     own = frozenset(itertools.islice(tr.builder.nodes, nodes, None))
     _check_history(tr, line, value)
-    root = line[-1]
-    tracked, version = _is_tracked(tr, line, value.requires_grad), root.memory.version
-    if root.memory.outside:
-        tr.effects.write(tr, root, tracked=tracked)
-    root.memory.version += counted and not is_data(target)
-    tr.effects.note_edit(line, own, version, tracked)
-    _take_over(tr, line, value)
-    root.memory.contents = [value.fake, *(t.fake for t in line)]
-    if tracked and root.memory.followed is None:
-        root.memory.followed = root.memory.writes
+    _commit(tr, line, line, value, own, _is_tracked(tr, line, value.requires_grad), counted)
     return target
 
 
 def write_itself(tr: Tracer, target: TensorValue) -> None:
-    """``x[0] = x[0]``: the values stay, but torch checks the write, and counts it."""
+    """``x[0] = x[0]``: the values stay, but torch checks the write, and counts it: what was saved before is edited by it."""
     line = list(line_of(target))
     root = line[-1]
     _check_memory(tr, line, ())
     _check_history(tr, line, target)
+    changed, value, own = list[TensorValue](), target, frozenset[str]()
+    if tr.root_grad_enabled and any(t.obj.requires_grad for t, _ in tr.given.values()):  # else nothing is saved
+        changed, nodes = [root], len(tr.builder.nodes)
+        made = call_method(tr, root, "clone", [], {})
+        assert isinstance(made, TensorValue)
+        value, own = made, frozenset(itertools.islice(tr.builder.nodes, nodes, None))
+    _commit(tr, line, changed, value, own, _is_tracked(tr, line, target.requires_grad))
+
+
+def _commit(
+    tr: Tracer,
+    line: Sequence[TensorValue],
+    changed: Sequence[TensorValue],
+    value: TensorValue,
+    by: frozenset[str],
+    tracked: bool,
+    counted: bool = True,
+) -> None:
+    """``changed``, the end of the line, takes over a value that the nodes ``by`` computed, and torch counts a write."""
+    root = line[-1]
+    version = root.memory.version
     if root.memory.outside:
-        tr.effects.write(tr, root, tracked=_is_tracked(tr, line, target.requires_grad))
-    root.memory.version += not is_data(target)
+        tr.effects.write(tr, root, tracked=tracked)
+    root.memory.version += counted and not is_data(line[0])
+    if not changed:
+        return
+    tr.effects.note_edit(line, by, version, tracked)
+    _take_over(tr, changed, value)
+    root.memory.contents = [value.fake, *(t.fake for t in changed)]
+    if tracked and root.memory.followed is None:
+        root.memory.followed = root.memory.writes
 
 
 def _is_tracked(tr: Tracer, line: Sequence[TensorValue], with_grad: bool) -> bool:

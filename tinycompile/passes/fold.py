@@ -29,7 +29,8 @@ def _plain_zero(value: Any) -> bool:
     return _is(value, 0) and str(value)[0] != "-"
 
 
-# Record -> whether the call returns its first argument's values unchanged, given the arguments. The metadata must be equal too.
+# Record -> whether the call returns an argument's values unchanged, given the arguments: the first's, or that named below. The
+# metadata must be equal too.
 _NEUTRAL: dict[str, Callable[..., bool]] = {
     "mul": lambda x, other: _is(other, 1),
     "div": lambda x, other: _is(other, 1),
@@ -38,7 +39,9 @@ _NEUTRAL: dict[str, Callable[..., bool]] = {
     "clone": lambda x, memory_format=None: True,
     "positive": lambda x: True,
     "restride": lambda x, stride: True,
+    "copy": lambda x, src: True,
 }
+_POSITION = {"copy": 1}
 # Calls that return their first argument itself when its metadata is already what they make.
 _HANDS_ON: dict[str, Callable[..., bool]] = {
     "to": lambda x, dtype, copy=False, memory_format=None: not copy,
@@ -71,10 +74,10 @@ def fold(graph: Graph) -> Graph:
 
 def _handed_on(node: Node, metas: dict[str, Any], visible: set[str]) -> Ref | None:
     """The argument that the node's result equals and may be replaced by."""
-    if node.kind != "call" or not node.args or not isinstance(node.args[0], Ref) or not isinstance(node.meta, TensorMeta):
+    if node.kind != "call" or not node.args or not isinstance(node.meta, TensorMeta):
         return None
-    source = node.args[0]
-    if metas.get(source.name) != node.meta:
+    source = node.args[_POSITION.get(node.target, 0)]
+    if not isinstance(source, Ref) or metas.get(source.name) != node.meta:
         return None
     same = _HANDS_ON.get(node.target)
     if same is not None:
