@@ -34,7 +34,7 @@ from tinycompile.base.tensor_words import WatchedTensors
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager.fake import FakeTensor, tracing
 from tinycompile.eager.optimizer_inputs import KINDS, Numbers, hooked, optimizer_of
-from tinycompile.eager.optimizer_tensors import Counter, Standing, Tensors, covered, gather, runs_apart
+from tinycompile.eager.optimizer_tensors import Counter, Standing, Tensors, covered, gather, why_group_apart
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.effects import COPY
 from tinycompile.ir.graph import Graph
@@ -107,8 +107,6 @@ class _Group:
 
     def gather(self, optimizer: Optimizer, settings: Mapping[str, Any], names: Sequence[str]) -> Tensors | None:
         """See :func:`~tinycompile.eager.optimizer_tensors.gather`."""
-        if runs_apart(settings):
-            return None
         found = None if self.standing is None else self.standing.now(optimizer, settings, names)
         return gather(optimizer, settings, names) if found is None else found
 
@@ -180,6 +178,8 @@ class CompiledStep:
         work: list[Work] = []
         groups = self._groups.setdefault(optimizer, {})
         for at, group in enumerate(optimizer.param_groups):
+            if why_group_apart(group) is not None:
+                return None
             choice = choice_of(kind, group, group.get("decoupled_weight_decay", False))
             known = groups.setdefault(at, _Group())
             tensors = known.gather(optimizer, group, choice.states)

@@ -17,12 +17,11 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from tinycompile.base import torch_private
-from tinycompile.eager.optimizer_tensors import Counter, alignment, covered, same_objects
+from tinycompile.eager.optimizer_tensors import SCALARS, Counter, alignment, covered, same_objects, why_group_apart
 from tinycompile.ops.optimizer_formulas import NUMBERS, Choice, choice_of, numbers_of
 
 KINDS: Mapping[type[Optimizer], str] = {SGD: "sgd", Adam: "adam", AdamW: "adam"}
-APART = ("capturable", "fused", "differentiable")  # settings under which torch's own step runs
-NUMERIC = frozenset(("lr", "weight_decay", "momentum", "dampening", "betas", "eps"))  # settings that are numbers
+NUMERIC = frozenset((*SCALARS, "betas"))  # settings that are numbers
 CHOOSING = frozenset(("weight_decay", "momentum", "betas"))  # those of them on whose values formulas depend
 SWITCHES = frozenset(("nesterov", "maximize", "amsgrad", "decoupled_weight_decay"))
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
@@ -69,11 +68,9 @@ def why_apart(optimizer: Optimizer) -> str | None:
     if hooked(optimizer):
         return "hooks see it"
     for group in optimizer.param_groups:
-        found = next((k for k in APART if group.get(k)), None)
+        found = why_group_apart(group)
         if found is not None:
-            return f"a group is {found}"
-        if isinstance(group["lr"], torch.Tensor) and group["lr"].device.type != "cpu":
-            return "a learning rate lies on a device"
+            return found
     return None
 
 

@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
 
 from tinycompile.base import dict_versions
 from tinycompile.base.shapes import reach
 
+APART = ("capturable", "fused", "differentiable")  # settings under which torch's own step runs
+SCALARS = ("lr", "weight_decay", "momentum", "dampening", "eps")  # settings that are single numbers
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -39,11 +42,28 @@ class Tensors:
         return [*self.parameters, *itertools.chain.from_iterable(self.states)]
 
 
-def runs_apart(group: Mapping[str, Any]) -> bool:
-    """Whether a group's settings ask for torch's own step."""
-    if group.get("capturable") or group.get("fused") or group.get("differentiable"):
-        return True
-    return isinstance(group["lr"], torch.Tensor) and group["lr"].device.type != "cpu"
+def why_group_apart(group: Mapping[str, Any]) -> str | None:
+    """Why a group's settings ask for torch's own step, in words; None where they don't. What it can't compute with it says."""
+    for name in APART:
+        if group.get(name):
+            return f"a group is {name}"
+    rate = group["lr"]
+    if isinstance(rate, torch.Tensor) and rate.device.type != "cpu":
+        return "a learning rate lies on a device"
+    for name in SCALARS:
+        if type(group.get(name, 0.0)) is not float and not _is_number(group.get(name, 0.0)):
+            return f"{name} of a group is {group[name]!r}"
+    betas = group.get("betas", (0.0, 0.0))
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(map(_is_number, betas)):
+        return f"betas of a group are {betas!r}"
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    """Whether torch takes it for a number wherever a step reads one: not so booleans, and fractions."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1
+    return isinstance(value, (float, int, np.floating, np.integer)) and type(value) is not bool
 
 
 def gather(optimizer: Optimizer, group: Mapping[str, Any], names: Sequence[str]) -> Tensors | None:

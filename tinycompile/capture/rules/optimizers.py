@@ -33,7 +33,6 @@ from tinycompile.dispatch import dispatcher, local_keys
 from tinycompile.dispatch.keys import Key
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.optimizer_inputs import (
-    APART,
     CHOOSING,
     NUMERIC,
     SWITCHES,
@@ -45,6 +44,7 @@ from tinycompile.eager.optimizer_inputs import (
     parts_of,
     why_apart,
 )
+from tinycompile.eager.optimizer_tensors import APART
 from tinycompile.ops.calls import ops
 from tinycompile.ops.optimizer_formulas import NUMBERS, updated
 
