@@ -162,8 +162,11 @@ def _each_spoiled(graph: Graph, live: Mapping[str, bool], edits: Sequence[Edited
     metas = {n.name: n.meta for n in graph.nodes}
     items = items_of(graph)
     edited = _everywhere(graph, edits)
+    rerun = frozenset[str]().union(*(e.rest | e.by for e in edits if e.checkpoint))
+    calls = [n for n in graph.nodes if n.name in rerun and live[n.name] and _is_call(n)]
+    saving = {n.name: saved_in_order(n, metas, items, live) for n in calls}
     for node in graph.nodes:
-        if node.kind not in ("call", "extern") or not live[node.name]:
+        if not _is_call(node) or not live[node.name]:
             continue
         results = results_of(node, items)
         touched = [n for n in (*(r.name for r in inputs_of(node)), *results) if n in edited]
@@ -173,9 +176,22 @@ def _each_spoiled(graph: Graph, live: Mapping[str, bool], edits: Sequence[Edited
         kept = saved_in_order(node, metas, items, live)
         for name in dict.fromkeys(n for n in kept if n in touched):
             edit = edited[name]
+            if node.name in edit.checkpoint and not _corrupts(edit, saving):
+                continue
             copied = name == own and node.name in edit.by  # what writes in place saves a copy of what was there
             if not copied or name in kept[1:]:  # and other arguments as they are: ``x.mul_(x)``
                 yield node, Words(graph, live, node, name, name in results, edit)
+
+
+def _is_call(node: Node) -> bool:
+    return node.kind in ("call", "extern")
+
+
+def _corrupts(edit: EditedValue, saving: Mapping[str, Sequence[str | None]]) -> bool:
+    """Whether a checkpointed call, when it runs again, comes to a write to what it saved: it ends with the last that it saves.
+    What computes the data of a write saves its result after it."""
+    late = [saving.get(n, ()) for n in edit.rest]
+    return any(name is not None for names in late for name in names) or any(n in saving.get(n, ()) for n in edit.by)
 
 
 def refuse(call: Callable[..., tuple[Any, ...]], refused: Sequence[Refusal]) -> Callable[..., tuple[Any, ...]]:

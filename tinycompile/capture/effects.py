@@ -73,7 +73,10 @@ class Effects:
         self.gradients = Gradients()
         self.told: list[Callable[[], None]] = []  # what torch warns of
         self.calls: dict[str, str] = {}  # statements of the rebuilt code's own, by what they are about
-        self._edits: dict[str, tuple[Memory, EditedValue]] = {}  # by node
+        self._edits: dict[str, tuple[Memory, EditedValue, int]] = {}  # by node; with how many nodes there were
+        self.checkpoints: list[
+            tuple[int, list[str]]
+        ] = []  # of each call: where its nodes begin, and their names; inner ones first
         self.recomputed: set[str] = set()  # nodes whose values a backward is to compute again
         self.reborn: set[tuple[int, str]] = set()  # attributes, by id of their object, that were deleted and set again
 
@@ -128,25 +131,37 @@ class Effects:
             ids, sources = {id(v) for v in new}, {v.source for v in new if v.source is not None}
             yield from (v for v in old if id(v) not in ids and v.source not in sources)
 
-    def note_edit(self, line: Sequence[TensorValue], by: frozenset[str], version: int, with_history: bool) -> None:
+    def note_edit(self, line: Sequence[TensorValue], by: frozenset[str], version: int, with_history: bool, count: int) -> None:
         """Called before the memory of a tensor takes over new data. ``line``: from the tensor to the owner of the memory;
-        ``by``: the nodes that computed the data; ``version``: how often torch had counted writes."""
+        ``by``: the nodes that computed the data; ``version``: how often torch had counted writes; ``count``: of
+        nodes so far."""
         root, memory = line[-1], line[-1].memory
         for fake in memory.contents or [root.fake]:
             if type(fake) is FakeTensor:
                 name, of_view = fake.ref.name, fake is not root.fake
                 owner = self._written[id(root)].before.ref.name if id(root) in self._written else ""
-                self._edits.setdefault(name, (memory, EditedValue(name, by, version, self.gradients.asked_for, of_view, owner)))
+                edit = EditedValue(name, by, version, self.gradients.asked_for, of_view, owner)
+                self._edits.setdefault(name, (memory, edit, count))
         if with_history:
             memory.last = by, len(line) > 1
 
     def edits(self, names: Mapping[str, str]) -> tuple[EditedValue, ...]:
         """Values that were in memory which was written to later; ``names``: the graph's own."""
         return tuple(
-            _in_the_end(memory, edit, names)
-            for memory, edit in self._edits.values()
+            _in_the_end(memory, self._checkpointed(edit, count), names)
+            for memory, edit, count in self._edits.values()
             if edit.content in names  # a program's own gradient takes nodes out again
         )
+
+    def _checkpointed(self, edit: EditedValue, count: int) -> EditedValue:
+        """With the call in which the value was made. ``count``: of nodes before the write."""
+        inner = set[str]()
+        for start, nodes in self.checkpoints:
+            if edit.content in nodes:
+                rest = nodes[max(count - start, 0) :]
+                return edit._replace(checkpoint=frozenset(nodes) - inner, rest=frozenset(rest))
+            inner.update(nodes)
+        return edit
 
     def rewrites(self, view: TensorValue) -> bool:
         """Whether a tensor views one from outside that is written: the rebuilt code makes such views of the written tensor."""
@@ -421,6 +436,8 @@ def _in_the_end(memory: Memory, edit: EditedValue, names: Mapping[str, str]) -> 
         now=memory.version,
         writers=None if writers is None else _known(writers, names),
         through_view=through_view,
+        checkpoint=_known(edit.checkpoint, names),
+        rest=_known(edit.rest, names),
     )
 
 

@@ -81,7 +81,7 @@ def _commit(
     root.memory.version += counted and not is_data(line[0])
     if not changed:
         return
-    tr.effects.note_edit(line, by, version, tracked)
+    tr.effects.note_edit(line, by, version, tracked, len(tr.builder.nodes))
     _take_over(tr, changed, value)
     root.memory.contents = [value.fake, *(t.fake for t in changed)]
     if tracked and root.memory.followed is None:

@@ -18,7 +18,8 @@ class EditedValue(NamedTuple):
     ``version``, ``now``: how often torch counted writes to the memory before that, and in the end; ``backwards``: how many
     backwards the graph had asked for. ``is_view``: it is the value of a view. ``owner``: the graph's input that the memory is
     of, if it is of one. ``writers``: the nodes that computed what the last write with a history put there, None if there was
-    none; ``through_view``: it was a write to a view of the owner."""
+    none; ``through_view``: it was a write to a view of the owner. ``checkpoint``: the nodes of the innermost checkpointed call
+    in which it was made; ``rest``: those that the call recorded after the write, also in calls within it."""
 
     content: str
     by: frozenset[str]
@@ -29,6 +30,8 @@ class EditedValue(NamedTuple):
     now: int = 0
     writers: frozenset[str] | None = None
     through_view: bool = False
+    checkpoint: frozenset[str] = frozenset()
+    rest: frozenset[str] = frozenset()
 
 
 def written(node: Node) -> tuple[Ref, ...]:

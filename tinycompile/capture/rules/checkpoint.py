@@ -45,6 +45,8 @@ def _followed(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     result = args[0].call(tr, args[1:], kwargs)
     if tr.effects.count != changes and tr.grad_enabled:
         raise GraphBreak("side-effect", "a function under checkpoint changes what is outside, once more in the backward")
+    made = list(itertools.islice(tr.builder.nodes, count, None))
+    tr.effects.checkpoints.append((count, made))
     given = {t.fake.ref.name for t in tensors_in(tr, [result]) if type(t.fake) is FakeTensor}
-    tr.effects.recomputed |= set(itertools.islice(tr.builder.nodes, count, None)) - given
+    tr.effects.recomputed |= set(made) - given
     return result
