@@ -57,6 +57,7 @@ for _name in ("div_floor", "div_trunc"):
     constant_op(_name, "self?other", "other")
 for _name in ("sign", "floor", "ceil", "trunc", "round"):
     constant_op(_name)
+constant_op("sgn", "self", "result")  # torch's formula is that of complex numbers too
 
 
 # ------------------------------------------------------------------------------------------------------- ops of one tensor

@@ -264,7 +264,8 @@ unary(
     (*spelled("abs", "tm", "operator.abs", "builtins.abs", "torch.Tensor.__abs__"), *spelled("absolute")),
     one(NUMERIC),
 )
-unary("sign", _sign, "default", (*spelled("sign"), *spelled("sgn")), one(ANY))
+unary("sign", _sign, "default", spelled("sign"), one(ANY))
+unary("sgn", _sign, "default", spelled("sgn"), one(ANY))
 unary(
     "square",
     lambda b, x: x * x if x.dtype != torch.bool else x,
