@@ -53,6 +53,26 @@ def test_as_torch(dtype: torch.dtype, backend: str) -> None:
             assert error <= 2 * eager + torch.finfo(dtype).eps * size * (1 if dtype == torch.float32 else 16), where
 
 
+def second_derivatives(fn: Any, x: torch.Tensor, ours: bool = False) -> list[torch.Tensor]:
+    """Of the square of the gradient, a norm at a time."""
+    grad = tinycompile.autograd.grad if ours else torch.autograd.grad
+    every = [x.clone() for _ in range(len(ORDERS) * len(DIMS))]
+    xs: Any = [(tinycompile.from_torch(x) if ours else x).requires_grad_() for x in every]
+    first = grad(sum((y * 1.5).sum() for y in fn(xs)), xs, create_graph=True)
+    found = [grad((g * g).sum(), x, retain_graph=True)[0] for g, x in zip(first, xs, strict=True)]
+    return [t.torch() if ours else t for t in found]
+
+
+@pytest.mark.parametrize("zeros", ["none", "some", "rows", "all"])
+@pytest.mark.parametrize("backend", ["tape", None, "aot_eager"])
+def test_second_derivatives(backend: Any, zeros: str) -> None:
+    x = sample(zeros, torch.float64)
+    expected = second_derivatives(norms, x)
+    on_tape = backend == "tape"
+    fn = norms if on_tape else tinycompile.compile(norms, fullgraph=True, backend=backend)
+    torch.testing.assert_close(second_derivatives(fn, x, on_tape), expected, equal_nan=True)
+
+
 def test_a_count_has_no_gradient() -> None:
     def count(x: torch.Tensor) -> torch.Tensor:
         return torch.linalg.vector_norm(x, 0)

@@ -258,14 +258,13 @@ def _vector_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradien
 def _of_order(x: Any, order: float, dim: Any, g: Any) -> Any:
     """In float64, and from a norm in float64: an error of the norm counts ``order - 1`` times in the gradient."""
     wide, g = cast(x, torch.float64), cast(g, torch.float64)
-    size = ops.abs(wide)
-    total = ops.sum(ops.pow_scalar(size, order), dim, True) if len(x.shape) else ops.pow_scalar(size, order)
-    y = ops.pow_scalar(total, 1 / order)
-    if order > 2:  # torch's two ways
+    size, y = ops.abs(wide), ops.linalg_vector_norm(wide, order, dim, True)  # whose own gradient is zero where it is
+    if order > 2:  # torch's three ways
         slope = ops.mul(wide, ops.pow_scalar(size, order - 2))
     else:
         slope = ops.mul(ops.sign(wide), ops.pow_scalar(size, order - 1))
-    slope = ops.where(ops.eq(size, 0), 0.0, slope) if order < 1 else slope
+    if order < 1:
+        return ops.mul(ops.mul(ops.where(ops.eq(size, 0), 0.0, slope), g), ops.pow_scalar(y, 1 - order))
     return ops.mul(slope, ops.where(ops.eq(y, 0), 0.0, ops.div(g, ops.pow_scalar(y, order - 1))))
 
 
