@@ -93,3 +93,61 @@ def test_writes_outside(fn: Callable[..., Any], kind: str) -> None:
     compiled = tinycompile.compile(fn, fullgraph=fn is not several_of_a_written)
     compiled.__code__ = fn.__code__
     assert said(compiled, LEAVES[kind]()) == said(fn, LEAVES[kind]())
+
+
+def write_all(a: Any) -> None:
+    a.mul_(2)
+
+
+def write_in_order(a: Any) -> None:
+    a.cumsum_(0)
+
+
+def write_an_element(a: Any) -> None:
+    a[0] = 7.0
+
+
+def write_another_part(a: Any) -> None:
+    a.detach()[1:].mul_(2)
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "chunk": lambda a: a.chunk(2)[1],
+    "split": lambda a: a.split(2)[1],
+    "unbind": lambda a: a.unbind()[1],
+    "part_of_a_part": lambda a: a.chunk(2)[1][:1],
+    "each_on_its_own": lambda a: a.tensor_split(2)[1],  # to torch these are plain views
+    "slice": lambda a: a[2:],
+    "without_grad": torch.no_grad()(lambda a: a[2:]),
+}
+
+
+def used(fn: Callable[..., Any]) -> str:
+    """The gradient, or what torch says."""
+    x = torch.arange(1.0, 5.0, dtype=torch.float64, requires_grad=True)
+    try:
+        sum((t.square().sum() for t in fn(x)), x.sum()).backward()
+    except RuntimeError as error:
+        return str(error)
+    assert x.grad is not None
+    return str(x.grad.tolist())
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("write", [write_all, write_in_order, write_an_element, write_another_part])
+@pytest.mark.parametrize("way", list(WAYS))
+def test_views_whose_base_was_written(way: str, write: Callable[[Any], None], beside: bool) -> None:
+    def fn(x: Any) -> Any:
+        a = x * 1
+        view = WAYS[way](a)
+        write(a)
+        return (view, a) if beside else (view,)
+
+    def before(x: Any) -> Any:
+        a = x * 1
+        write(a)
+        view = WAYS[way](a)
+        return (view, a) if beside else (view,)
+
+    for program in (fn, before):
+        assert used(tinycompile.compile(program)) == used(program)

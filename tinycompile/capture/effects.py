@@ -33,7 +33,7 @@ from tinycompile.capture.values.sequence import ListValue
 from tinycompile.capture.values.sets import SetValue
 from tinycompile.capture.values.tensor import Memory, TensorValue
 from tinycompile.capture.values.unread import Unread
-from tinycompile.capture.views import is_data
+from tinycompile.capture.views import is_data, is_refused_by_now, requires_grad_alone
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.optimizer_inputs import StepInputs
@@ -171,7 +171,11 @@ class Effects:
         return owner is not view and id(owner) in self._written
 
     def check_kind(self, view: TensorValue) -> None:
-        """A view that torch lets nobody write to can't be made before its owner is written by torch: it is left to Python."""
+        """A view that torch lets nobody write to can't be made before its owner is written by torch, nor after what it views
+        was written to, from when on torch refuses its gradient: it is left to Python."""
+        if (view.requires_grad or requires_grad_alone(view)) and is_refused_by_now(view):
+            what = f"{view.describe()}, one of several views or made under no_grad, leaves after what it views was written to"
+            raise NotRebuildable(view, what, "input-mutation")
         owner, kinds = view, set[str]()
         while owner.view is not None:
             kinds.add(owner.view.origin)
