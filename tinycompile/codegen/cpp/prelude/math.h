@@ -96,8 +96,7 @@ static inline ReducedDouble by_ln2(double x) {
 // Large results are chosen last: of two clamps GCC makes compares and masks, a dozen instructions.
 static inline float exp(float x) {  // 1 ulp
     const Reduced d = by_ln2(x < -104.0f ? -104.0f : x);
-    const float p = horner(d.r, 1.0f, 1.0f, 0.5f, 0.166665167f, 0.0416662022f, 0.00836908817f, 0.00139508303f);
-    const float y = scale(p, d.n);
+    const float y = scale(1 + expm1_near(d.r), d.n);
     return x > 89.0f ? INF : y;
 }
 static inline double exp(double x) {  // 1 ulp
