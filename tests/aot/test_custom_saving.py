@@ -164,19 +164,20 @@ def test_results_that_are_edited(case: str, edited: int, asked: int) -> None:
     assert found(tinycompile.compile) == found(lambda f: f)
 
 
+def after_an_edit(custom: Any, wrap: Way) -> Any:
+    """What the backward says, and the gradient, where the argument was written to behind the forward."""
+    x = leaf()
+    given = x * 1
+    y = wrap(lambda x: custom.apply(x)[0].sum())(given)
+    with torch.no_grad():
+        given.add_(1)
+    return attempt(y.backward), None if x.grad is None else x.grad.tolist()
+
+
 @pytest.mark.parametrize("case", sorted(CASES.keys() - HELD))
 def test_arguments_that_are_edited(case: str) -> None:
     custom = function(*CASES[case])
-
-    def found(wrap: Way) -> Any:
-        x = leaf()
-        given = x * 1
-        y = wrap(lambda x: custom.apply(x)[0].sum())(given)
-        with torch.no_grad():
-            given.add_(1)
-        return attempt(y.backward), None if x.grad is None else x.grad.tolist()
-
-    mine, theirs = found(tinycompile.compile), found(lambda f: f)
+    mine, theirs = after_an_edit(custom, tinycompile.compile), after_an_edit(custom, lambda f: f)
     if theirs[0] is None and mine[0] is not None:  # computed again of the argument
         assert case in ("a result", "a value") and "modified by an inplace operation" in mine[0]
     else:
@@ -187,16 +188,7 @@ def test_arguments_that_are_edited(case: str) -> None:
 def test_what_is_held_is_not_silently_another(backend: Any) -> None:
     """Eager computes with what lies in memory at the backward: so does its node, and kernels refuse."""
     custom = function(hold_input, held)
-
-    def found(wrap: Way) -> Any:
-        x = leaf()
-        given = x * 1
-        y = wrap(lambda x: custom.apply(x)[0].sum())(given)
-        with torch.no_grad():
-            given.add_(1)
-        return attempt(y.backward), None if x.grad is None else x.grad.tolist()
-
-    mine, theirs = found(lambda f: tinycompile.compile(f, backend=backend)), found(lambda f: f)
+    mine, theirs = after_an_edit(custom, lambda f: tinycompile.compile(f, backend=backend)), after_an_edit(custom, lambda f: f)
     assert mine == theirs or "modified by an inplace operation" in mine[0]
 
 
