@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Target:
     """``language``: ``triton`` or ``cpp``. ``arch``: ``sm_90``; or the CPU's vector extension (``avx2``, ``avx512``, ``neon``,
     ``generic``). ``units``: SMs or threads. ``l2`` and ``shared`` in bytes (shared: per block). ``vector``: bytes in a SIMD
-    register (CPU). ``overlaps``: a kernel is launched while the one before it runs, and waits for it.
+    register (CPU). ``overlaps``: a kernel is launched while the one before it runs, and waits for it. ``foresees``: the CPU
+    reads long stretches ahead itself, and asking for each of their lines keeps it from that.
     """
 
     language: str
@@ -19,6 +20,7 @@ class Target:
     shared: int = 0
     vector: int = 16
     overlaps: bool = False
+    foresees: bool = True
 
 
 H100 = Target("triton", "sm_90", 132, 50 << 20, 227 << 10)

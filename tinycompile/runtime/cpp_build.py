@@ -76,15 +76,21 @@ def cpu_target() -> Target:
         arch = capability.lower()
     else:
         arch = "neon" if platform.machine().lower() in ("arm64", "aarch64") else "generic"
-    return Target("cpp", arch, torch.get_num_threads(), _l2_bytes(), vector=_VECTOR_BYTES[arch])
+    vector, foresees = _VECTOR_BYTES[arch], "GenuineIntel" not in _text("/proc/cpuinfo")
+    return Target("cpp", arch, torch.get_num_threads(), _l2_bytes(), vector=vector, foresees=foresees)
 
 
 def _l2_bytes() -> int:
+    text = _text("/sys/devices/system/cpu/cpu0/cache/index2/size").strip()
+    return int(text[:-1]) << (20 if text.endswith("M") else 10) if text else 1 << 20
+
+
+def _text(path: str) -> str:
+    """What the system says of itself in a file; empty where it does not."""
     try:
-        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text(encoding="ascii").strip()
+        return Path(path).read_text(encoding="utf-8")
     except OSError:
-        return 1 << 20
-    return int(text[:-1]) << (20 if text.endswith("M") else 10)
+        return ""
 
 
 def compile_cpp(text: str, target: Target, folder: str | Path | None = None) -> Path:

@@ -3,7 +3,9 @@ Where it pays, where it must not be, and that the numbers are right at every edg
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import torch.nn.functional as F
 
 import tinycompile
 from tinycompile.codegen.cpp.fetch import CLAIMED
+from tinycompile.runtime import cpp_build
 from tinycompile.runtime.cpp_build import compiler
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(compiler() is None, reason="no C++ compiler")]
@@ -81,3 +84,65 @@ def test_rows_that_elements_are_picked_from_come_in_parts(picked: int) -> None:
 def test_a_sum_beside_moments_is_made_once() -> None:
     text = source_of(lambda x: (x.mean(-1), x.std(-1)), torch.randn(4, 2048))
     assert len(re.findall(r"double \w+_group\[", text)) == 2  # the sum, the squares
+
+
+def on(monkeypatch: pytest.MonkeyPatch, foresees: bool, l2: int) -> None:
+    """From now on code is made for a CPU with so much cache that reads ahead itself, or does not."""
+    target = dataclasses.replace(cpp_build.cpu_target(), foresees=foresees, l2=l2)
+    monkeypatch.setattr(cpp_build, "cpu_target", lambda: target)
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x * 2 + x.flip(0)) - 1
+
+
+def offsets(x: torch.Tensor) -> torch.Tensor:
+    return x - x.amax(0) + x[..., :1]
+
+
+STRETCHES: dict[str, Callable[[torch.Tensor], object]] = {
+    "chain": chain,
+    "sum": lambda x: (x * 2).sum(-1),
+    "moments": lambda x: (x.mean(-1), x.std(-1)),
+    "softmax": lambda x: torch.softmax(x, -1),
+    "norm": norm,
+    "statistics": lambda x: (x - x.mean((0, -1), keepdim=True)) * torch.rsqrt(x.var((0, -1), keepdim=True) + 1e-5),
+    "columns": offsets,
+    "all": lambda x: x.square().sum(),
+    "transposed": lambda x: x.transpose(-1, -2) + x.transpose(-1, -2).contiguous(),
+}
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float64), ids=str)
+@pytest.mark.parametrize("shape", [(5, 4000), (3, 70, 1030), (2, 3, 64, 129), (1, 1 << 17)], ids=str)
+@pytest.mark.parametrize("name", STRETCHES)
+def test_what_is_asked_for_changes_no_number(
+    name: str, shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    x, results, texts = torch.randn(shape).to(dtype), [], []
+    for foresees in (True, False):
+        on(monkeypatch, foresees, 1 << 14)
+        fn = tinycompile.compile(STRETCHES[name], backend="cpp", dynamic=False)  # type: ignore[call-overload]
+        results.append(fn(x))
+        texts.append("".join(k.source for k in fn.kernels))
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0, equal_nan=True)
+    foreseen, waiting = (re.search(r"tc::(two_pages_on|fetch_near)<", text) for text in texts)
+    assert foreseen is None or name == "transposed"
+    assert waiting is not None or name in ("columns", "statistics") or shape[-1] < 1000
+
+
+def test_each_pass_over_a_row_asks_for_its_share_of_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together all lines, each once; of rows of half of two pages the second next."""
+    on(monkeypatch, False, 1 << 16)
+    text = source_of(norm, torch.randn(64, 1024))
+    asked = re.findall(r"tc::fetch_near<(\d+)>\(x \+ i0\*1024 \+ \w+ \+ (\d+), 16\)", text)
+    assert len(asked) == 3 and "tc::next_page<" not in text
+    if cpp_build.cpu_target().vector == 64:
+        assert sorted(int(start) - 2048 + 16 * n for count, start in asked for n in range(int(count))) == [0, 16, 32, 48]
+
+
+def test_what_the_cache_holds_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    on(monkeypatch, False, 1 << 20)
+    assert "two_pages_on" not in source_of(chain, torch.randn(1 << 16))
+    assert "two_pages_on" in source_of(chain, torch.randn(1 << 19))

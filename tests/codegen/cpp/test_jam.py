@@ -151,4 +151,4 @@ def test_blocks_ask_for_the_next_and_touch_nothing_else(dtype: torch.dtype) -> N
         x, y = (torch.randint(0, 9, s).to(dtype) for s in (shape, shape[::-1]))  # halves hold their sums
         for got, want in zip(fn(x, y), program(x, y)):
             assert torch.equal(got, want)
-    assert any("tc::fetch<" in k.source for k in fn.kernels)
+    assert any("tc::fetch_near<" in k.source for k in fn.kernels)

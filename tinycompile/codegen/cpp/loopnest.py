@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tinycompile.codegen.cpp.accumulators import (
     ADDITIONS,
@@ -22,7 +22,7 @@ from tinycompile.codegen.cpp.accumulators import (
 )
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, dtypes_of
 from tinycompile.codegen.cpp.dependences import Dependences, Open
-from tinycompile.codegen.cpp.fetch import PIECE, claims, group_ahead, named_rows, picked_rows
+from tinycompile.codegen.cpp.fetch import PIECE, claims, group_ahead, later_turn, named_rows, picked_rows, stretches
 from tinycompile.codegen.cpp.groups import can_group, group_loops, group_of
 from tinycompile.codegen.cpp.jam import JAM, can_jam, jammed_rows
 from tinycompile.codegen.cpp.kept import Keep, keep_dear
@@ -30,7 +30,7 @@ from tinycompile.codegen.cpp.names import Names
 from tinycompile.codegen.cpp.outer import outer_loops
 from tinycompile.codegen.cpp.scalars import C_TYPES, MEMORY_TYPES, c_read
 from tinycompile.codegen.cpp.scans import blocked_scans, scanned_blocks
-from tinycompile.codegen.cpp.schedule import Schedule
+from tinycompile.codegen.cpp.schedule import Schedule, is_along
 from tinycompile.codegen.cpp.statements import Statements
 from tinycompile.codegen.cpp.tiles import tile_lines
 from tinycompile.codegen.writer import Writer
@@ -51,6 +51,7 @@ class LoopNest:
         self.accumulators: dict[int, Accumulator] = {}
         self.kept: dict[str, str] = {}
         self.fetched: set[str] = set()  # loads of a row that an earlier pass makes, too
+        self.share = (0, 1)  # which pass over a row this is, of how many: each asks for a part of a later turn's
         self.claimed: list[int] = []  # the stores of the next pass over a row: the current one asks for what they write
 
     def write(self, roots: Sequence[int]) -> None:
@@ -96,17 +97,28 @@ class LoopNest:
         keep: Keep = {}
         if self.lanes is None and self.plan.lane and self.plan.lane.name != self.plan.split:
             keep = keep_dear(self.deps, passes, self.plan.lane, opened, self.kept, self.names, self.out)
-        around = self.claimed
+        around, share = self.claimed, self.share
+        readers = [p for p in passes if self.rows_read(p[2])] if share == (0, 1) else []
         claimed = claims(self.deps, passes, self.plan.lane, opened) if self.lanes is None and self.plan.lane else {}
         for step in range(max(stage.values(), default=0) + 1):
             self.straight(self.deps.closure(i for i in here if stage[i] == step), items)
-            for _, axis, targets in (p for p in passes if p[0] == step):
+            for one in (p for p in passes if p[0] == step):
+                _, axis, targets = one
                 self.claimed = claimed.get((step, axis), around)
+                self.share = (readers.index(one), len(readers)) if one in readers else share
                 self.loop(open_axes, self.flat.axis(axis), targets)
                 for name, array in keep.pop((step, axis), []):
                     self.text.texts[name] = array
                     self.kept.pop(name, None)
-        self.claimed = around
+        self.claimed, self.share = around, share
+
+    def rows_read(self, roots: Sequence[int]) -> list[Load]:
+        """What ``roots`` read along the lane, where it is asked for some turns before."""
+        lane = self.plan.lane
+        if lane is None or not (self.plan.each_line and self.plan.turns_ahead):
+            return []
+        loads = [s for i in self.deps.closure(roots) if isinstance(s := self.body[i], Load)]
+        return [s for s in loads if is_along(s, lane)]
 
     def overwriting(self, here: Sequence[int], items: Sequence[int]) -> list[int]:
         """Stores to what is read here too: they come last, for a later loop over lanes reads its values anew."""
@@ -204,8 +216,13 @@ class LoopNest:
                 if isinstance(axis.extent, int) and axis.extent % self.plan.group == 0 and axis.name != self.plan.split:
                     self.text.texts = saved
                     return  # nothing is left, and chunks are whole groups
-            self.out.line(self.simd(items, reduces))
-        with self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"):
+        with contextlib.ExitStack() as stack:
+            if axis == self.plan.lane:
+                read = self.rows_read(roots) if self.lanes is None and not reduces else []
+                lines = functools.partial(later_turn, read, self.plan, self.text, self.names, self.share, PIECE)
+                begin, end = stack.enter_context(self.pieces(axis, begin, end, lines))
+                self.out.line(self.simd(items, reduces))
+            stack.enter_context(self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"))
             self.text.forget_comment()
             self.scope(open_axes | {axis.name}, roots)
         self.text.texts = saved
@@ -221,7 +238,8 @@ class LoopNest:
         self.fetched |= {s.name for s in loads}
         written = [] if loads else self.claimed  # a pass that waits for memory asks for no more
         claimed = [s for i in written if isinstance(s := self.body[i], Store) and self.loops[i] <= open_axes | {axis.name}]
-        ahead = functools.partial(group_ahead, loads, claimed, self.plan, self.text, self.names)
+        read = self.rows_read(roots)
+        ahead = functools.partial(group_ahead, loads, read, claimed, self.plan, self.text, self.names, self.share)
         with group_loops(self.out, self.names, name, list(groups.values()), begin, whole, ahead) as place:
             self.text.forget_comment()
             self.accumulators |= {i: g.at(place) for i, g in groups.items()}
@@ -325,19 +343,31 @@ class LoopNest:
         around = [self.body[i] for i in items]
         for line in named_rows(around, self.body, self.plan, self.text, self.names):
             self.out.line(line)
-        with contextlib.ExitStack() as stack:
-            piece = self.names.fresh(f"{name}_piece")
-            ahead = picked_rows(around, self.plan, self.text, self.names, f"{piece} - {begin}")
-            if ahead:
-                header = f"for (int64_t {piece} = {begin}; {piece} < {end}; {piece} += {PIECE}) {{"
-                stack.enter_context(self.out.block(header, "}"))
-                begin, end = piece, f"tc::least<int64_t>({piece} + {PIECE}, {end})"
-            for line in ahead:
-                self.out.line(line)
+
+        def lines(piece: str) -> list[str]:
+            picked = picked_rows(around, self.plan, self.text, self.names, f"{piece} - {begin}")
+            return picked + stretches(around, self.plan, self.text, self.names, piece)
+
+        with self.pieces(self.lanes, begin, end, lines) as (first, stop):
             self.out.line(self.simd(items))
-            stack.enter_context(self.out.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name}) {{", "}"))
-            self.text.forget_comment()
-            yield
+            with self.out.block(f"for (int64_t {name} = {first}; {name} < {stop}; ++{name}) {{", "}"):
+                self.text.forget_comment()
+                yield
+
+    @contextlib.contextmanager
+    def pieces(self, axis: Axis, begin: str, end: str, ahead: Callable[[str], Sequence[str]]) -> Iterator[tuple[str, str]]:
+        """A loop over PIECE elements of ``axis`` at a time, which begins with lines that ask ``ahead``; none without those.
+        Yields the bounds of the loop inside."""
+        piece = self.names.fresh(f"{self.names.value(axis.name)}_piece")
+        lines = ahead(piece)
+        if not lines:
+            yield begin, end
+            return
+        with self.out.block(f"for (int64_t {piece} = {begin}; {piece} < {end}; {piece} += {PIECE}) {{", "}"):
+            for line in lines:
+                self.out.line(line)
+            whole = isinstance(axis.extent, int) and axis.extent % PIECE == 0
+            yield piece, f"{piece} + {PIECE}" if whole else f"tc::least<int64_t>({piece} + {PIECE}, {end})"
 
     def for_each_lane(self, lines: Sequence[tuple[bool, str]]) -> None:
         """Lines as they are, but those of arrays inside one loop over the lanes."""

@@ -23,11 +23,11 @@ POINTWISE_BLOCK = 4096  # elements of a block without reductions: the unit that 
 COLUMN_BLOCK = 1024  # lanes of a block with reductions, at most: accumulators stay in L1, each row gives a page in a stretch
 COLUMN_UNIT = 64  # such blocks are multiples of it
 BALANCED = 4  # blocks a thread from which on it matters little that one has one more
-TILE_ROWS = 256  # at most, of a block where some loads are contiguous across the lanes: long stretches of what they read
-TILE_LANES = 256  # of such a block with fewer rows: long stretches of all other arrays
-CACHE_LINE = (
-    64  # bytes that are read together: a block of TILE_ROWS has as many lanes as lie in one, so that none is read twice
-)
+TILE_BYTES = 256  # that rows are long, at most, in a block where some loads are contiguous across the lanes: a few lines
+TILE_LANES = 64  # of such a block: a few lines of all other arrays
+WIDE_TILE_LANES = 256  # of one that has all the rows: long stretches of those
+CACHE_LINE = 64  # bytes that are read together
+AHEAD = 8192  # bytes between what is read and what is asked for, at least
 SMALL = 8  # an axis shorter than this is a poor lane
 UNKNOWN_SIZE = 1024  # what a size symbol without a hint is taken for
 
@@ -38,7 +38,10 @@ class Schedule:
     whole). ``inner``: reduction axes, outermost first. ``split``: the reduction axis that threads share where the parallel
     axes offer too little. ``tile``: the parallel axis along which some loads are contiguous instead of along the lane;
     ``tile_rows``: how much of it is in a block. ``cost``: of one point. ``chunk``: values of a sum along the lane that make
-    one part of its total. ``group``: elements along the lane that have accumulators of their own: four vectors of float32."""
+    one part of its total. ``group``: elements along the lane that have accumulators of their own: four vectors of float32.
+    ``each_line``: what is read along the lane comes from memory, and the CPU does not foresee it: it is asked for line by line.
+    ``turns_ahead``: how many turns of the outer loops before, each pass over a row a share of them; 0: along the lane.
+    """
 
     outer: tuple[Axis, ...]
     lane: Axis | None
@@ -50,6 +53,8 @@ class Schedule:
     cost: int = 1
     chunk: int = ADDITIONS * 8
     group: int = 16
+    each_line: bool = False
+    turns_ahead: int = 0
 
     @property
     def lane_is_parallel(self) -> bool:
@@ -101,7 +106,9 @@ class _Choice:
         items = self.count(outer) * (-(-self.size(lane.extent) // block) if lane and block else 1)
         split = inner[0].name if inner and self.shareable(inner[0], items) else None
         chunk = ADDITIONS * self.target.vector // 4  # so the error does not depend on the width
-        return Schedule(outer, lane, block, inner, split, tile, rows, self.cost(), chunk, self.target.vector)
+        each_line = not self.target.foresees and self.bytes_read() > self.target.l2
+        turns, group = self.turns_ahead(outer, inner), self.target.vector
+        return Schedule(outer, lane, block, inner, split, tile, rows, self.cost(), chunk, group, each_line, turns)
 
     def count(self, axes: Iterable[Axis]) -> int:
         total = 1
@@ -112,6 +119,17 @@ class _Choice:
     def cost(self) -> int:
         """Additions an iteration point is worth."""
         return 1 + sum(COST.get(s.op, 1) for s in self.body if isinstance(s, Scalar)) // 2
+
+    def bytes_read(self) -> int:
+        """By all loads, each as often as it happens."""
+        axes = {a.name: a for a in self.flat.axes}
+        loads = [(s, loops) for s, loops in zip(self.body, self.loops, strict=True) if isinstance(s, Load)]
+        return sum(s.dtype.itemsize * self.count(axes[n] for n in loops) for s, loops in loads)
+
+    def turns_ahead(self, outer: Sequence[Axis], inner: Sequence[Axis]) -> int:
+        """As many turns of ``outer`` as read AHEAD, if they stay in the second cache until then."""
+        turn = max(self.bytes_read() // max(self.count(outer), 1), 1)
+        return -(-AHEAD // turn) if outer and inner and turn <= self.target.l2 // 4 else 0
 
     def accesses(self) -> list[tuple[Dim, float]]:
         """(offset, weight) of loads and stores. The weight is how often it happens, and more for a store: writing with a stride
@@ -213,12 +231,13 @@ class _Choice:
         return None
 
     def tile_block(self, lane: Axis, tile: Axis) -> tuple[int, int]:
-        """Lanes and rows of a block, powers of two. Measured with 2048 by 2048 elements: 16 lanes of 256 rows of float32 take
-        0.6 of the time of 256 lanes of 16 rows, 32 lanes of bfloat16 0.65. With 64 rows in all, 256 lanes take 0.85 of 64."""
-        rows = min(TILE_ROWS, _power_above(self.size(tile.extent)))
-        if rows < TILE_ROWS:
-            return min(TILE_LANES, _power_above(self.size(lane.extent))), rows
-        return CACHE_LINE // min(s.dtype.itemsize for s in self.body if is_across(s, tile, lane)), rows
+        """Lanes and rows of a block, powers of two. Measured with 2048 by 2048 elements, the next block asked for: of float32
+        64 lanes of 64 rows take 0.66 of the time of 16 lanes of 256, of bfloat16 64 lanes of 128 rows 0.8 of 32 of 256. Lines
+        a large power of two apart, as those of many rows are, have few places in a cache. With 64 rows in all, 256 lanes take
+        0.85 of 64."""
+        rows, lanes = (_power_above(self.size(a.extent)) for a in (tile, lane))
+        most = TILE_BYTES // min(s.dtype.itemsize for s in self.body if is_across(s, tile, lane))
+        return min(WIDE_TILE_LANES if rows <= most else TILE_LANES, lanes), min(most, rows)
 
 
 def _power_above(n: int) -> int:

@@ -39,11 +39,21 @@ template <int N, class T> static inline void fetch(const T* from, int64_t step) 
     for (int n = 0; n < N; ++n) __builtin_prefetch(from + n * step);
 }
 
+// The same for later, as far as the second cache.
+template <int N, class T> static inline void fetch_near(const T* from, int64_t step) {
+    for (int n = 0; n < N; ++n) __builtin_prefetch(from + n * step, 0, 2);
+}
+
 // The same for the beginning of the next page, if the N elements `at` are in the beginning of theirs: what the CPU reads ahead
 // itself ends with a page, and begins again after a few lines.
 template <int N, class T> static inline void next_page(const T* at) {
     const uintptr_t place = (uintptr_t)at;
     if ((place & 4095) < N * sizeof(T)) fetch<4>((const char*)((place & ~(uintptr_t)4095) + 4096), 64);
+}
+
+// The same for what lies two pages after the N elements `at`, line by line.
+template <int N, class T> static inline void two_pages_on(const T* at) {
+    fetch_near<N * (int)sizeof(T) / 64>((const char*)at + 8192, 64);
 }
 
 // The same for N elements in a row that are written soon.
@@ -232,7 +242,7 @@ template <class T> static inline T fmin(T a, T b) { return (a < b) | (b != b) ? 
 static inline bool signbit(float x) { return bits(x) >> 31; }
 static inline bool signbit(double x) { return bits(x) >> 63; }
 
-// ---- transposing a block: tile[c*N + r] = from[r*step + c] for r < rows, c < columns ----
+// ---- transposing a block: tile[c*N + r] = from[r*step + c] for r < rows, c < columns; the N rows after it are asked for ----
 #if defined(__clang__) || __GNUC__ >= 12
 typedef uint32_t Four __attribute__((vector_size(16), aligned(4), may_alias));
 typedef uint16_t Eight __attribute__((vector_size(16), aligned(2), may_alias));
@@ -280,8 +290,11 @@ __attribute__((always_inline)) static inline void transpose_part(T* tile, const 
     constexpr int64_t side = 16 / sizeof(U);
     const int64_t whole_rows = in_squares ? rows & -side : 0, whole_columns = in_squares ? columns & -side : 0;
     for (int64_t r = 0; r < whole_rows; r += side)
-        for (int64_t c = 0; c < whole_columns; c += side)
+        for (int64_t c = 0; c < whole_columns; c += side) {
+            const int64_t line = c & -(4 * side), row = r + N + (c - line) / 4;  // a quarter of the rows with each quarter of a line
+            fetch_near<side / 4>(from + row * step + line, step);
             transpose_square((U*)(tile + c * N + r), (int64_t)N, (const U*)(from + r * step + c), step);
+        }
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = r < whole_rows ? whole_columns : 0; c < columns; ++c) tile[c * N + r] = from[r * step + c];
 }
