@@ -411,3 +411,31 @@ def deep_unwinding(x):
         a(2)
     except Problem as p:
         return x, str(p)
+
+
+KINDS = ((ValueError, KeyError), TypeError)
+
+
+@case
+def classes_nested_in_tuples(x):
+    found = []
+    for kinds in (KINDS, (ValueError, (KeyError,)), (KINDS,)):
+        try:
+            try:
+                raise ValueError("a")
+            except kinds:
+                found.append("caught")
+        except TypeError as error:
+            found.append((str(error), repr(error.__context__)))
+    return found, x
+
+
+@case
+def classes_nested_after_a_star(x):
+    try:
+        try:
+            raise ExceptionGroup("g", [ValueError("a")])
+        except* (ValueError, (KeyError,)):
+            log("caught")
+    except TypeError as error:
+        return str(error), x

@@ -109,13 +109,18 @@ def _is_caught(error: BaseException, kinds: tuple[type, ...]) -> bool:
 
 
 def _classes(tr: Tracer, value: Any) -> tuple[type, ...]:
-    if isinstance(value, ClassValue):
-        if BaseException not in value.cls.__mro__:
-            raise TypeError("catching classes that do not inherit from BaseException is not allowed")
-        return (value.cls,)
     if isinstance(value, TupleValue):
-        return tuple(c for v in value.values(tr) for c in _classes(tr, v))
-    raise GraphBreak("unsupported-value", f"except {value.describe()}")
+        return tuple(_class(v) for v in value.values(tr))
+    return (_class(value),)
+
+
+def _class(value: Value) -> type:
+    """One of the classes; a tuple among them is none."""
+    if not isinstance(value, (ClassValue, TupleValue)):
+        raise GraphBreak("unsupported-value", f"except {value.describe()}")
+    if isinstance(value, TupleValue) or BaseException not in value.cls.__mro__:
+        raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+    return value.cls
 
 
 def with_except_start(tr: Tracer, frame: Frame, ins: Instruction) -> None:
