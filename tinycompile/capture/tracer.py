@@ -267,9 +267,9 @@ class Tracer(Inputs, Lookups):
         """``a is b``."""
         return comparisons.identical(self, a, b)
 
-    def sort(self, values: list[Value], kwargs: Kwargs) -> list[Value]:
-        """As ``sorted``."""
-        return iteration.sort(self, values, kwargs)
+    def sort(self, values: list[Value], kwargs: Kwargs) -> None:
+        """As ``list.sort``."""
+        iteration.sort(self, values, kwargs)
 
     def index(self, value: Value, where: str) -> int:
         """``operator.index(value)``; a symbolic size is specialised."""

@@ -287,7 +287,9 @@ RULES[max] = _extremum(">", "max")
 
 @rule(sorted)
 def _sorted(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue(sort(tr, _compared_ones(tr, args[0], kwargs), kwargs))
+    values = _compared_ones(tr, args[0], kwargs)
+    sort(tr, values, kwargs)
+    return ListValue(values)
 
 
 def _compared_ones(tr: Tracer, values: Value, kwargs: Kwargs) -> list[Value]:
@@ -297,14 +299,18 @@ def _compared_ones(tr: Tracer, values: Value, kwargs: Kwargs) -> list[Value]:
     return list(values.filling(tr))
 
 
-def sort(tr: Tracer, values: list[Value], kwargs: Kwargs) -> list[Value]:
-    """Stable, by ``key``, ``reverse`` as ``sorted`` has it."""
+def sort(tr: Tracer, values: list[Value], kwargs: Kwargs) -> None:
+    """In place and stable, by ``key``, ``reverse`` as ``list.sort`` has it. Where a comparison fails, it stops half-way."""
     key = kwargs.get("key")
     keys = values if key is None or _is_none(key) else [key.call(tr, [v], {}) for v in values]
-
     reverse = kwargs.get("reverse", Const(False)).truth(tr)
-    order = sorted(range(len(values)), key=lambda i: _Compared(tr, keys[i]), reverse=reverse)
-    return [values[i] for i in order]
+    order = list(range(len(values)))
+    compared = [_Compared(tr, k) for k in keys]
+    before = values.copy()
+    try:
+        order.sort(key=compared.__getitem__, reverse=reverse)
+    finally:
+        values[:] = [before[i] for i in order]
 
 
 class _Compared:

@@ -235,12 +235,13 @@ class TupleValue(SequenceValue):
 
 
 class ListValue(SequenceValue):
-    """A list. One that came from outside may be read but not changed."""
+    """A list. ``sorting``: whether ``sort`` is at work, and what it asks of the program finds the list empty."""
 
-    __slots__ = ()
+    __slots__ = ("sorting",)
 
     def __init__(self, items: Iterable[Value | Lazy] = (), source: Source | None = None) -> None:
         super().__init__(items, list, source)
+        self.sorting = False
 
     def key(self, tr: Tracer) -> Any:
         natively(hash, self.cls())  # Python's own complaint
@@ -248,6 +249,8 @@ class ListValue(SequenceValue):
 
     def changed(self, tr: Tracer) -> None:
         """Called before each mutation."""
+        if self.sorting:
+            raise GraphBreak("user-exception", f"{self.describe()} is changed while it is sorted")
         tr.effects.touch(self)
 
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
@@ -269,13 +272,22 @@ class ListValue(SequenceValue):
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name == "sort":
-            self.changed(tr)
-            self.items[:] = tr.sort(self.values(tr), kwargs)
-            return NONE
+            return self._sort(tr, kwargs)
         rule = _LIST_METHODS.get(name)
         if rule is None or kwargs:
             raise GraphBreak("unsupported-value", f"list method {name!r}")
         return rule(self, tr, args)
+
+    def _sort(self, tr: Tracer, kwargs: Kwargs) -> Value:
+        """``list.sort``. Where that fails, the list is left as far as it was sorted."""
+        self.changed(tr)
+        values = self.values(tr)
+        self.items, self.sorting = [], True
+        try:
+            tr.sort(values, kwargs)
+        finally:
+            self.items, self.sorting = [*values], False
+        return NONE
 
     def extend(self, tr: Tracer, args: Sequence[Value]) -> Value:
         """``list.extend``: what came before an error stays."""
