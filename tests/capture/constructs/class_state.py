@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 from typing import Any
 
 import torch
@@ -245,3 +246,83 @@ def others_have_a_say(x):
 def read_as_a_dict(x):
     Middle.count = 4
     return "count" in Middle.__dict__, vars(Middle)["count"], "count" in Derived.__dict__, x, dir(Derived()).count("count")
+
+
+class Keeps:
+    @functools.cached_property
+    def kept(self):
+        log("computed")
+        return 6
+
+
+Keeps.also = Keeps.__dict__["kept"]
+Keeps.nameless = functools.cached_property(lambda self: log("never") or 5)
+
+
+class Guarded(Keeps):
+    def __setattr__(self, name, value):
+        log(name)
+        object.__setattr__(self, name, value)
+
+
+class NoRoom:
+    __slots__ = ()
+
+    @functools.cached_property
+    def kept(self):
+        return log("never")
+
+
+class Logged(functools.cached_property):
+    def __get__(self, instance, owner=None):
+        log("asked")
+        return super().__get__(instance, owner)
+
+
+class KeepsLogged:
+    @Logged
+    def kept(self):
+        return log("computed") or 7
+
+
+@case
+def cached_property_without_a_name(x):
+    k = Keeps()
+    try:
+        return k.nameless
+    except TypeError as error:
+        return str(error), hasattr(Keeps, "nameless"), vars(k), x
+
+
+@case(args=lambda: (Keeps(), r(2)))
+def cached_property_without_a_name_of_an_argument(k, x):
+    try:
+        return k.nameless
+    except TypeError as error:
+        return str(error), x
+
+
+@case
+def cached_property_under_another_name(x):
+    k, given, guarded = Keeps(), Keeps(), Guarded()
+    given.kept = 9
+    return [(v.also, v.kept, v.also, sorted(vars(v))) for v in (k, given, guarded)], x
+
+
+@case(args=lambda: (Keeps(), r(2)))
+def cached_property_of_an_argument_under_another_name(k, x):
+    return k.also, k.kept, k.also, x
+
+
+@breaks
+def cached_property_without_a_dict(x):
+    try:
+        return NoRoom().kept
+    except TypeError as error:
+        return str(error), x
+
+
+@breaks
+def cached_property_of_an_own_kind(x):
+    k = KeepsLogged()
+    return k.kept, k.kept, x

@@ -194,12 +194,33 @@ class ObjectValue(Value):
         return method.call(tr, [self, *more], {})
 
     def _cached_property(self, tr: Tracer, name: str, owner: type, raw: cached_property[Any]) -> Value:
-        """Computed once, and then an attribute of the object."""
+        """Computed once, and then an attribute of the object, under the name that it was given in its class's body."""
         tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
+        held, func = tr.guards.hold(raw, "cached"), tr.guards.hold(raw.func, "func")
+        kept = raw.attrname
+        tr.guards.check(
+            f"{held.text}.func is {func.text} and {held.text}.attrname == {kept!r}", f"what {owner.__name__}.{name} computes"
+        )
+        if kept is None:
+            raise TypeError("Cannot use cached_property instance without calling __set_name__ on it.")
+        if not has_dict(self.obj):
+            raise GraphBreak("user-exception", f"{name!r} of {self.describe()}, which has no __dict__ to keep it")
+        if self._has_own(tr, kept):
+            return self.shadow[kept] if kept in self.shadow else self._own(tr, kept)
+        self._not_shadowed(tr, kept)
         value = tr.from_callable(raw.func).call(tr, [self], {})
-        tr.effects.touch(self)
-        self.shadow[name] = value
+        if id(self) in tr.hashed:
+            raise GraphBreak("side-effect", f"attribute {kept!r} of {self.describe()} was set, which is a key")
+        self._keep(tr, kept, value)
         return value
+
+    def _keep(self, tr: Tracer, name: str, value: Value) -> None:
+        """Put an attribute into the object's ``__dict__``."""
+        tr.effects.touch(self)
+        if self.shadow.get(name) is DELETED:
+            del self.shadow[name]  # it comes last now
+            tr.effects.reborn.add((id(self), name))
+        self.shadow[name] = value
 
     def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
         tr.inherited(type(self.obj), owner, name)
@@ -216,7 +237,7 @@ class ObjectValue(Value):
             return DispatchedMethod(raw, self)
         if isinstance(raw, _lru_cache_wrapper):
             return BoundFunction(tr.class_member(owner, name, raw), self)
-        if isinstance(raw, cached_property):
+        if isinstance(raw, cached_property) and type(raw).__get__ is cached_property.__get__:
             return self._cached_property(tr, name, owner, raw)
         if isinstance(raw, partialmethod) and isinstance(raw.func, FunctionType):
             tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
@@ -273,11 +294,7 @@ class ObjectValue(Value):
         self._attributes(tr)
         if id(self) in tr.hashed:
             raise GraphBreak("side-effect", f"attribute {name!r} of {self.describe()} was set, which is a key")
-        tr.effects.touch(self)
-        if self.shadow.get(name) is DELETED:
-            del self.shadow[name]  # it comes last now
-            tr.effects.reborn.add((id(self), name))
-        self.shadow[name] = value
+        self._keep(tr, name, value)
 
     def del_attr(self, tr: Tracer, name: str) -> None:
         owner, deleter = class_lookup(type(self.obj), "__delattr__") or (object, object.__delattr__)
