@@ -8,6 +8,7 @@ holds only a weak reference."""
 from __future__ import annotations
 
 import weakref
+from builtins import type  # a program may replace it while its own code runs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -39,9 +40,9 @@ class CacheEntry:
     guarded: Callable[..., Any] | None = None
 
 
-def itself(entry: CacheEntry) -> CacheEntry | None:
+def itself(entry: Any) -> CacheEntry | None:
     """The entry behind a stand-in; None where it has died."""
-    return entry() if isinstance(entry, OwnedEntry) else entry
+    return entry() if type(entry) is OwnedEntry else entry
 
 
 def by_first_argument(entries: Sequence[CacheEntry], parameters: Sequence[str]) -> dict[int, tuple[CacheEntry, ...]]:

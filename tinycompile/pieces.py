@@ -24,8 +24,10 @@ from tinycompile.base.config import config
 from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, RecompileLimitWarning
 from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.internal_frames import internal_frame
+from tinycompile.base.known_builtins import builtins_are_replaced, under_known_builtins
 from tinycompile.base.logs import log, warn, warn_once
-from tinycompile.capture.captured import Captured, CaptureOptions, listing
+from tinycompile.capture.breaks import Break
+from tinycompile.capture.captured import Captured, CaptureOptions, listing, uncaptured
 from tinycompile.capture.frame import capture_from
 from tinycompile.capture.reconstruct import COMMITTED
 from tinycompile.capture.resume import Place
@@ -37,7 +39,7 @@ from tinycompile.eager import autocast
 from tinycompile.entries import CacheEntry, OwnedEntry, by_first_argument, give, itself
 from tinycompile.failures import is_without_effect
 from tinycompile.faults import is_the_users, is_wrong_call, serial, tell_of_fault, uncompiled, write_artifacts
-from tinycompile.ir.graph import Graph
+from tinycompile.ir.graph import Graph, Location
 from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.requires_grad import asks_for_gradients
 from tinycompile.optimizer_step import compiled_step
@@ -152,6 +154,8 @@ class Piece:
         return result
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
+        if builtins_are_replaced():
+            return under_known_builtins(self._without_builtins)
         if self._is_full(args, kwargs):
             return self._without_code(args, kwargs)
         with self._lock:
@@ -186,6 +190,16 @@ class Piece:
                 RecompileLimitWarning,
             )
         return replace(newest, run=self.eagerly, compiled=None, stop=None, guarded=None)
+
+    def _without_builtins(self) -> CacheEntry:
+        """An entry that runs eagerly, for now: nothing can be captured while builtins that our own code calls are others."""
+        code = self.start().function.__code__
+        why = Break("builtins", f"{self.__name__} is entered", Location(code.co_filename, code.co_firstlineno, code.co_name))
+        if self.options.fullgraph:
+            raise GraphBreakError(str(why))
+        log("breaks", str(why))
+        captured = uncaptured(code, why)
+        return CacheEntry(captured.guard, self.eagerly, captured, None, Artifacts())
 
     def _gone(self, owned: Any) -> None:
         """A module has died, and an entry with it. Without a lock, for this comes at any time; what is lost is made again."""

@@ -24,6 +24,8 @@ from tests.capture.constructs import (  # noqa: F401
     odd_namespaces,
     odd_objects,
     overriding,
+    rebinding,
+    sorting,
     stdlib,
     tensor_memory,
     unmodelled,

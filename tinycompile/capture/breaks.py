@@ -165,6 +165,12 @@ _ALL = (
         "what it yields is only known when it is asked, and asking moves it on",
         "Loop over a list, a tuple or a range, and keep what breaks the graph out of the loop.",
     ),
+    BreakKind(
+        "builtins",
+        "Builtins were replaced (builtins.len = ..., unittest.mock.patch)",
+        "capture itself is written in Python and calls them: until they are back, what begins here runs in plain Python",
+        "Put a function of your own under the name into the module that uses it, or replace it around code without breaks.",
+    ),
     BreakKind("forced", "A test forced a break here", "CaptureOptions.force asked for it", "None is needed."),
     BreakKind("disabled", "A function that tinycompile.disable excludes", "it was asked for", "Don't disable it."),
     BreakKind("user-break", "tinycompile.graph_break() was called", "it was asked for", "Remove the call."),

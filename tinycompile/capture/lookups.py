@@ -253,9 +253,19 @@ class Lookups:
 
     def global_value(self, globals_: dict[str, Any], name: str) -> Value:
         """A global variable or a builtin."""
-        found = self.effects.assigned(globals_, name) or self._globals.get((id(globals_), name))
+        found = self.effects.assigned(globals_, name) or self._assigned_builtin(globals_, name)
+        found = found or self._globals.get((id(globals_), name))
         if found is None:
             found = self._globals[id(globals_), name] = self._find_global(globals_, name)
+        return found
+
+    def _assigned_builtin(self, globals_: dict[str, Any], name: str) -> Value | None:
+        """What the program assigned to a builtin, where no global variable hides that."""
+        found = self.effects.assigned(python_builtins.__dict__, name)
+        if found is not None and name in globals_:
+            return None
+        if found is not None and not trusts_variables_of(globals_):
+            self.guards.absent(self.globals_of(globals_), name, f"no global is named {name}")
         return found
 
     def variable(self, globals_: dict[str, Any], name: str) -> Value | None:

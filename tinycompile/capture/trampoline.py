@@ -4,6 +4,7 @@ The state between two pieces lies in a cell, and nowhere else: what plain Python
 
 from __future__ import annotations
 
+from builtins import len, tuple, type  # a program may replace them while its own code runs
 from collections.abc import Callable
 from dataclasses import replace
 from types import CellType, FunctionType
@@ -58,7 +59,7 @@ class Stop:
     def advance(self, held: CellType) -> tuple[Piece | None, Any]:
         """The next piece, with its state held; None and the function's result, where a handler of the user's ran to the end."""
         if self.entries is not None:
-            held.cell_contents = tuple(map(held.cell_contents.__getitem__, self.entries))
+            held.cell_contents = tuple([held.cell_contents[at] for at in self.entries])
         if self.step is None:
             return self.pieces[0], None
         result = self.step(held)
@@ -77,7 +78,7 @@ def drive(stop: Stop, held: CellType) -> Any:
             return result
         entry = piece.find(held.cell_contents, {})
         run = entry.run
-        if isinstance(run, Rest):
+        if type(run) is Rest:
             return run.run(held)
         try:
             result = run(*held.cell_contents)

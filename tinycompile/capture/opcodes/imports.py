@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -14,25 +15,41 @@ from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.sources import HeldItem
 from tinycompile.capture.trust import is_trusted
 from tinycompile.capture.values.classes import PyModuleValue
+from tinycompile.capture.values.function import BuiltinValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.bytecode import Instruction
     from tinycompile.capture.execute import Frame
     from tinycompile.capture.tracer import Tracer
 
+_IMPORT = __import__
+
 
 def import_name(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``import``: a module that is imported once stays, unless the program takes it away or puts another in its place."""
     level, names = (v.constant(tr) for v in frame.pop(2))
+    _check_plain(tr, ins.arg)
     full = _full_name(frame.globals, ins.arg, level)
     if tr.options.resume:
         _check_loaded(full, names)
     found = _imported(tr, frame, ins.arg, names, level)
+    if not isinstance(found, ModuleType):
+        raise GraphBreak("unsupported-value", f"an import of {ins.arg}, which is a {type(found).__name__} in sys.modules")
     for name in {full, found.__name__}:
         module = sys.modules.get(name)
         if module is not None:
             tr.guards.item(HeldItem(tr.guards.hold(sys.modules, "modules"), name, f"module {name}"), module, equal=False)
     frame.stack.append(tr.from_python(found))
+
+
+def _check_plain(tr: Tracer, name: str) -> None:
+    """Break where the program has a say in how modules are imported, or has changed ``sys.modules`` by now."""
+    known = tr.known(sys.modules)
+    if known is not None and tr.effects.changes(known):
+        raise GraphBreak("side-effect", f"an import of {name}, and sys.modules was changed")
+    importer = tr.global_value(builtins.__dict__, "__import__")
+    if not isinstance(importer, BuiltinValue) or importer.fn is not _IMPORT:
+        raise GraphBreak("unknown-function", f"an import of {name} by an __import__ of the program's")
 
 
 def _full_name(globals_: dict[str, Any], name: str, level: int) -> str:
