@@ -23,6 +23,7 @@ from tests.capture.constructs import (  # noqa: F401
     odd_library,
     odd_namespaces,
     odd_objects,
+    one_object,
     overriding,
     rebinding,
     sorting,

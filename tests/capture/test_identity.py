@@ -172,3 +172,43 @@ def test_arguments_that_are_given_back_are_themselves() -> None:
     compiled = tinycompile.compile(lambda x, *given: (x + 1, list(given)), backend="eager", dynamic=False)
     given = "".join(["a", " b"]), float("1.5"), int("12345678"), complex("1j"), bytes([1, 2, 3]), "name"
     assert all(a is b for a, b in zip(compiled(of_size(2), *given)[1], given, strict=True))
+
+
+def computed(x: torch.Tensor) -> Any:
+    a, n = 1, 700
+    text = "a b" + str(n)
+    return [
+        (a, 2), (a, 2), (a, (a, 2)), text, (text, n + 1), text.upper(), n * n, 0.1 * n, 1j * n, range(n), frozenset([a, n]), b"ab" + b"c"
+    ]  # fmt: skip
+
+
+def constants(x: torch.Tensor) -> Any:
+    return [(1, 2), (1, 2), ((1, 2), (1, "b c")), 1000, "b c", 2.5, (1, "b c"), ()]
+
+
+def passed_on(x: torch.Tensor) -> Any:
+    pair = (1, WORD)
+    return [WORD, str(WORD), f"{WORD}", WORD.strip(), pair, pair[:], pair + (), SENTINEL, SENTINEL[:], SENTINEL[1] * 1]
+
+
+def objects(found: Any, at: str = "") -> dict[str, Any]:
+    """All objects in a nested result, by where they are."""
+    parts = enumerate(found) if isinstance(found, (list, tuple)) else ()
+    return {at: found, **{place: part for i, v in parts for place, part in objects(v, f"{at}[{i}]").items()}}
+
+
+@pytest.mark.parametrize("fn", [computed, constants, passed_on])
+def test_which_objects_of_three_calls_are_one(fn: Callable[..., Any]) -> None:
+    def one(run: Callable[..., Any]) -> list[list[str]]:
+        met = {f"{call}{at}": obj for call in range(3) for at, obj in objects(run(torch.ones(1))).items()}
+        known = list(met.values())  # alive, so ids are theirs alone
+        places: dict[int, list[str]] = {}
+        for at, obj in met.items():
+            places.setdefault(id(obj), []).append(at)
+        return sorted(places.values()) if known else []
+
+    def held(run: Callable[..., Any]) -> Any:
+        kept: list[Any] = []
+        return one(lambda x: kept.append(run(x)) or kept[-1])
+
+    assert held(tinycompile.compile(fn, backend="eager")) == held(fn)

@@ -224,7 +224,9 @@ def identical(tr: Tracer, a: Value, b: Value) -> bool:
         return True
     if any(isinstance(v, (SymInt, ScalarValue)) for v in (a, b)) and not (id(a) in tr.met and id(b) in tr.met):
         return _one_small_int(tr, a, b)
-    met, other, known = tr.met.get(id(a)), b, tr.met.get(id(b))
+    if id(a) in tr.constant_tuples and id(b) in tr.constant_tuples:
+        return tr.constant_tuples[id(a)] is tr.constant_tuples[id(b)]
+    met, other, known = tr.origin(a), b, tr.origin(b)
     if met is None:
         met, other, known = known, a, None
     if met is not None and type(met[0]) not in _ONE_OF_EACH:

@@ -110,13 +110,13 @@ def _text_of(tr: Tracer, a: Const, b: Value) -> Value:
     if "%" in _PLAIN_FIELDS.sub("", str(a.value)) or len(shown) != len(values) or contents_of(b) is not b:
         raise GraphBreak("unsupported-value", f"{a.describe()} % {b.describe()}")
     texts = [strings.text(tr, v, kind) for v, kind in zip(values, shown, strict=True)]
-    return Const(a.value.replace("%r", "%s") % tuple(texts))
+    return tr.computed(a.value.replace("%r", "%s") % tuple(texts), b)
 
 
 def divided(tr: Tracer, a: Value, b: Value) -> Value:
     """``divmod(a, b)``."""
     if isinstance(a, Const) and isinstance(b, Const):
-        return tr.from_python(natively(divmod, a.value, b.value))
+        return tr.computed(natively(divmod, a.value, b.value), a, b)
     if isinstance(b, ScalarValue) and b.value == 0 and isinstance(a, (Const, SymInt, ScalarValue)):  # it has its own words
         return folded(tr, divmod, a, b)
     made = _object_binary(tr, "divmod", a, b, False)
@@ -207,11 +207,15 @@ def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | Non
         if a.family is not b.family:
             shown = f"{module_of(b.cls)}." * (module_of(b.cls) in ("torch", "collections")) + b.cls.__name__
             raise TypeError(f'can only concatenate {a.family.__name__} (not "{shown}") to {a.family.__name__}')
-        return _sequence_like(a, a.values(tr) + b.values(tr), torch.Size in (a.cls, b.cls))
+        whole = next((v for v, other in ((b, a), (a, b)) if v.is_plain_tuple and not other.items), None)
+        return whole or _sequence_like(a, a.values(tr) + b.values(tr), torch.Size in (a.cls, b.cls))
     if symbol == "*" and (isinstance(a, SequenceValue) or isinstance(b, SequenceValue)):
         seq, count = (a, b) if isinstance(a, SequenceValue) else (b, a)
         assert isinstance(seq, SequenceValue)
-        items = seq.values(tr) * tr.index(count, "sequence")
+        times = tr.index(count, "sequence")
+        if seq.is_plain_tuple and times == 1:
+            return seq
+        items = seq.values(tr) * times
         return _sequence_like(seq, items, seq.cls is torch.Size)
     made = _set_binary(tr, symbol, a, b)
     if made is not None:
@@ -278,7 +282,7 @@ def answer(tr: Tracer, method: Value | None, other: Value) -> Value | None:
 
 def folded(tr: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
     """Compute on Python constants; symbolic sizes are specialised."""
-    return tr.from_python(natively(fn, *(_for_python(tr, v) for v in operands)))
+    return tr.computed(natively(fn, *(_for_python(tr, v) for v in operands)), *operands)
 
 
 def _for_python(tr: Tracer, value: Value) -> Any:

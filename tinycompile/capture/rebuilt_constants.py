@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tinycompile.capture.values.constant import SMALL_INTS, Const
+from tinycompile.capture.values.constant import SMALL_INTS, Const, may_be_another
 
 if TYPE_CHECKING:
     from tinycompile.capture.reconstruct import Rebuilder
@@ -46,4 +46,30 @@ def constant(rebuilder: Rebuilder, value: Const) -> str:
     is_small = type(obj) is int and obj in SMALL_INTS
     if type(obj) in (int, str, bytes, float, complex) and value.source is not None and not is_small:
         return rebuilder.reach(value.source)
-    return rebuilder.constant(obj)
+    if not may_be_another(obj):
+        return rebuilder.constant(obj)
+    if rebuilder.tr.is_computed(obj):
+        return _computed(rebuilder, obj)
+    source = rebuilder.tr.source_of(obj)
+    return rebuilder.constant(obj) if source is None else rebuilder.reach(source)
+
+
+def _computed(rebuilder: Rebuilder, obj: Any) -> str:
+    """The name of an object that is another in each call, and one in each."""
+    name = rebuilder.computed.get(id(obj))
+    if name is None:
+        name = rebuilder.computed[id(obj)] = rebuilder.tr.guards.names.take("text" if type(obj) is str else "value")
+        rebuilder.statements.append(f"{name} = {rebuilder.held(anew, 'anew')}({rebuilder.constant(obj)})")
+    return name
+
+
+def anew(obj: Any) -> Any:
+    """Another object like a number, a text or a range, as Python makes when it computes one."""
+    kind = type(obj)
+    if kind is int:
+        return obj + 0
+    if kind is float:
+        return obj * 1.0
+    if kind is complex:
+        return complex(obj.real, obj.imag)
+    return range(obj.start, obj.stop, obj.step) if kind is range else obj[:1] + obj[1:]

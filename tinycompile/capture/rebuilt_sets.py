@@ -31,9 +31,9 @@ def set_text(r: Rebuilder, value: SetValue, until: int | None = None) -> str:
     ((_, method, operands),) = followed.steps[:1]
     if len(followed.steps) == 1 and method in ("set", "frozenset") and isinstance(operands[0], Snapshot):
         step = next(s for s in r.tr.set_steps if s.target is value)
-        if operands[0].kind == "list" and (given or value.cls is set):
+        if operands[0].kind == "list":
             return f"{r.held(value.cls, value.cls.__name__)}([{', '.join(map(r.expr, step.operands[0].parts))}])"  # type: ignore[union-attr]
-    if value.cls is frozenset and value.real is not None and not given:
+    if method == "held" and len(followed.steps) == 1:
         return r.held(value.real, "set")
     return f"{r.held(followed, 'set_of')}({', '.join(map(r.expr, given))})"
 

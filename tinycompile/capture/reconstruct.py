@@ -76,6 +76,7 @@ class Rebuilder:
         self._keep: list[Value] = []  # ids stay valid
         self._uses: dict[int, int] = defaultdict(int)
         self.literals = Literals(tr.is_code_constant)
+        self.computed: dict[int, str] = {}  # names of numbers and texts that each call has others of, by id
 
     def result(self, value: Value | Lazy) -> str:
         """An expression for the whole result."""
@@ -226,6 +227,8 @@ class Rebuilder:
             return value.text
         if value.source is not None:
             return self.reach(value.source)
+        if id(value) in self.tr.constant_tuples:
+            return self.constant(self.tr.constant_tuples[id(value)])
         if isinstance(value, (ClassValue, BuiltinValue, PyModuleValue, Hint)):
             return self.held(value.key(self.tr), "constant")
         for kind, rule in _REBUILD.items():
@@ -287,8 +290,8 @@ class Rebuilder:
         if value.cls is list:
             return f"[{items}]"
         text = f"({items}{',' if len(value.items) == 1 else ''})"
-        if value.cls is tuple:
-            return text
+        if value.cls is tuple:  # (Python keeps one of a display of literals alone, but makes another of its items each time)
+            return f"(*{text},)" if value.items and all(isinstance(v, Const) for v in value.items) else text
         cls = self.held(value.cls, value.cls.__name__)
         if hasattr(value.cls, "_make"):  # whose own ways of being made were followed, or are not asked
             return f"{self.held(tuple.__new__, 'new_tuple')}({cls}, {text})"

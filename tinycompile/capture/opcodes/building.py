@@ -52,7 +52,8 @@ def build_const_key_map(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def build_string(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Join the parts of an f-string."""
-    frame.stack.append(Const("".join(v.constant(tr) for v in frame.pop(ins.arg))))
+    parts = frame.pop(ins.arg)
+    frame.stack.append(tr.computed("".join(v.constant(tr) for v in parts), *parts))
 
 
 def build_slice(tr: Tracer, frame: Frame, ins: Instruction) -> None:
@@ -67,13 +68,14 @@ def format_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     spec = frame.stack.pop().constant(tr) if has_spec else ""
     value = frame.stack.pop()
     if conversion:
-        value = Const(strings.text(tr, value, conversion))
-    frame.stack.append(Const(strings.formatted(tr, value, spec)))
+        value = tr.computed(strings.text(tr, value, conversion), value)
+    frame.stack.append(tr.computed(strings.formatted(tr, value, spec), value))
 
 
 def convert_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``{value!r}`` before a format (3.13)."""
-    frame.stack.append(Const(strings.text(tr, frame.stack.pop(), ins.arg)))
+    value = frame.stack.pop()
+    frame.stack.append(tr.computed(strings.text(tr, value, ins.arg), value))
 
 
 def check_iterable(value: Value, stars: str) -> None:

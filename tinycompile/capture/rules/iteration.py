@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @rule(range)
 def _range(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return Const(natively(range, *(tr.index(a, "range") for a in args)))
+    return tr.computed(natively(range, *(tr.index(a, "range") for a in args)))
 
 
 @rule(iter)
@@ -215,7 +215,8 @@ def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
             break
         numbers.append(v.value)
     if numbers:  # (from 3.12 on, what rounding takes from floats is kept aside)
-        total = Const(natively(sum, numbers, total.constant(tr)))
+        start = total
+        total = tr.computed(natively(sum, numbers, start.constant(tr)), start)
     for v in values:
         if (
             VERSION >= (3, 12)
@@ -334,7 +335,7 @@ def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], ObjectValue) and (method := args[0].special(tr, "__abs__")) is not None:
         return method.call(tr, [], {})
     number = scalar.called(tr, abs, args[0])
-    return Const(natively(abs, args[0].constant(tr))) if number is None else number
+    return tr.computed(natively(abs, args[0].constant(tr)), *args) if number is None else number
 
 
 @rule(divmod)
@@ -346,7 +347,7 @@ def _divmod(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _pow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 2:
         return tr.binary("**", *args)
-    return Const(natively(pow, *(a.constant(tr) for a in args)))
+    return tr.computed(natively(pow, *(a.constant(tr) for a in args)), *args)
 
 
 def _rounded(fn: Any) -> None:
@@ -354,7 +355,7 @@ def _rounded(fn: Any) -> None:
         if isinstance(args[0], SymInt):
             return args[0]
         number = scalar.called(tr, fn, *args)
-        return tr.from_python(natively(fn, *(a.constant(tr) for a in args))) if number is None else number
+        return tr.computed(natively(fn, *(a.constant(tr) for a in args)), *args) if number is None else number
 
     RULES[fn] = handler
 

@@ -21,7 +21,8 @@ def _found(fn: Any, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     unknown = next((v for v in (*args, *kwargs.values()) if not v.is_constant), None)
     if unknown is not None:
         raise GraphBreak("unsupported-value", f"re.{fn.__name__} with {unknown.describe()}")
-    return tr.from_python(natively(fn, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+    made = natively(fn, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
+    return tr.computed(made, *args, *kwargs.values())
 
 
 for _fn in _FUNCTIONS:

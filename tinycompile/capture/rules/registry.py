@@ -72,7 +72,8 @@ def call(tr: Tracer, fn: Any, args: Args, kwargs: Kwargs) -> Value:
         if number is not None:
             return number
     if fn in _PURE and all(v.is_constant or isinstance(v, (SymInt, ScalarValue)) for v in (*args, *kwargs.values())):
-        return tr.from_python(natively(fn, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+        made = natively(fn, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
+        return tr.computed(made, *args, *kwargs.values())
     owner = getattr(fn, "__objclass__", None)
     if owner is not None and args and owner not in torch.Tensor.__mro__[:-1]:  # list.append(x, y): an unbound method
         return _unbound(tr, fn, args, kwargs)
@@ -139,7 +140,8 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
         check_arguments(cls, args, kwargs)
         return handler(tr, *by_position(cls, args, kwargs))
     if cls in _CONSTANT_CLASSES or (module_of(cls) == "torch" and cls in (torch.device, torch.finfo, torch.iinfo)):
-        return Const(natively(cls, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+        made = natively(cls, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
+        return tr.computed(made, *args, *kwargs.values())
     if isinstance(cls, enum.EnumType) and trusts(type(cls)) and len(args) == 1 and not kwargs:
         return _member(tr, cls, args[0])
     if cls is object and not args and not kwargs:

@@ -230,7 +230,7 @@ def _number(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
         answer = tr.own_answer(args[0], f"__{cls.__name__}__")
         if answer is not None:
             return answer
-        return Const(natively(cls, args[0].unasked(tr, "__index__", "__trunc__")))
+        return tr.computed(natively(cls, args[0].unasked(tr, "__index__", "__trunc__")), *args)
     if len(args) == 1 and isinstance(args[0], ArrayValue) and not kwargs:
         return array.call(tr, cls, args, kwargs)
     number = scalar.called(tr, cls, args[0]) if len(args) == 1 else None
@@ -238,7 +238,8 @@ def _number(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _converted(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
-    return Const(natively(cls, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()}))
+    made = natively(cls, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
+    return tr.computed(made, *args, *kwargs.values())
 
 
 @rule(bool)
@@ -260,17 +261,17 @@ def _not(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _str(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if len(args) + len(kwargs) > 1 or kwargs:
         return _converted(tr, str, args, kwargs)
-    return Const(strings.text(tr, args[0])) if args else Const("")
+    return tr.computed(strings.text(tr, args[0]), args[0]) if args else Const("")
 
 
 @rule(repr)
 def _repr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return Const(strings.text(tr, args[0], "r"))
+    return tr.computed(strings.text(tr, args[0], "r"))
 
 
 @rule(format)
 def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return Const(strings.formatted(tr, args[0], *(a.constant(tr) for a in args[1:])))
+    return tr.computed(strings.formatted(tr, args[0], *(a.constant(tr) for a in args[1:])), args[0])
 
 
 @rule(list)

@@ -166,13 +166,14 @@ class Const(Value):
         if name == "join" and isinstance(self.value, str) and len(args) == 1 and not kwargs:
             args = [tr.from_python([v.constant(tr) for v in args[0].iterate(tr)])]
         given = [a.constant(tr) for a in args]
-        return tr.from_python(natively(method, *given, **{k: v.constant(tr) for k, v in kwargs.items()}))
+        made = natively(method, *given, **{k: v.constant(tr) for k, v in kwargs.items()})
+        return tr.computed(made, self, *args, *kwargs.values())
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
         answer = tr.own_answer(self, "__getitem__", key)
         if answer is not None:
             return answer
-        return tr.from_python(natively(operator.getitem, self.value, key.constant(tr)))
+        return tr.computed(natively(operator.getitem, self.value, key.constant(tr)), self)
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         answer = tr.own_answer(self, "__iter__")
@@ -214,6 +215,14 @@ class Const(Value):
 
 
 SMALL_INTS = range(-5, 257)
+_COMPUTED = frozenset({int, float, complex, str, bytes, range})
+
+
+def may_be_another(obj: Any) -> bool:
+    """Whether Python makes another object each time that it computes a value: it keeps one of each small int, and of each text
+    of one letter or none."""
+    kind = type(obj)
+    return kind in _COMPUTED and not (kind is int and obj in SMALL_INTS) and not (kind in (str, bytes) and len(obj) < 2)
 
 
 def _interned(a: Any, b: Any) -> bool:

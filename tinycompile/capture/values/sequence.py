@@ -88,9 +88,16 @@ class SequenceValue(Value):
             raise IndexError(f"{'tuple' if self.family is tuple else self.cls.__name__} index out of range")
         return self.item(tr, index)
 
+    @property
+    def is_plain_tuple(self) -> bool:
+        """Whether it is a tuple of no class that derives from that: all of it is the same object."""
+        return self.cls is tuple and self.holder is None
+
     def slice(self, tr: Tracer, at: slice) -> Value:
-        """A part, as a new sequence."""
+        """A part, as a new sequence; all of a tuple is itself."""
         cls = self.cls if self.cls in (list, torch.Size) else tuple
+        if self.is_plain_tuple and at.indices(len(self.items)) == (0, len(self.items), 1):
+            return self
         made = (ListValue if cls is list else TupleValue)(natively(operator.getitem, self.values(tr), at))
         made.cls = cls
         return made
