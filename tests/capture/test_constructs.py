@@ -25,6 +25,7 @@ from tests.capture.constructs import (  # noqa: F401
     odd_objects,
     one_object,
     overriding,
+    own_iterators,
     rebinding,
     sorting,
     stdlib,

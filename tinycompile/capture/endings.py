@@ -22,6 +22,7 @@ from tinycompile.capture.bytecode import decode, passes_handlers
 from tinycompile.capture.values.base import Lazy
 from tinycompile.capture.values.classes import defines
 from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.descriptors import has_dict, own_dict
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.symbolic import SymInt
@@ -82,13 +83,25 @@ def _held_by(obj: Any) -> Iterable[Any]:
 
 
 def _runs_when_dropped(generator: types.GeneratorType[Any, Any, Any]) -> bool:
-    """Whether it sleeps where code of its own takes GeneratorExit: in a ``with``, or in a ``try`` that does."""
+    """Whether it sleeps where code of its own takes GeneratorExit: in a ``with``, in a ``try`` that does, or in an iterator
+    that is closed with it."""
     frame = generator.gi_frame
     if frame is None or not generator.gi_suspended:
         return False
+    if _may_be_closed(generator.gi_yieldfrom):
+        return True
     instructions = decode(frame.f_code)
     at = bisect.bisect_right(instructions, frame.f_lasti, key=lambda ins: ins.offset) - 1
     return not passes_handlers(instructions, at, GeneratorExit, ChainMap(frame.f_globals, vars(builtins)))
+
+
+def _may_be_closed(iterator: Any) -> bool:
+    """Whether ``yield from`` may find a ``close``; a generator is looked at itself."""
+    kind = type(iterator)
+    if iterator is None or kind is types.GeneratorType:
+        return False
+    own = has_dict(iterator) and "close" in own_dict(iterator)
+    return own or defines(kind, "close") or defines(kind, "__getattr__")
 
 
 @functools.cache

@@ -105,6 +105,7 @@ class Tracer(Inputs, Lookups):
         self.op_in_try = False  # whether a tensor op was recorded inside a try block of the user's
         self.resumed = False  # whether this capture begins behind a break
         self.births: dict[int, tuple[Value, int]] = {}  # by id: iterators, and which instruction of the outermost frame made it
+        self.begun: dict[int, Value] = {}  # by id: iterators of the program's own classes that ``iter`` gave in here
         self.hashed: dict[int, Value] = {}  # by id: objects that are keys by a hash of the program's
         self.unknown_places: dict[int, UnknownPlace] = {}  # by id of the value
         self.functions: dict[int, FunctionValue] = {}  # by id of a function that came with the call
@@ -138,6 +139,7 @@ class Tracer(Inputs, Lookups):
             self._by_source,
             self.met,
             self.constant_tuples,
+            self.begun,
             self._code_constants,
             self._computed,
             self._numbers_and_texts,
@@ -332,9 +334,26 @@ class Tracer(Inputs, Lookups):
             raise GraphBreak("user-exception", f"{where}: {plain} where an index is needed")
         return int(plain)
 
-    def iter(self, value: Value) -> IteratorValue:
-        """``iter(value)``."""
-        return value if isinstance(value, IteratorValue) else IteratorValue(iter(value.iterate(self)))
+    def iter(self, value: Value) -> Value:
+        """``iter(value)``: an IteratorValue, or an object of the program's with a ``__next__``."""
+        if isinstance(value, IteratorValue):
+            return value
+        made = value.iterator(self) if isinstance(value, ObjectValue) else None
+        if isinstance(made, ObjectValue):
+            self.begun[id(made)] = made
+        if isinstance(made, (IteratorValue, ObjectValue)):
+            return made
+        return IteratorValue(iter((value if made is None else made).iterate(self)))
+
+    def steps(self, iterator: Value) -> Iterator[Value]:
+        """What ``next`` gives of what ``iter`` gave."""
+        return iterator.each(self) if isinstance(iterator, ObjectValue) else iterator.iterate(self)
+
+    def in_a_row(self, values: Value) -> list[Value]:
+        """All of an iterable, where Python takes any sequence and makes a list of what is none: of an iterator of it."""
+        if isinstance(values, SequenceValue) and values.cls in (list, tuple):
+            return values.values(self)
+        return [*self.iter(values).filling(self)]
 
     def iterator(self, values: Iterator[Value]) -> Value:
         """An iterator object over Values."""
@@ -501,9 +520,15 @@ class Tracer(Inputs, Lookups):
             self.births.setdefault(id(value), (value, count))
 
     def stop_iteration(self, iterator: IteratorValue) -> ExceptionValue:
-        """The end of an iterator, with what a generator returned."""
+        """The end of an iterator: what an own iterator raised inside, or one with what a generator returned."""
+        if iterator.stop is not None and self.is_known(iterator.stop):
+            return self.exception(iterator.stop)
         given = [] if self.identical(iterator.returned, NONE) else [iterator.returned]
         return self.remember(ExceptionValue(StopIteration(), given))
+
+    def returned_by(self, iterator: IteratorValue) -> Value:
+        """What an iterator at its end gives to ``yield from``."""
+        return iterator.returned if iterator.stop is None else self.stop_iteration(iterator).get_attr(self, "value")
 
     def lacks_key(self, key: Value) -> NoReturn:
         """Raise what a dict says of a key that it lacks."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture import strings
@@ -153,19 +152,20 @@ def list_to_tuple(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 # --- unpacking ---
 
 
-def _unpacked(tr: Tracer, value: Value) -> Iterator[Value]:
-    """The items of what is unpacked. Where there is no way to ask for any, Python says so in other words than elsewhere."""
+def _check_unpackable(tr: Tracer, value: Value) -> None:
+    """Where there is no way to ask what is unpacked for items, Python says so in other words than elsewhere."""
     kind = value.python_type(tr) if isinstance(value, (Const, ObjectValue)) else list
     if not any(defines(kind, name) for name in ("__iter__", "__getitem__")):
         if isinstance(value, ObjectValue):
             value.special(tr, "__iter__"), value.special(tr, "__getitem__")  # guards that it lacks them
         raise TypeError(f"cannot unpack non-iterable {kind.__name__} object")
-    return value.iterate(tr)
 
 
 def unpack_sequence(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``a, b = x``."""
-    values = list(itertools.islice(_unpacked(tr, frame.stack.pop()), ins.arg + 1))  # an iterator is asked for one more
+    value = frame.stack.pop()
+    _check_unpackable(tr, value)
+    values = list(itertools.islice(value.iterate(tr), ins.arg + 1))  # an iterator is asked for one more
     if len(values) < ins.arg:
         raise ValueError(f"not enough values to unpack (expected {ins.arg}, got {len(values)})")
     if len(values) > ins.arg:
@@ -176,7 +176,12 @@ def unpack_sequence(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def unpack_ex(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``a, *b, c = x``."""
     before, after = ins.arg
-    values = list(_unpacked(tr, frame.stack.pop()))
+    value = frame.stack.pop()
+    _check_unpackable(tr, value)
+    iterator = tr.iter(value)
+    values = list(itertools.islice(tr.steps(iterator), before))
+    if len(values) == before:
+        values += iterator.filling(tr)  # (which asks it for an iterator again)
     if len(values) < before + after:
         raise ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})")
     middle = ListValue(values[before : len(values) - after])

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION
 from tinycompile.capture.provenance import is_the_programs
+from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.iterator import IteratorValue
+from tinycompile.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.bytecode import Instruction
@@ -70,12 +72,19 @@ def get_iter(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(tr.iter(frame.stack.pop()))
 
 
-def for_iter(tr: Tracer, frame: Frame, ins: Instruction) -> None:
-    """The next value, or out of the loop."""
-    iterator = frame.stack[-1]
+def _step(tr: Tracer, iterator: Value, sent: Value) -> tuple[Value | None, Value]:
+    """The next value of an iterator. At its end None, and what a generator returned or StopIteration brought."""
+    if isinstance(iterator, ObjectValue) and id(iterator) in tr.begun:
+        return iterator.step(tr, sent)
     if not isinstance(iterator, IteratorValue):
         raise GraphBreak("iterator", iterator.describe())
-    value = iterator.next()
+    value = iterator.send(sent)
+    return value, tr.returned_by(iterator) if value is None else NONE
+
+
+def for_iter(tr: Tracer, frame: Frame, ins: Instruction) -> None:
+    """The next value, or out of the loop."""
+    value, _ = _step(tr, frame.stack[-1], NONE)
     if value is None:
         frame.stack.pop()
         jump(tr, frame, ins)
@@ -103,16 +112,13 @@ def yield_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def send(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """A step of ``yield from``."""
-    iterator = frame.stack[-2]
-    if not isinstance(iterator, IteratorValue):
-        raise GraphBreak("iterator", iterator.describe())
-    value = iterator.send(frame.stack.pop())
+    value, returned = _step(tr, frame.stack[-2], frame.stack.pop())
     if value is not None:
         frame.stack.append(value)
         return
     if VERSION == (3, 11):
         frame.stack.pop()
-    frame.stack.append(iterator.returned)
+    frame.stack.append(returned)
     jump(tr, frame, ins)
 
 

@@ -46,8 +46,11 @@ def _iter(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(next)
 def _next(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if isinstance(args[0], ObjectValue) and args[0].special(tr, "__next__") is not None and len(args) == 1:
-        return args[0].call_method(tr, "__next__", [], {})
+    if isinstance(args[0], ObjectValue):
+        if len(args) == 1 or args[0].special(tr, "__next__") is None:
+            return args[0].required(tr, "__next__").call(tr, [], {})
+        value, _ = args[0].step(tr)
+        return args[1] if value is None else value
     if not isinstance(args[0], IteratorValue):
         raise GraphBreak("unsupported-value", f"next() of {args[0].describe()}")
     if len(args) < 2:
@@ -72,29 +75,40 @@ def _numbered(pair: tuple[int, Value]) -> Value:
 
 def _zip(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
     strict = kwargs.get("strict", Const(False)).truth(tr)
-    return _together([a.iterate(tr) for a in args], strict)
+    return _Together([a.iterate(tr) for a in args], strict)
 
 
-def _together(sources: list[Iterator[Value]], strict: bool) -> Iterator[Value]:
-    while sources:
+class _Together(Iterator[Value]):
+    """``zip``. Behind the end the first is asked again."""
+
+    def __init__(self, sources: list[Iterator[Value]], strict: bool) -> None:
+        self.sources, self.strict = sources, strict
+
+    def __next__(self) -> Value:
         found: list[Value] = []
-        for at, source in enumerate(sources):
-            value = next(source, None)
-            if value is None and strict and at:
-                raise ValueError(f"zip() argument {at + 1} is shorter than argument{' ' if at == 1 else 's 1-'}{at}")
+        for at, source in enumerate(self.sources):
+            value = next(source, None) if self.strict else next(source)
             if value is None:
-                for more, other in enumerate(sources[1:] if strict else (), 1):
-                    if next(other, None) is not None:
-                        words = f"argument{' ' if more == 1 else 's 1-'}{more}"
-                        raise ValueError(f"zip() argument {more + 1} is longer than {words}")
-                return
+                self._check_ended(at)
+                break
             found.append(value)
-        yield TupleValue(found)
+        if len(found) < max(len(self.sources), 1):
+            raise StopIteration
+        return TupleValue(found)
+
+    def _check_ended(self, at: int) -> None:
+        """Complain, as ``strict`` asks for, where not all are at their ends now that one is."""
+        if at:
+            raise ValueError(f"zip() argument {at + 1} is shorter than argument{' ' if at == 1 else 's 1-'}{at}")
+        for more, other in enumerate(self.sources[1:], 1):
+            if next(other, None) is not None:
+                words = f"argument{' ' if more == 1 else 's 1-'}{more}"
+                raise ValueError(f"zip() argument {more + 1} is longer than {words}")
 
 
 def _zip_longest(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
     fill = kwargs.get("fillvalue", NONE)
-    return (TupleValue(vs) for vs in itertools.zip_longest(*(a.iterate(tr) for a in args), fillvalue=fill))
+    return map(TupleValue, itertools.zip_longest(*(a.iterate(tr) for a in args), fillvalue=fill))
 
 
 def _map(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
@@ -116,7 +130,11 @@ def _calling(tr: Tracer, fn: Value) -> Callable[..., Value]:
 
 
 def _starmap(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
-    return itertools.starmap(_calling(tr, args[0]), (v.iterate(tr) for v in args[1].iterate(tr)))
+    return itertools.starmap(_calling(tr, args[0]), map(_iterating(tr), args[1].iterate(tr)))
+
+
+def _iterating(tr: Tracer) -> Callable[[Value], Iterator[Value]]:
+    return lambda value: value.iterate(tr)
 
 
 def _filter(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
@@ -180,8 +198,11 @@ for _make, _fns in (
     (_accumulate, [itertools.accumulate]),
     (_product, [itertools.product]),
     (_repeat, [itertools.repeat]),
-    (lambda tr, args, kwargs: (v for a in args for v in a.iterate(tr)), [itertools.chain]),
-    (lambda tr, args, kwargs: (v for a in args[0].iterate(tr) for v in a.iterate(tr)), [itertools.chain.from_iterable]),
+    (lambda tr, args, kwargs: itertools.chain.from_iterable(map(_iterating(tr), args)), [itertools.chain]),
+    (
+        lambda tr, args, kwargs: itertools.chain.from_iterable(map(_iterating(tr), args[0].iterate(tr))),
+        [itertools.chain.from_iterable],
+    ),
     (
         lambda tr, args, kwargs: map(
             TupleValue, natively(itertools.combinations, list(args[0].filling(tr)), args[1].constant(tr))
@@ -209,15 +230,16 @@ def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(total, Const) and isinstance(total.value, (str, bytes, bytearray)):
         raise GraphBreak("user-exception", "sum() of text")
     values, numbers = args[0].iterate(tr), list[Any]()
+    rest: Iterator[Value] = iter(())
     for v in values:
         if not (isinstance(v, Const) and type(v.value) in _NUMBERS and isinstance(total, Const)):
-            values = itertools.chain((v,), values)
+            rest = itertools.chain((v,), values)
             break
         numbers.append(v.value)
     if numbers:  # (from 3.12 on, what rounding takes from floats is kept aside)
         start = total
         total = tr.computed(natively(sum, numbers, start.constant(tr)), start)
-    for v in values:
+    for v in rest:
         if (
             VERSION >= (3, 12)
             and _is_number(tr, total)

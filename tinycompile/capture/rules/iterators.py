@@ -7,20 +7,34 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tinycompile.base.errors import InternalError
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.capture.provenance import is_the_programs
 from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.iterator import IteratorValue
+from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 
+class _Truths(Iterator[bool]):
+    """Whether each of some values is true."""
+
+    def __init__(self, tr: Tracer, values: Iterator[Value]) -> None:
+        self.tr, self.values = tr, values
+
+    def __next__(self) -> bool:
+        return next(self.values).truth(self.tr)
+
+
 @rule(itertools.compress)
 def _compress(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     data, selectors = (a.iterate(tr) for a in args)
-    return IteratorValue(v for v, s in zip(data, selectors, strict=False) if s.truth(tr))
+    return IteratorValue(itertools.compress(data, _Truths(tr, selectors)))
 
 
 @rule(itertools.takewhile)
@@ -36,7 +50,9 @@ def _dropwhile(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @rule(itertools.filterfalse)
 def _filterfalse(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     test, plain = args[0], tr.identical(args[0], NONE)
-    return IteratorValue(v for v in args[1].iterate(tr) if not (v if plain else test.call(tr, [v], {})).truth(tr))
+    return IteratorValue(
+        itertools.filterfalse(lambda v: (v if plain else test.call(tr, [v], {})).truth(tr), args[1].iterate(tr))
+    )
 
 
 @rule(itertools.combinations_with_replacement)
@@ -73,30 +89,56 @@ def _groups(tr: Tracer, values: Iterator[Value], key: Value) -> Iterator[Value]:
 
 @rule(itertools.tee)
 def _tee(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    source, count = args[0].iterate(tr), tr.index(args[1], "tee") if len(args) > 1 else 2
+    iterator, count = tr.iter(args[0]), tr.index(args[1], "tee") if len(args) > 1 else 2
+    if isinstance(iterator, ObjectValue) and iterator.may_have("__copy__"):
+        raise GraphBreak("unsupported-value", f"tee() of {iterator.describe()}, which has a way of its own of being copied")
+    source = tr.steps(tr.iter(iterator))  # (Python asks what it is given for an iterator, and that again)
     queues: list[deque[Value]] = [deque() for _ in range(count)]
+    return TupleValue([IteratorValue(_Branch(source, queues, q)) for q in queues])
 
-    def branch(mine: deque[Value]) -> Iterator[Value]:
-        while True:
-            if not mine:
-                value = next(source, None)
-                if value is None:
-                    return
-                for queue in queues:
-                    queue.append(value)
-            yield mine.popleft()
 
-    return TupleValue([IteratorValue(branch(q)) for q in queues])
+class _Branch(Iterator[Value]):
+    """One of the iterators of ``tee``: what others asked the source for, and then the source."""
+
+    def __init__(self, source: Iterator[Value], queues: list[deque[Value]], mine: deque[Value]) -> None:
+        self.source, self.queues, self.mine = source, queues, mine
+
+    def __next__(self) -> Value:
+        if not self.mine:
+            value = next(self.source, None)
+            if value is None:
+                raise StopIteration
+            for queue in self.queues:
+                queue.append(value)
+        return self.mine.popleft()
 
 
 def until(tr: Tracer, make: Value, sentinel: Value) -> Value:
     """``iter(make, sentinel)``."""
+    return IteratorValue(_Until(tr, make, sentinel))
 
-    def values() -> Iterator[Value]:
-        while not tr.equal(value := make.call(tr, [], {}), sentinel):
-            yield value
 
-    return IteratorValue(values())
+class _Until(Iterator[Value]):
+    """Calls of a function until one gives the sentinel, or raises StopIteration; behind any other error it is called again."""
+
+    def __init__(self, tr: Tracer, make: Value, sentinel: Value) -> None:
+        self.tr, self.make, self.sentinel = tr, make, sentinel
+        self.ended = False
+
+    def __next__(self) -> Value:
+        if self.ended:
+            raise StopIteration
+        try:
+            value = self.make.call(self.tr, [], {})
+        except StopIteration as error:
+            if not is_the_programs(error):
+                raise InternalError("StopIteration came up in capture") from error
+            self.ended = True
+            raise StopIteration from None
+        if self.tr.equal(value, self.sentinel):
+            self.ended = True
+            raise StopIteration
+        return value
 
 
 @rule(itertools.count)

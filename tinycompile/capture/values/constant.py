@@ -164,7 +164,7 @@ class Const(Value):
             self.constant(tr)
         method = natively(getattr, self.value, name)
         if name == "join" and isinstance(self.value, str) and len(args) == 1 and not kwargs:
-            args = [tr.from_python([v.constant(tr) for v in args[0].iterate(tr)])]
+            args = [tr.from_python([v.constant(tr) for v in tr.in_a_row(args[0])])]
         given = [a.constant(tr) for a in args]
         made = natively(method, *given, **{k: v.constant(tr) for k, v in kwargs.items()})
         return tr.computed(made, self, *args, *kwargs.values())
@@ -215,14 +215,16 @@ class Const(Value):
 
 
 SMALL_INTS = range(-5, 257)
-_COMPUTED = frozenset({int, float, complex, str, bytes, range})
+_COMPUTED = (int, float, complex, str, bytes, range)
 
 
 def may_be_another(obj: Any) -> bool:
     """Whether Python makes another object each time that it computes a value: it keeps one of each small int, and of each text
     of one letter or none."""
     kind = type(obj)
-    return kind in _COMPUTED and not (kind is int and obj in SMALL_INTS) and not (kind in (str, bytes) and len(obj) < 2)
+    if not any(kind is known for known in _COMPUTED):  # (a class of the program's may say itself what it equals)
+        return False
+    return not (kind is int and obj in SMALL_INTS) and not (kind in (str, bytes) and len(obj) < 2)
 
 
 def _interned(a: Any, b: Any) -> bool:

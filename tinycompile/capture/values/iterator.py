@@ -32,21 +32,26 @@ class Watching(Iterator[Value]):
 
 class IteratorValue(Value):
     """A Python iterator of Values, consumed as the program consumes it. ``returned``: what a generator returned at its end.
-    ``cls``: its class, where that is known."""
+    ``cls``: its class, where that is known. ``stop``: what said last that it is at its end."""
 
-    __slots__ = ("cls", "rest", "returned")
+    __slots__ = ("cls", "rest", "returned", "stop")
 
     def __init__(self, rest: Iterator[Value], cls: type | None = None) -> None:
         super().__init__()
         self.rest, self.cls = rest, cls
         self.returned: Value = NONE
+        self.stop: StopIteration | None = None
 
     def python_type(self, tr: Tracer) -> type:
         return super().python_type(tr) if self.cls is None else self.cls
 
     def next(self) -> Value | None:
         """The next value, or None at the end."""
-        return next(self.rest, None)
+        try:
+            return next(self.rest)
+        except StopIteration as stop:
+            self.stop = stop
+            return None
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         return self.rest

@@ -286,6 +286,9 @@ class ModuleValue(ObjectValue):
     def iterate(self, tr: Tracer) -> Iterator[Value]:
         return iter(self._children(tr)) if self._is_list("__iter__") else super().iterate(tr)
 
+    def iterator(self, tr: Tracer) -> Value | None:
+        return None if self._is_list("__iter__") else super().iterator(tr)
+
     def filling(self, tr: Tracer) -> Iterator[Value]:
         return iter(self._children(tr)) if self._is_list("__iter__") else super().filling(tr)
 

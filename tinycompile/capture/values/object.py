@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import _lru_cache_wrapper, cached_property, partialmethod, singledispatchmethod
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
+from tinycompile.base.errors import InternalError
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Slot, Source
@@ -22,7 +22,7 @@ from tinycompile.capture.values.classes import (
     is_of_the_program,
     is_pythons_own,
 )
-from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.descriptors import has_dict, is_data_descriptor, is_hidden, is_unset, own_dict
 from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.iterator import IteratorValue
@@ -250,6 +250,11 @@ class ObjectValue(Value):
             raise GraphBreak("unsupported-value", f"descriptor {name!r} of {self.describe()}")
         return tr.class_member(owner, name, raw)
 
+    def may_have(self, name: str) -> bool:
+        """Whether it may have an attribute, as far as can be seen without a look that guards, or asks."""
+        own = name in self.shadow or (has_dict(self.obj) and name in own_dict(self.obj))
+        return own or any(class_lookup(type(self.obj), n) is not None for n in (name, "__getattr__"))
+
     def missing(self, tr: Tracer, name: str) -> Value:
         """Neither the instance nor its class has the attribute."""
         hook = class_lookup(type(self.obj), "__getattr__")
@@ -368,10 +373,22 @@ class ObjectValue(Value):
         return self.given_out(tr, method.call(tr, [], {}))
 
     def given_out(self, tr: Tracer, iterator: Value) -> Iterator[Value]:
-        """What its ``__iter__`` gave, as an iterator."""
-        if not isinstance(iterator, IteratorValue) and not hasattr(iterator.python_type(tr), "__next__"):
-            raise GraphBreak("user-exception", f"__iter__ of {self.describe()} gave no iterator")
+        """The steps of what its ``__iter__`` gave."""
+        self._check_iterator(tr, iterator)
         return iterator.each(tr) if isinstance(iterator, ObjectValue) else iterator.iterate(tr)
+
+    def iterator(self, tr: Tracer) -> Value | None:
+        """What its ``__iter__`` gives; None where Python has an iterator for it."""
+        method = self.special(tr, "__iter__")
+        if method is None:
+            return None
+        made = method.call(tr, [], {})
+        self._check_iterator(tr, made)
+        return made
+
+    def _check_iterator(self, tr: Tracer, made: Value) -> None:
+        if not isinstance(made, IteratorValue) and not hasattr(made.python_type(tr), "__next__"):
+            raise GraphBreak("user-exception", f"__iter__ of {self.describe()} gave no iterator")
 
     def filling(self, tr: Tracer) -> Iterator[Value]:
         values = self.iterate(tr)
@@ -379,41 +396,38 @@ class ObjectValue(Value):
         return values
 
     def each(self, tr: Tracer) -> Iterator[Value]:
-        """What its ``__next__`` gives, until that raises StopIteration."""
-        step = self._required(tr, "__next__")
-        while True:
-            try:
-                value = step.call(tr, [], {})
-            except StopIteration as error:
-                if not is_the_programs(error):
-                    raise
-                return
-            yield value
+        """What its ``__next__`` gives, which is asked each time, also behind an end."""
+        self.required(tr, "__next__")
+        return OwnSteps(self, tr)
+
+    def step(self, tr: Tracer, sent: Value = NONE) -> tuple[Value | None, Value]:
+        """``next(x)``, or ``x.send(sent)`` where that is not None. At an end no value, and what StopIteration brings."""
+        try:
+            if sent is NONE or tr.identical(sent, NONE):
+                return next(OwnSteps(self, tr)), NONE
+            return self.get_attr(tr, "send").call(tr, [sent], {}), NONE
+        except StopIteration as error:
+            if not is_the_programs(error):
+                raise
+            return None, tr.exception(error).get_attr(tr, "value")
 
     def _by_index(self, tr: Tracer) -> Iterator[Value]:
         """Iteration by ``__getitem__`` from 0 on, until that raises IndexError."""
         if self.special(tr, "__getitem__") is None:
             raise TypeError(f"{type(self.obj).__name__!r} object is not iterable")
-        for at in itertools.count():
-            try:
-                value = self.get_item(tr, Const(at))
-            except (IndexError, StopIteration) as error:
-                if not is_the_programs(error):
-                    raise
-                return
-            yield value
+        return ByIndex(self, tr)
 
     def length(self, tr: Tracer) -> Value:
-        return checked(tr, "__len__", self._required(tr, "__len__").call(tr, [], {}))
+        return checked(tr, "__len__", self.required(tr, "__len__").call(tr, [], {}))
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
-        return self._required(tr, "__getitem__").call(tr, [key], {})
+        return self.required(tr, "__getitem__").call(tr, [key], {})
 
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
-        self._required(tr, "__setitem__").call(tr, [key, value], {})
+        self.required(tr, "__setitem__").call(tr, [key, value], {})
 
     def del_item(self, tr: Tracer, key: Value) -> None:
-        self._required(tr, "__delitem__").call(tr, [key], {})
+        self.required(tr, "__delitem__").call(tr, [key], {})
 
     def contains(self, tr: Tracer, item: Value) -> bool:
         method = self.special(tr, "__contains__")
@@ -421,7 +435,7 @@ class ObjectValue(Value):
             raise GraphBreak("user-exception", f"in {self.describe()}, which is not iterable")
         return super().contains(tr, item) if method is None else method.call(tr, [item], {}).truth(tr)
 
-    def _required(self, tr: Tracer, name: str) -> Value:
+    def required(self, tr: Tracer, name: str) -> Value:
         method = self.special(tr, name)
         if method is None:
             raise TypeError(_WITHOUT[name].format(type(self.obj).__name__))
@@ -433,6 +447,42 @@ class ObjectValue(Value):
         same = self.obj is other.obj
         tr.guards.check(f"({self.where.text} is {other.where.text}) is {same}", "which objects are one")
         return same
+
+
+class OwnSteps(Iterator[Value]):
+    """The steps of an iterator of the program's own class."""
+
+    def __init__(self, of: ObjectValue, tr: Tracer) -> None:
+        self.of, self.tr = of, tr
+
+    def __next__(self) -> Value:
+        try:
+            return self.of.required(self.tr, "__next__").call(self.tr, [], {})
+        except StopIteration as error:
+            if is_the_programs(error):
+                self.tr.exception(error)  # which whatever goes through this iterator hands on, and so the program gets
+                raise
+            raise InternalError("StopIteration came up in capture") from error
+
+
+class ByIndex(Iterator[Value]):
+    """The steps over an object with items and no ``__iter__``. Behind the end nothing is asked, behind an error the same."""
+
+    def __init__(self, of: ObjectValue, tr: Tracer) -> None:
+        self.of, self.tr, self.at = of, tr, 0
+
+    def __next__(self) -> Value:
+        if self.at < 0:
+            raise StopIteration
+        try:
+            value = self.of.get_item(self.tr, Const(self.at))
+        except (IndexError, StopIteration) as error:
+            if not is_the_programs(error):
+                raise InternalError(f"{type(error).__name__} came up in capture") from error
+            self.at = -1
+            raise StopIteration from None
+        self.at += 1
+        return value
 
 
 _WITHOUT = {  # Python's words for an object without a special method

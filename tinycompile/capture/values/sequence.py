@@ -263,7 +263,7 @@ class ListValue(SequenceValue):
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
         self.changed(tr)
         if isinstance(key, SliceValue):
-            natively(operator.setitem, self.items, key.constant(tr), list(value.iterate(tr)))
+            natively(operator.setitem, self.items, key.constant(tr), tr.in_a_row(value))
         else:
             natively(operator.setitem, self.items, tr.index(key, "list"), value)
 
