@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -19,6 +19,7 @@ from tinycompile.capture.arguments import check_arguments
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
 from tinycompile.capture.guards import GuardSet
+from tinycompile.capture.identities import Identities
 from tinycompile.capture.inputs import Inputs
 from tinycompile.capture.lookups import Lookups
 from tinycompile.capture.marks import before_torch_compile, mark_of
@@ -31,14 +32,14 @@ from tinycompile.capture.values import namespace
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.carriers import CARRIERS
 from tinycompile.capture.values.classes import class_lookup
-from tinycompile.capture.values.constant import NONE, Const, may_be_another
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.container import ContainerObject, NewContainer
 from tinycompile.capture.values.exception import ExceptionValue
-from tinycompile.capture.values.function import Cell, CodeConstant, FunctionValue
+from tinycompile.capture.values.function import Cell, FunctionValue
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
-from tinycompile.capture.values.sequence import SequenceValue, TupleValue
+from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.capture.values.set_steps import Step
 from tinycompile.capture.values.special_results import checked
 from tinycompile.capture.values.tensor import TensorValue
@@ -72,19 +73,13 @@ class Failure:
         return len(self.codes)
 
 
-def _is_among(obj: Any, operands: Iterable[Any]) -> bool:
-    """Whether an object is that of one of these Values, or of a part of one."""
-    return any(
-        v.value is obj if isinstance(v, Const) else isinstance(v, SequenceValue) and _is_among(obj, v.items) for v in operands
-    )
-
-
-class Tracer(Inputs, Lookups):
+class Tracer(Inputs, Lookups, Identities):
     """One capture in progress."""
 
     def __init__(self, options: CaptureOptions, taken_names: Sequence[str]) -> None:
         Inputs.__init__(self)
         Lookups.__init__(self)
+        Identities.__init__(self)
         self.options = options
         self.builder = GraphBuilder()
         self.guards = GuardSet(UniqueNames(taken_names))
@@ -113,13 +108,8 @@ class Tracer(Inputs, Lookups):
         self.shown: dict[int, tuple[Frame, DictValue]] = {}  # what locals() gave, by id of the frame
         self._by_source: dict[str, Value] = {}
         self._by_id: dict[int, tuple[Any, Value]] = {}  # objects from outside that may change, kept alive
-        self.met: dict[int, tuple[Any, Source]] = {}  # by id of a Value: what does not change
-        self.constant_tuples: dict[int, Any] = {}  # by id of a Value: tuples that the program's code holds
         self._owners: dict[int, tuple[dict[str, Any], ObjectValue]] = {}  # by id of an object's __dict__, kept alive
         self.cells: dict[int, Cell] = {}  # by id of a closure cell
-        self._code_constants: dict[int, tuple[Any, Value]] = {}  # by id: those that were loaded
-        self._computed: dict[int, Any] = {}  # by id: what is another object in each call
-        self._numbers_and_texts: dict[int, tuple[Any, Source]] = {}  # by id: those that came from outside
         self._named: set[str] = set()
         self.scalars: dict[str, Source] = {}  # numbers that change and are no sizes, by the name that guards give them
         self.scalar_inputs: dict[tuple[str, Any], TensorValue] = {}  # by expression and device
@@ -130,6 +120,7 @@ class Tracer(Inputs, Lookups):
             if raised.source is None:  # made in here: its traceback holds our frames, and these hold it
                 raised.error.__traceback__ = None
         self.inputs.clear()
+        self.forget_identities()
         self.asleep.clear()
         self.failure = self.handled = None
         self.guards.odd.clear()
@@ -137,12 +128,7 @@ class Tracer(Inputs, Lookups):
         self.set_steps.clear()
         for table_ in (
             self._by_source,
-            self.met,
-            self.constant_tuples,
             self.begun,
-            self._code_constants,
-            self._computed,
-            self._numbers_and_texts,
             self._by_id,
             self._owners,
             self._globals,
@@ -180,9 +166,7 @@ class Tracer(Inputs, Lookups):
         if not wrap.has_identity(obj):
             value = wrap.wrap(self, obj, source)
             if not wrap.is_told_apart(obj):
-                self.met[id(value)] = obj, source
-            if may_be_another(obj):
-                self._numbers_and_texts.setdefault(id(obj), (obj, source))
+                self.note_met(value, obj, source)
             return value
         if (known := self._by_id.get(id(obj))) is None:
             made = wrap.wrap(self, obj, source) if id(obj) not in self._owners else wrap.of_an_object(self, source)
@@ -203,46 +187,9 @@ class Tracer(Inputs, Lookups):
         """The Value of an object that needs no guard."""
         return wrap.from_python(self, obj)
 
-    def origin(self, value: Value) -> tuple[Any, Source] | None:
-        """The object, and where it is found, of a Value that stands for one which does not change and lives outside."""
-        known = self.constant_tuples.get(id(value))
-        return self.met.get(id(value)) if known is None else (known, self.guards.hold(known, "constant"))
-
     def from_callable(self, obj: Any) -> Value:
         """The Value of a function, class or module that needs no guard."""
         return from_callable(self, obj)
-
-    def code_constant(self, obj: Any) -> Value:
-        """A constant of a code object: one Value, however often it is loaded."""
-        known = self._code_constants.get(id(obj))
-        if known is None:
-            if type(obj) is tuple:
-                made: Value = TupleValue(map(self.code_constant, obj))
-                self.constant_tuples[id(made)] = obj
-            else:
-                made = CodeConstant(obj) if isinstance(obj, CodeType) else wrap.from_python(self, obj)
-            known = self._code_constants[id(obj)] = obj, made
-        return known[1]
-
-    def is_code_constant(self, obj: Any) -> bool:
-        """Whether this very object is one that the program's code holds."""
-        return id(obj) in self._code_constants
-
-    def computed(self, obj: Any, *operands: Value) -> Value:
-        """The Value of what Python computes of some Values: another object in each call, unless it is one of these."""
-        for part in obj if type(obj) in (tuple, list) else (obj,):
-            if may_be_another(part) and not _is_among(part, operands):
-                self._computed[id(part)] = part
-        return self.from_python(obj)
-
-    def is_computed(self, obj: Any) -> bool:
-        """Whether this very object was computed in here, and each call has another."""
-        return id(obj) in self._computed and not self.is_code_constant(obj)
-
-    def source_of(self, obj: Any) -> Source | None:
-        """Where a number or a text from outside was met, that may be another object in the next call."""
-        found = self._numbers_and_texts.get(id(obj))
-        return None if found is None or self.is_code_constant(obj) else found[1]
 
     def make_dict(self, pairs: Sequence[tuple[Value, Value]]) -> Value:
         """A fresh dict."""

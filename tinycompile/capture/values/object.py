@@ -7,7 +7,6 @@ from functools import _lru_cache_wrapper, cached_property, partialmethod, single
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
-from tinycompile.base.errors import InternalError
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Slot, Source
@@ -28,6 +27,7 @@ from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.iterator import IteratorValue
 from tinycompile.capture.values.length_hints import ask_length
 from tinycompile.capture.values.object_key import ObjectKey
+from tinycompile.capture.values.own_steps import ByIndex, OwnSteps
 from tinycompile.capture.values.partial import PartialValue
 from tinycompile.capture.values.special_results import checked
 
@@ -447,42 +447,6 @@ class ObjectValue(Value):
         same = self.obj is other.obj
         tr.guards.check(f"({self.where.text} is {other.where.text}) is {same}", "which objects are one")
         return same
-
-
-class OwnSteps(Iterator[Value]):
-    """The steps of an iterator of the program's own class."""
-
-    def __init__(self, of: ObjectValue, tr: Tracer) -> None:
-        self.of, self.tr = of, tr
-
-    def __next__(self) -> Value:
-        try:
-            return self.of.required(self.tr, "__next__").call(self.tr, [], {})
-        except StopIteration as error:
-            if is_the_programs(error):
-                self.tr.exception(error)  # which whatever goes through this iterator hands on, and so the program gets
-                raise
-            raise InternalError("StopIteration came up in capture") from error
-
-
-class ByIndex(Iterator[Value]):
-    """The steps over an object with items and no ``__iter__``. Behind the end nothing is asked, behind an error the same."""
-
-    def __init__(self, of: ObjectValue, tr: Tracer) -> None:
-        self.of, self.tr, self.at = of, tr, 0
-
-    def __next__(self) -> Value:
-        if self.at < 0:
-            raise StopIteration
-        try:
-            value = self.of.get_item(self.tr, Const(self.at))
-        except (IndexError, StopIteration) as error:
-            if not is_the_programs(error):
-                raise InternalError(f"{type(error).__name__} came up in capture") from error
-            self.at = -1
-            raise StopIteration from None
-        self.at += 1
-        return value
 
 
 _WITHOUT = {  # Python's words for an object without a special method
