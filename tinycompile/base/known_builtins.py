@@ -7,8 +7,11 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-# What programs replace for good, to print on one process only, say. Nothing here depends on these.
-_LEFT_TO_PROGRAMS = ("print", "input", "open", "breakpoint", "help", "exit", "quit", "copyright", "credits", "license")
+# What programs replace for good, by what does more than the same: to print on one process only, say, or to see imports.
+_LEFT_TO_PROGRAMS = (
+    "__import__", "__build_class__", "print", "input", "open", "breakpoint", "help", "exit", "quit", "copyright", "credits",
+    "license", "compile", "eval", "exec",
+)  # fmt: skip
 _NOW = vars(builtins)
 _KNOWN = {name: obj for name, obj in _NOW.items() if callable(obj) and name not in _LEFT_TO_PROGRAMS}
 T = TypeVar("T")

@@ -283,6 +283,9 @@ class Lookups:
         if name in globals_:
             return self._global(globals_, name, name)
         trusted, builtins = trusts_variables_of(globals_), python_builtins.__dict__
+        own = globals_.get("__builtins__", builtins)
+        if own is not builtins and own is not python_builtins:
+            raise GraphBreak("unsupported-value", f"{name} of code that has builtins of its own")
         if not trusted:
             self.guards.absent(self.globals_of(globals_), name, f"no global is named {name}")
         if name not in builtins:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+import types
 from unittest import mock
 
 from tests.capture.constructs.registry import breaks, case, log
@@ -108,6 +109,37 @@ def builtin_replaced_over_a_break(x):
         builtins.len = LENGTH
     print("break")
     return found, len([1]), x + found
+
+
+@case
+def builtins_replaced_in_turn(x):
+    found = []
+    for i in range(3):
+        with mock.patch("builtins.abs", lambda v: i), mock.patch("builtins.len", lambda v: i + 1):
+            with mock.patch("builtins.abs", lambda v: -i):
+                found.append(abs(-10))
+            found.append((abs(-10), len([]), measured([])))
+        found.append(abs(-10))
+    return found, x
+
+
+@breaks
+def builtins_replaced_around_callees_that_break(x):
+    def talks(v):
+        print("talk")
+        return len(v)
+
+    with mock.patch("builtins.len", lambda v: 42):
+        found = talks([1]), len([])
+    return found, talks([1]), len([]), x + 1
+
+
+CUSTOM = types.FunctionType(measured.__code__, {"__builtins__": {"len": lambda v: 9}})
+
+
+@breaks
+def builtins_of_its_own(x):
+    return CUSTOM([1]), measured([1]), x
 
 
 @breaks

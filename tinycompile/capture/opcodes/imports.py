@@ -79,7 +79,7 @@ def _check_loaded(full: str, names: Sequence[str] | None) -> None:
 def _imported(tr: Tracer, frame: Frame, name: str, names: Sequence[str] | None, level: int) -> ModuleType:
     """The module. That there is none is guarded: each call looks for it anew, as Python does."""
     try:
-        return natively(__import__, name, frame.globals, None, names, level)
+        return natively(_IMPORT, name, frame.globals, None, names, level)
     except ModuleNotFoundError as error:
         if level or error.name is None or error.name != name.partition(".")[0] or not is_missing(error.name):
             raise GraphBreak("user-exception", f"an import of {name}: {error}") from None
