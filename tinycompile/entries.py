@@ -92,20 +92,20 @@ class OwnedEntry(weakref.ref[CacheEntry]):
         """Take the entry from its owner."""
         entry, owner = self(), self._owner()
         if entry is not None and owner is not None:
-            held = getattr(owner.__dict__["_forward_hooks"], _ATTRIBUTE, None)
+            held = getattr(owner.__dict__.get("_forward_hooks"), _ATTRIBUTE, None)
             if isinstance(held, _Belongings):
                 held.entries.pop(id(entry), None)
 
 
 def give(entry: CacheEntry, owner: torch.nn.Module, gone: Callable[[Any], None]) -> CacheEntry:
     """Make ``owner`` keep the entry; what the function is to keep instead. ``gone(it)`` is called when the entry dies."""
-    hooks = owner.__dict__["_forward_hooks"]
+    hooks = owner.__dict__.get("_forward_hooks")  # none where ``__init__`` did not run
     held = getattr(hooks, _ATTRIBUTE, None)
     if not isinstance(held, _Belongings):
         held = _Belongings()
         try:
             setattr(hooks, _ATTRIBUTE, held)
-        except AttributeError:  # somebody put a plain dict there
+        except AttributeError:  # somebody put a plain dict there, or nobody anything
             return entry
     held.entries[id(entry)] = entry
     return cast(CacheEntry, OwnedEntry(entry, owner, gone))  # it has all that an entry has

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import tinycompile
-from tests.capture.changes import mappings, modules, names, objects, torch_state
+from tests.capture.changes import classes, mappings, modules, names, objects, torch_state
 from tests.capture.changes.stories import AS_BEFORE, STORIES, UNRELATED, Story
 from tests.capture.test_corpus import same
 
 pytestmark = pytest.mark.pure
-__all__ = ["mappings", "modules", "names", "objects", "torch_state"]  # importing them registers their stories
+__all__ = ["classes", "mappings", "modules", "names", "objects", "torch_state"]  # importing them registers their stories
 
 
 def _differ(a: Any, b: Any) -> bool:

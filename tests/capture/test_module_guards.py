@@ -379,3 +379,17 @@ def test_objects_that_lie_where_others_lay_are_told_apart():
     for i in range(200):
         obj.value = float(f"100{i % 3}.5")  # a new object each time
         assert check() == (i % 3 == 0)
+
+
+def test_a_module_whose_init_did_not_run_is_used_for_what_it_has() -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            object.__setattr__(self, "scale", 2.0)
+
+        def scaled(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale + hasattr(self, "scale")
+
+    bare = Bare()
+    compiled = tinycompile.compile(lambda x: bare.scaled(x), backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))

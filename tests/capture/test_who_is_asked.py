@@ -262,6 +262,35 @@ def attribute_of_a_namespace(x, n):
     return x + (n.e == 1)
 
 
+class Holds:
+    def __init__(self) -> None:
+        self.w, self.n = torch.ones(2), types.SimpleNamespace(k=1)
+
+
+class Makes:
+    @property
+    def w(self) -> Any:
+        asked("w")
+        return torch.ones(2)
+
+    @property
+    def n(self) -> Any:
+        asked("n")
+        return types.SimpleNamespace(k=1)
+
+
+@case(lambda: (Holds(), T), lambda: (Makes(), T))
+def tensor_of_an_object(o, x):
+    asked("start")
+    return x + o.w
+
+
+@case(lambda: (Holds(), T), lambda: (Makes(), T))
+def tensor_and_more_of_an_object(o, x):
+    asked("start")
+    return x * o.n.k + o.w.sum()
+
+
 # --- modules ---
 
 
@@ -451,3 +480,46 @@ def test_who_is_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asked_plain", plain)
     for order in (makers, makers[::-1], makers + makers):
         assert observed(tinycompile.compile(fn, backend="eager"), order) == observed(fn, order)
+
+
+# --- classes that come to answer ---
+
+GAINED: dict[str, tuple[type, Callable[..., Any], str, Callable[..., Any]]] = {
+    "an attribute": (object, lambda o, x: x + o.q, "__getattribute__", lambda self, name: 5),
+    "an attribute that is a tensor": (object, lambda o, x: x + o.t, "__getattribute__", lambda self, name: torch.ones(2)),
+    "an attribute or a default": (object, lambda o, x: x + getattr(o, "z", 2), "__getattribute__", lambda self, name: 5),
+    "the length of a list": (list, lambda o, x: x + len(o), "__len__", lambda self: 3),
+    "an item of a list": (list, lambda o, x: x + o[0], "__getitem__", lambda self, at: 3),
+    "an attribute of a list": (list, lambda o, x: x + o.q, "__getattribute__", lambda self, name: 3),
+    "the items of a dict": (dict, lambda o, x: x + sum(o), "__iter__", lambda self: iter([3])),
+    "an item of a dict": (dict, lambda o, x: x + o[1], "__getitem__", lambda self, key: 3),
+    "what a slot holds": (object, lambda o, x: x + o.s, "s", property(lambda self: 3)),
+}
+
+
+@pytest.mark.parametrize("name", list(GAINED))
+@pytest.mark.parametrize("given", [True, False], ids=["argument", "global"])
+def test_guards_do_not_ask_a_class_that_has_come_to_answer(name: str, given: bool) -> None:
+    base, look, special, answer = GAINED[name]
+    cls = type("Cls", (type("Near", (type("Far", (base,), {"__slots__": ()}),), {"__slots__": ("s",)}),), {})
+    made: Any = cls()
+    made.q, made.s, made.t = 1, 1, torch.zeros(2)
+    if base is list:
+        made.append(1)
+    elif base is dict:
+        made[1] = 1
+
+    def fn(x: Any, *args: Any) -> Any:
+        return look(*(args or (made,)), x)
+
+    def answers(*args: Any) -> Any:
+        asked(special)
+        return getattr(answer, "fget", answer)(*args)
+
+    args = (T, made) if given else (T,)
+    compiled = tinycompile.compile(fn, backend="eager")
+    assert str(compiled(*args)) == str(fn(*args))
+    setattr(cls.__mro__[1], special, property(answers) if isinstance(answer, property) else answers)
+    for _ in range(2):
+        want = observed(fn, (lambda: args,))
+        assert observed(compiled, (lambda: args,)) == want

@@ -1,7 +1,8 @@
 """From collected guards to one Python function with early exit, cheapest and most selective first.
 
-The order is: which objects the arguments are, global state, tensors, checks in the order in which capture met them, entries of
-dicts, then parameters in bulk.
+The order is: which objects the arguments are, global state, arguments that are tensors, checks in the order in which capture
+met them, entries of dicts, then parameters in bulk. Where classes of the program's matter, entries come before checks, which
+would else ask a class that has gained a special method since.
 """
 
 from __future__ import annotations
@@ -51,14 +52,17 @@ class _Compiler:
 
     def compiled(self, signature: str, like: FunctionType | None, skip: int) -> CompiledGuards:
         guards, space = self.guards, self.space
-        checks = (  # making these may hold more objects
+        held = tuple(self.entries())  # making these may hold more objects
+        classes_first = guards.looks_into_classes()
+        checks = (
             *(Check(f"{name} is {h.name}", f"{name} is {h.shown}") for name, h in guards.identities.items()),
             *self.state(),
-            *self.tensors(),
-            *guards.checks.values(),
+            *(self._signature(text) for text in guards.tensors if text.isidentifier()),
+            *(held if classes_first else ()),
+            *(self._signature(c.text) if c.is_signature else c for c in guards.checks.values()),
             *guards.late_checks.values(),
             *self.alignment_of_arguments(),
-            *self.entries(),
+            *(held if not classes_first else ()),
             *self.parameters(),
         )
         condition = "\n            and ".join(f"({c.text})  # {' '.join(c.label.split())}" for c in checks) or "True"
@@ -85,12 +89,11 @@ class _Compiler:
         telling = {t.device.type for t in self.guards.tensors.values() if tells_modes(t)}
         return bool(telling) and telling.issuperset(self.devices)
 
-    def tensors(self) -> Iterator[Check]:
-        """Signatures of tensors by path: one C call each."""
-        for text, tensor in self.guards.tensors.items():  # one by one: one check of several wants them to be different objects
-            name = self.guards.names.take(f"is_{identifier(text)}")
-            self.space[name] = torch_private.BulkCheck((tensor,)).check
-            yield Check(f"{name}({text})", f"{text}: {describe_tensor(tensor)}", is_signature=True)
+    def _signature(self, text: str) -> Check:
+        """The signature of a tensor by path: one C call each, for one check of several wants them to be different objects."""
+        name, tensor = self.guards.names.take(f"is_{identifier(text)}"), self.guards.tensors[text]
+        self.space[name] = torch_private.BulkCheck((tensor,)).check
+        return Check(f"{name}({text})", f"{text}: {describe_tensor(tensor)}", is_signature=True)
 
     # --- alignment ---
 

@@ -10,7 +10,7 @@ import enum
 import math
 import operator
 from dataclasses import dataclass, field
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from tinycompile.base import torch_private
 from tinycompile.base.device import default_device
 from tinycompile.capture.guard_entries import READ_ERRORS, Entry
 from tinycompile.capture.sources import Held, HeldItem, Source
-from tinycompile.capture.trust import BUILTIN_TYPES, is_of, module_of
+from tinycompile.capture.trust import BUILTIN_TYPES, is_of, is_trusted, module_of
 from tinycompile.ir.builder import UniqueNames, identifier
 
 
@@ -165,6 +165,11 @@ class GuardSet:
         """A held object is still an instance of its class."""
         self.classes.setdefault(held.name, held)
 
+    def looks_into_classes(self) -> bool:
+        """Whether something depends on what a class of the program's holds: its objects may come to be asked."""
+        classes = (e.container.value for e in self.entries.values() if type(e.container.value) is MappingProxyType)
+        return any(not is_trusted(str(c.get("__module__"))) for c in classes)
+
     def empty(self, container: Held) -> None:
         """A held container is still empty."""
         self.empties[container.name] = f"{container.label} is empty"
@@ -180,8 +185,11 @@ class GuardSet:
         self.entries.setdefault(("keys", mapping.name, ""), Entry("keys", mapping, "", keys, label))
 
     def tensor(self, text: str, tensor: torch.Tensor) -> None:
-        """The tensor that ``text`` names keeps its class, dtype, device, keys, sizes, strides and ``requires_grad``."""
+        """The tensor that ``text`` names keeps its class, dtype, device, keys, sizes, strides and ``requires_grad``. Where an
+        object leads to it, what is known of that object is checked before: another might be asked for it."""
         self.tensors.setdefault(text, tensor)
+        if not text.isidentifier():
+            self.checks.setdefault(text, Check(text, "", is_signature=True))
 
     def held_tensor(self, held: Held) -> None:
         """The same for a tensor whose identity is guarded."""
@@ -195,7 +203,7 @@ class GuardSet:
             *(("tensor", f"{text}: {describe_tensor(t)}") for text, t in self.tensors.items()),
             *(("argument", f"{name} is {held.shown}") for name, held in self.identities.items()),
             *(("mode", c.label) for c in self.state.values()),
-            *(("value", c.label) for c in self.checks.values()),
+            *(("value", c.label) for c in self.checks.values() if not c.is_signature),
             *(("size", c.label) for c in self.late_checks.values()),
             *(("class", f"{h.label} is a {type(h.value).__qualname__}") for h in self.classes.values()),
             *(("object", e.label) for e in self.entries.values()),

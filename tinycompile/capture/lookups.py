@@ -45,7 +45,7 @@ class Lookups:
         self._globals: dict[tuple[int, str], Value] = {}
         self._class_dicts: dict[type, Held] = {}
         self._of_tensors: dict[tuple[type, str], tuple[Any] | None] = {}
-        self._inherited: set[tuple[type, type, str]] = set()
+        self._inherited: set[tuple[type, type, str, type | None]] = set()
 
     def wrap(self, obj: Any, source: Source) -> Value:
         """The Value of an object from outside; one source has one Value."""
@@ -104,25 +104,29 @@ class Lookups:
 
     @contextmanager
     def looking_up(self) -> Iterator[None]:
-        """Guard in the end that no class gains a special name that was looked for, and was found further up or nowhere."""
+        """Guard in the end that special names that were looked for in classes are found where they were, or still nowhere."""
         before = looks.set({})
         try:
             yield
         finally:
             seen = looks.get() or {}
             looks.reset(before)
-            for (cls, name), owner in seen.items():
+            for (cls, name), (owner, raw) in seen.items():
                 self.inherited(cls, owner, name)
+                if is_heap_type(owner):
+                    source = HeldItem(self.class_dict(owner), name, f"{owner.__name__}.{name}")
+                    self.guards.item(source, raw, equal=False)
 
-    def inherited(self, cls: type, owner: type, name: str) -> None:
-        """Guard that no class between ``cls`` and ``owner``, where ``name`` was found, comes to define it."""
-        if (cls, owner, name) in self._inherited:
+    def inherited(self, cls: type, owner: type, name: str, after: type | None = None) -> None:
+        """Guard that no class between ``cls``, or ``after``, and ``owner``, where ``name`` was found, comes to define it."""
+        if (cls, owner, name, after) in self._inherited:
             return
-        self._inherited.add((cls, owner, name))
+        self._inherited.add((cls, owner, name, after))
         if owner is not cls:
             self.guard_bases(cls)
-        for between in cls.__mro__[: cls.__mro__.index(owner)]:
-            if is_heap_type(between) and (owner is object or not trusts(between)):
+        first = 0 if after is None else cls.__mro__.index(after) + 1
+        for between in cls.__mro__[first : cls.__mro__.index(owner)]:
+            if is_heap_type(between):
                 self.guards.absent(self.class_dict(between), name, f"{between.__name__} inherits {name!r}")
 
     def enum_attribute(self, member: Const, name: str) -> Value | None:

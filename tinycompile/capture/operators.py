@@ -53,7 +53,8 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     name = _METHODS[symbol]
     if symbol == "%" and isinstance(a, Const) and isinstance(a.value, (str, bytes)):
         return _text_of(tr, a, b)
-    left, right = contents(a, b, (f"__{name}__", f"__i{name}__"), (f"__r{name}__",))
+    in_place = inplace and contents_of(a) is not a and hasattr(contents_of(a).python_type(tr), f"__i{name}__")
+    left, right = contents(a, b, (f"__i{name}__",) if in_place else (f"__{name}__", f"__i{name}__"), (f"__r{name}__",))
     if inplace and symbol == "+" and isinstance(left, ListValue) and not isinstance(left, DequeValue):
         left.extend(tr, [b])  # (whose own way of being iterated counts)
         return a

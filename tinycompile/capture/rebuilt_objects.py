@@ -14,10 +14,10 @@ import torch
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Expr, symbols
 from tinycompile.capture.breaks import NotRebuildable
+from tinycompile.capture.inheritance import SuperValue
 from tinycompile.capture.rebuilt_sets import set_text
 from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
-from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import is_name
 from tinycompile.capture.values.array import ArrayValue, address, owner, shown_in
 from tinycompile.capture.values.autocast import AutocastMode, rebuilt_autocast

@@ -14,12 +14,12 @@ from tinycompile.base.expr import symbols
 from tinycompile.capture import rebuilt_objects as objects
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.callers import speaks_of_frames
+from tinycompile.capture.inheritance import SuperValue
 from tinycompile.capture.rebuilt_constants import Literals, constant
 from tinycompile.capture.rebuilt_sets import set_object
 from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.optimizers import is_step
-from tinycompile.capture.rules.types import SuperValue
 from tinycompile.capture.sources import Asked, Held, Local, Source
 from tinycompile.capture.torch_warnings import Warned
 from tinycompile.capture.tracer import Tracer

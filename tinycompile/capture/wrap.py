@@ -45,6 +45,8 @@ def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
     """The Value of an object from outside, guarded. Where breaks can be resumed, one that can't be modelled is Opaque."""
     if issubclass(type(obj), ProxyTypes):
         return _unmodelled(tr, source, f"{source.label} is a weak proxy: what it stands for answers for it, while it lives")
+    if issubclass(type(obj), super):
+        return _unmodelled(tr, source, f"{source.label} is a super object")
     if _has_hook(obj):
         plain = not hides_dict(type(obj)) and not has_own_identity(type(type(obj))) and functions.is_plain(type(obj))
         if plain and is_known_by_identity(tr, obj, source):

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import typing
 
+import tinycompile
 from tests.capture.constructs.registry import breaks, case, log
 
 
@@ -307,3 +308,144 @@ def metaclass_properties_come_first(x):
 @breaks
 def descriptor_of_a_metaclass(x):
     return Ruled.noted.value, Ruled().noted, x
+
+
+class Base3:
+    k = 1
+
+    def m(self):
+        return 2
+
+    @property
+    def p(self):
+        log("p")
+        return 3
+
+    @classmethod
+    def c(cls):
+        return cls.__name__
+
+
+class Derived3(Base3):
+    k = 10
+
+    def of_super(self):
+        s = super()
+        return s.__class__ is super, s.__self__ is self, s.__thisclass__, s.__self_class__, s.k, s.m(), s.p, s.c()
+
+    @classmethod
+    def of_class(cls):
+        s = super()
+        return s.__self__ is cls, s.__self_class__, s.k, s.c(), s.m(Last3()), hasattr(s, "nothing"), s.__class__ is super
+
+    def has(self):
+        s = super()
+        return [hasattr(s, n) for n in ("k", "own", "__self__", "__class__", "nothing", "__len__", "__init__")]
+
+    def dicts(self):
+        self.own = 5
+        return super().__dict__ is self.__dict__, super().__init_subclass__()
+
+    def over_a_break(self):
+        s = super()
+        tinycompile.graph_break()
+        return hasattr(s, "k"), s.k, s.m(), s.__self__ is self, [(n, hasattr(s, n)) for n in ("p", "nothing")]
+
+    def given(self):
+        return [super()][0].m(), {"s": super()}["s"].k, (lambda s: s.m())(super())
+
+
+class Last3(Derived3):
+    pass
+
+
+@case
+def what_super_objects_have(x):
+    d = Last3()
+    return x, d.of_super(), Last3.of_class(), d.has(), d.given()
+
+
+@breaks
+def super_objects_over_a_break(x):
+    d = Last3()
+    y = x + 1
+    return y, d.over_a_break(), handed(super(Derived3, d))
+
+
+def handed(s):
+    tinycompile.graph_break()
+    return s.k, s.p, s.m()
+
+
+@breaks
+def what_super_objects_say_of_the_object(x):
+    return x, Last3().dicts(), super(Last3, Last3()).__weakref__, hasattr(super(Last3, Last3()), "__get__")
+
+
+@case
+def super_of_other_classes(x):
+    return [x, log_error(lambda: super(int, Last3()).m()), log_error(lambda: super(Last3, Base3()).m())]
+
+
+@breaks
+def super_objects_have_no_special_methods(x):
+    class_ = super(Items, Items([1]))
+    return [x, log_error(lambda: len(class_)), log_error(lambda: class_[0]), class_.__len__(), class_.__getitem__(0)]
+
+
+def log_error(fn):
+    try:
+        return fn()
+    except TypeError as error:
+        return str(error)
+
+
+class Items(list):
+    def __add__(self, other):
+        log("add")
+        return Items([9])
+
+
+class Mapped(dict):
+    def __or__(self, other):
+        log("or")
+        return 5
+
+
+@case
+def in_place_operators_of_builtins_come_before_other_own_ones(x):
+    a, b = Items([1]), Mapped(a=1)
+    first = a, b
+    a += [2]
+    b |= {"b": 2}
+    return x, list(a), dict(b), a is first[0], b is first[1]
+
+
+class Odd(list):
+    __len__ = max  # no function of Python's
+
+
+@breaks
+def special_methods_that_are_no_functions(x):
+    return x, log_error(lambda: len(Odd([1])))
+
+
+@breaks
+def objects_made_by_new_of_another_class(x):
+    return x, log_error(lambda: object.__new__(Items)), log_error(lambda: list.__new__(Mapped)), object.__new__(Last3).m()
+
+
+class Inits(Base3):
+    def __init__(self, *args, **kw):
+        super().__init__(*args, **kw)
+        self.made = True
+
+
+class News(Base3):
+    def __new__(cls, *args):
+        return super().__new__(cls, *args)
+
+
+@case
+def arguments_that_object_takes(x):
+    return [x, Inits().made, log_error(lambda: Inits(1)), log_error(lambda: Inits(k=1)), log_error(lambda: News(1)), News().m()]

@@ -140,9 +140,12 @@ def delete_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def load_super_attr(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """``super().name`` (3.12 on)."""
-    name, method, _ = ins.arg
-    _, cls, receiver = frame.pop(3)
-    found = inheritance.super_attribute(tr, cls, receiver, name)
+    name, method, named = ins.arg
+    asked, cls, receiver = frame.pop(3)
+    if asked.key(tr) is super:
+        found = inheritance.super_attribute(tr, cls, receiver, name)
+    else:  # a global of the program's
+        found = asked.call(tr, [cls, receiver] if named else [], {}).get_attr(tr, name)
     frame.stack += callable_slots(found) if method else [found]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import math
 import operator
@@ -22,6 +23,7 @@ from tinycompile.capture.values import array, scalar
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.classes import (
     ClassValue,
+    built_in_base,
     class_lookup,
     defines,
     is_heap_type,
@@ -235,19 +237,23 @@ def _initialised(tr: Tracer, made: Value, args: Args, kwargs: Kwargs) -> Value:
     return made
 
 
-@rule(object.__new__, list.__new__, dict.__new__, set.__new__, frozenset.__new__, tuple.__new__)
-def _new(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _new(base: type, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """``base.__new__(cls, ...)``, which refuses a class that is to be made in another way."""
     cls = args[0].cls if args and isinstance(args[0], ClassValue) else None
     if cls is None or not is_heap_type(cls) or defines(cls, "__del__") or issubclass(cls, (BaseException, torch.nn.Module)):
         raise GraphBreak("unsupported-value", "an object made by __new__")
+    natively(base.__new__, cls, *([None] * len(args[1:]) if base is object else ()))  # Python's own complaint
     if defines(cls, "_make") and defines(cls, "_fields"):
         return TupleValue(args[1].iterate(tr), cls=cls)
     if base_of(cls) is not None:
         return NewContainer(cls, empty_contents(tr, cls, args[1:]))
-    owner = next((c for c in cls.__mro__ if not is_heap_type(c)), None)
-    if owner is not object:
+    if base is not object or built_in_base(cls) is not object:
         raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made")
     return NewObject(cls)
+
+
+for _base in (object, list, dict, set, frozenset, tuple):
+    rule(_base.__new__)(functools.partial(_new, _base))
 
 
 @rule(type.__call__)
@@ -260,6 +266,8 @@ def _type_call(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(object.__init__)
 def _init(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if args and isinstance(args[0], ObjectValue):  # it does nothing, but may refuse arguments
+        natively(object.__init__, args[0].obj, *(None for _ in args[1:]), **dict.fromkeys(kwargs))
     return NONE
 
 

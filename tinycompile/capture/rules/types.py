@@ -407,19 +407,6 @@ def _typing_cast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _super(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not args:
         args = inheritance.super_arguments(tr)
-    if len(args) != 2 or not isinstance(args[0], ClassValue) or not isinstance(args[1], (ObjectValue, ClassValue)):
-        raise GraphBreak("unsupported-value", "super() of something that is no object")
-    return SuperValue(args[0], args[1])
-
-
-class SuperValue(Value):
-    """``super()`` as an object (3.11; later versions have an instruction)."""
-
-    __slots__ = ("cls", "receiver")
-
-    def __init__(self, cls: ClassValue, receiver: ObjectValue | ClassValue) -> None:
-        super().__init__()
-        self.cls, self.receiver = cls, receiver
-
-    def get_attr(self, tr: Tracer, name: str) -> Value:
-        return inheritance.super_attribute(tr, self.cls, self.receiver, name)
+    if len(args) != 2 or kwargs:
+        raise GraphBreak("unsupported-value", f"super() of {len(args)} arguments")
+    return inheritance.super_object(tr, *args)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 
-# Which special names the capture in progress looked for in which classes, and where each was found. What a class gains later
-# would come first, so each look is guarded when the capture ends.
-looks: ContextVar[dict[tuple[type, str], type] | None] = ContextVar("looks", default=None)
+# Which special names the capture in progress looked for in which classes, and what it found where (in ``object`` nothing). What
+# a class gains later would come first, and what was found may go, so each look is guarded when the capture ends.
+looks: ContextVar[dict[tuple[type, str], tuple[type, Any]] | None] = ContextVar("looks", default=None)
 
 
 def class_lookup(cls: type, name: str) -> tuple[type, Any] | None:
@@ -33,7 +33,7 @@ def class_lookup(cls: type, name: str) -> tuple[type, Any] | None:
     found = next(((owner, owner.__dict__[name]) for owner in cls.__mro__ if name in owner.__dict__), None)
     seen = looks.get()
     if seen is not None and name.startswith("__"):
-        seen.setdefault((cls, name), object if found is None else found[0])
+        seen.setdefault((cls, name), found or (object, None))
     return found
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.arguments import check_arguments
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.classes import built_in_base, class_lookup
+from tinycompile.capture.values.classes import built_in_base, class_lookup, is_heap_type
 from tinycompile.capture.values.constant import NONE
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import NewObject, ObjectValue
@@ -54,7 +53,7 @@ class _Contained(ObjectValue):
     def defines(self, name: str) -> bool:
         """Whether the program's class has its own version of a method."""
         found = class_lookup(type(self.obj), name)
-        return found is not None and isinstance(found[1], FunctionType)
+        return found is not None and is_heap_type(found[0])
 
     def own_method(self, tr: Tracer, name: str) -> Value | None:
         """The program's version of a special method."""

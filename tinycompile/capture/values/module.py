@@ -156,7 +156,12 @@ class ModuleValue(ObjectValue):
 
     def _as_it_came(self, tr: Tracer, name: str) -> Any:
         """A dict of the module's own, which nothing has changed since: what is written to it as a dict is not followed here."""
-        found = self._attributes(tr)[name]
+        attributes = self._attributes(tr)
+        if name not in attributes:
+            raise GraphBreak(
+                "unsupported-value", f"{self.where.label} lacks {name}: its __init__ did not run, or not to its end"
+            )
+        found = attributes[name]
         known = tr.known(found)
         if name in self.shadow or _is_changed(tr, known):
             raise GraphBreak("side-effect", f"{self.where.label}.{name} is used after it was written")
