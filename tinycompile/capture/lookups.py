@@ -18,9 +18,9 @@ from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Own, Source
 from tinycompile.capture.trust import trusts, trusts_variables_of
 from tinycompile.capture.values.base import Value
-from tinycompile.capture.values.classes import class_lookup, is_heap_type, looks, takes_data
+from tinycompile.capture.values.classes import class_lookup, is_heap_type, is_pythons_own, looks, takes_data
 from tinycompile.capture.values.constant import Const, is_written_in_python
-from tinycompile.capture.values.descriptors import asks_the_program
+from tinycompile.capture.values.descriptors import asks_the_program, is_data_descriptor
 from tinycompile.capture.values.function import BoundFunction
 from tinycompile.capture.values.special_results import RESULTS, checked
 from tinycompile.ir.builder import identifier
@@ -225,6 +225,8 @@ class Lookups:
         if assigned is not None:
             return assigned
         trusted = trusts_variables_of(module.__dict__)
+        if not trusted:
+            self._rules_of(module, name, "__getattribute__")
         if not trusted and name not in module.__dict__ and (hook := self._hook_for(module, name)) is not None:
             return hook.call(self, [Const(name)], {})  # type: ignore[arg-type]
         try:
@@ -236,14 +238,38 @@ class Lookups:
             return self._computed_attribute(module, name, obj)
         return self._global(module.__dict__, name, f"{module.__name__}.{name}")
 
+    def set_module_attribute(self, module: ModuleType, name: str, value: Value) -> None:
+        """``module.name = value``."""
+        if not trusts_variables_of(module.__dict__):
+            self._rules_of(module, name, "__setattr__")
+        self.set_global(module.__dict__, name, value)
+
+    def class_of_module(self, module: ModuleType) -> type:
+        """A module's class, which a program may change: guarded, but for torch's and the standard library's."""
+        if not trusts_variables_of(module.__dict__):
+            self.guards.class_of(self.guards.hold(module, identifier(str(module.__dict__.get("__name__")))))
+        return type(module)
+
+    def _rules_of(self, module: ModuleType, name: str, how: str) -> None:
+        """Guard that the class of a module of the program's leaves an attribute to the module; breaks where it does not."""
+        cls, found = self.class_of_module(module), class_lookup(type(module), name)
+        owner, raw = found or (object, None)
+        self.inherited(cls, owner, name)
+        own = owner not in (ModuleType, object) and not trusts(owner)
+        if not is_pythons_own(cls, how) or (own and (is_data_descriptor(raw) or name not in module.__dict__)):
+            raise GraphBreak("unsupported-value", f"{name!r} of module {module.__name__}, for which its class speaks")
+
     def _hook_for(self, module: ModuleType, name: str) -> Value | None:
         """The ``__getattr__`` of a module of the program's, where it is asked for a name; None where Python finds it else."""
-        found = class_lookup(type(module), name)
-        if found is None and hook_of(module) is not None:
-            self.guards.absent(self.globals_of(module.__dict__), name, f"module {module.__name__} has no {name!r}")
+        if class_lookup(type(module), name) is not None:
+            return None
+        variables = self.globals_of(module.__dict__)
+        if hook_of(module) is not None:
+            self.guards.absent(variables, name, f"module {module.__name__} has no {name!r}")
             return self.global_value(module.__dict__, "__getattr__")
-        if found is not None and found[0] is not ModuleType and found[0] is not object and not trusts(found[0]):
+        if "__getattr__" in module.__dict__ or class_lookup(type(module), "__getattr__") is not None:
             raise GraphBreak("unsupported-value", f"{name!r} of module {module.__name__}, which its class computes")
+        self.guards.absent(variables, "__getattr__", f"module {module.__name__} has no '__getattr__'")
         return None
 
     def _computed_attribute(self, module: ModuleType, name: str, obj: Any) -> Value:

@@ -306,3 +306,76 @@ def working_directory() -> Story:
         yield lambda x: x * len(os.getcwd()), X
         patch.chdir("/")
         yield
+
+
+# --- classes of modules ---
+
+
+def _own_module() -> Any:
+    made = types.ModuleType("own_module")
+    made.a = 2
+    return made
+
+
+def _looks_at(module: Any) -> Any:
+    return lambda x: (x * module.a, getattr(module, "absent", 5), hasattr(module, "other"), type(module).__name__, bool(module))
+
+
+@story
+def getattr_of_a_module_added() -> Story:
+    module = _own_module()
+    yield _looks_at(module), X
+    module.__getattr__ = lambda name: 7
+    yield
+    module.__getattr__ = lambda name: 8
+    yield
+    del module.__getattr__
+    yield AS_BEFORE
+
+
+@story
+def class_of_a_module() -> Story:
+    class Kind(types.ModuleType):
+        pass
+
+    module = _own_module()
+    yield _looks_at(module), X
+    module.__class__ = Kind
+    yield
+    Kind.absent = 3
+    yield
+    Kind.unread = 3
+    yield UNRELATED
+    Kind.a = property(lambda self: 9)
+    yield
+    Kind.__getattr__ = lambda self, name: 7
+    yield
+    Kind.__getattribute__ = lambda self, name: 1 if name == "a" else types.ModuleType.__getattribute__(self, name)
+    yield
+    Kind.__bool__ = lambda self: False
+    yield
+    del Kind.__getattribute__, Kind.__getattr__, Kind.a, Kind.absent
+    yield
+    module.__class__ = types.ModuleType
+    yield AS_BEFORE
+
+
+@story
+def class_of_a_module_that_is_written() -> Story:
+    class Kind(types.ModuleType):
+        pass
+
+    module = _own_module()
+
+    def fn(x: Any) -> Any:
+        module.a = 3
+        return x * module.a
+
+    yield fn, X
+    module.__class__ = Kind
+    yield ANYHOW
+    Kind.__setattr__ = lambda self, name, value: types.ModuleType.__setattr__(self, name, value * 2)
+    yield
+    del Kind.__setattr__
+    Kind.a = property(lambda self: 7, lambda self, value: None)
+    yield

@@ -296,7 +296,7 @@ class PyModuleValue(Value):
         self.module = module
 
     def python_type(self, tr: Tracer) -> type:
-        return ModuleType
+        return tr.class_of_module(self.module)
 
     def describe(self) -> str:
         return f"module {self.module.__name__}"
@@ -305,6 +305,9 @@ class PyModuleValue(Value):
         return self.module
 
     def truth(self, tr: Tracer) -> bool:
+        kind = tr.class_of_module(self.module)
+        if kind is not ModuleType and (defines(kind, "__bool__") or defines(kind, "__len__")):
+            raise GraphBreak("unsupported-value", f"the truth of {self.describe()}, which its class tells")
         return True
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
@@ -313,7 +316,7 @@ class PyModuleValue(Value):
         return tr.module_attribute(self.module, name)
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
-        tr.set_global(self.module.__dict__, name, value)
+        tr.set_module_attribute(self.module, name, value)
 
     def same_object(self, tr: Tracer, other: Value) -> bool:
         return isinstance(other, PyModuleValue) and self.module is other.module
