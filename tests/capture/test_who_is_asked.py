@@ -4,6 +4,7 @@ Each case is called with several sets of arguments in several orders, so that gu
 
 from __future__ import annotations
 
+import abc
 import collections
 import functools
 import sys
@@ -482,6 +483,53 @@ def test_who_is_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert observed(tinycompile.compile(fn, backend="eager"), order) == observed(fn, order)
 
 
+# --- classes that say what counts as theirs ---
+
+
+def _asking(kind: str) -> dict[str, Any]:
+    """Classes of a kind, made anew: what abstract ones answered once they know."""
+    text = """
+class Plain: pass
+class Sub(Plain): pass
+class Meta(META):
+    def __HOW__(cls, other): asked(HOW, cls.__name__, getattr(other, "__name__", "")); return other is Sub or type(other) is Sub
+class Kind(metaclass=META if HOW == "__subclasshook__" else Meta):
+    if HOW == "__subclasshook__":
+        @classmethod
+        def __subclasshook__(cls, other): asked(HOW, cls.__name__, other.__name__); return other is Sub or NotImplemented
+class Below(Kind): pass
+PLAIN, SUB = Plain(), Sub()
+@functools.singledispatch
+def chosen(value): asked("another"); return 1
+chosen.register(Kind)(lambda value: (asked("kind"), 2)[1])
+"""
+    how = "__subclasshook__" if kind == "hook" else f"__{kind.removeprefix('abstract ')}__"
+    names = {"META": abc.ABCMeta if kind.startswith(("abstract", "hook")) else type, "HOW": how, "asked": asked}
+    names["functools"] = functools
+    exec(text.replace("__HOW__", "unasked" if kind == "hook" else how), names)
+    return names
+
+
+QUESTIONS = (
+    "isinstance(SUB, Kind), isinstance(PLAIN, Kind), isinstance(SUB, Below)",
+    "issubclass(Sub, Kind), issubclass(Plain, (int, Kind)), issubclass(Kind, Kind)",
+    "isinstance(SUB, (int, Kind, Below)), isinstance(SUB, Kind | int), isinstance(x, Kind)",
+    "[isinstance(v, Kind) for v in (SUB, PLAIN, 3, x) if asked('next') is None]",
+    "chosen(SUB), chosen(PLAIN), chosen(3)",
+)
+
+
+@pytest.mark.parametrize("kind", ["hook", "instancecheck", "subclasscheck", "abstract instancecheck", "abstract subclasscheck"])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_who_is_asked_what_counts_as_an_instance(kind: str, question: str) -> None:
+    def answers(names: dict[str, Any], compiled: bool) -> list[Any]:
+        exec(f"def fn(x):\n    asked('start')\n    found = {question}\n    asked('end')\n    return x + 1, found", names)
+        fn = tinycompile.compile(names["fn"], backend="eager") if compiled else names["fn"]
+        return observed(fn, (lambda: (T,),) * 3)
+
+    assert answers(_asking(kind), True) == answers(_asking(kind), False)
+
+
 # --- classes that come to answer ---
 
 GAINED: dict[str, tuple[type, Callable[..., Any], str, Callable[..., Any]]] = {
@@ -493,6 +541,7 @@ GAINED: dict[str, tuple[type, Callable[..., Any], str, Callable[..., Any]]] = {
     "an attribute of a list": (list, lambda o, x: x + o.q, "__getattribute__", lambda self, name: 3),
     "the items of a dict": (dict, lambda o, x: x + sum(o), "__iter__", lambda self: iter([3])),
     "an item of a dict": (dict, lambda o, x: x + o[1], "__getitem__", lambda self, key: 3),
+    "an attribute that there may be": (object, lambda o, x: x + getattr(o, "q", 2), "__getattr__", lambda self, name: 5),
     "what a slot holds": (object, lambda o, x: x + o.s, "s", property(lambda self: 3)),
 }
 
@@ -523,3 +572,76 @@ def test_guards_do_not_ask_a_class_that_has_come_to_answer(name: str, given: boo
     for _ in range(2):
         want = observed(fn, (lambda: args,))
         assert observed(compiled, (lambda: args,)) == want
+
+
+def test_guards_do_not_ask_an_object_that_lacks_what_others_had() -> None:
+    class Some:
+        def __init__(self, **attributes: Any) -> None:
+            self.__dict__.update(attributes)
+
+    def fn(o: Any, x: Any) -> Any:
+        return x + o.k
+
+    compiled = tinycompile.compile(fn, backend="eager")
+    assert torch.equal(compiled(Some(k=1), T), fn(Some(k=1), T))
+    Some.__getattr__ = lambda self, name: asked(name) or 7  # type: ignore[attr-defined]
+    for _ in range(2):
+        assert observed(compiled, (lambda: (Some(), T),)) == observed(fn, (lambda: (Some(), T),))
+
+
+class Special:
+    """Special methods in the class are meant, whatever an object has under their names."""
+
+    def __enter__(self) -> int:
+        asked("enter")
+        return 2
+
+    def __exit__(self, *error: Any) -> None:
+        asked("exit")
+
+    def __next__(self) -> int:
+        asked("next")
+        return 3
+
+    def __getattribute__(self, name: str) -> Any:
+        asked("getattribute", name)
+        return object.__getattribute__(self, name)
+
+
+class Shadowed(Special):
+    __getattribute__ = object.__getattribute__
+
+    def __init__(self) -> None:
+        self.__enter__ = self.__exit__ = self.__next__ = lambda *args: asked("own") or 9  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("kind", [Special, Shadowed])
+@pytest.mark.parametrize("inside", [True, False])
+def test_special_methods_are_those_of_the_class(kind: type, inside: bool) -> None:
+    def fn(x: Any, *given: Any) -> Any:
+        obj = given[0] if given else kind()
+        with obj as by:
+            x = x * by
+        return x * next(obj)
+
+    given = (T,) if inside else (T, kind())
+    assert observed(tinycompile.compile(fn, backend="eager"), (lambda: given,) * 2) == observed(fn, (lambda: given,) * 2)
+
+
+class Hashed(torch.nn.Module):
+    def __hash__(self) -> int:
+        asked("hash")
+        return 5
+
+    def __eq__(self, other: object) -> bool:
+        asked("eq")
+        return self is other
+
+
+def test_modules_with_a_hash_of_their_own_are_asked_as_objects_are() -> None:
+    module = Hashed()
+
+    def fn(x: Any) -> Any:
+        return x * {module: 2}[module] + len({module, 3})
+
+    assert observed(tinycompile.compile(fn, backend="eager"), (lambda: (T,),) * 2) == observed(fn, (lambda: (T,),) * 2)

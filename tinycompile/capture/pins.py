@@ -8,7 +8,9 @@ import torch
 
 from tinycompile.base import torch_private
 from tinycompile.capture.sources import Held, HeldItem, Local, Source
+from tinycompile.capture.trust import trusts
 from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.classes import class_lookup
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -31,6 +33,9 @@ def pin(tr: Tracer, obj: Any, source: Source, hint: str | None = None) -> Held:
 def guard_type(tr: Tracer, obj: Any, source: Source, more: str = "", label: str = "") -> Source:
     """Guard the class (and ``more``, with ``{}`` for the expression). What is held already is known by identity, and so is what
     a held object has, unless the program puts others in its place."""
+    if not trusts(type(obj)):
+        for name in ("__getattribute__", "__getattr__"):  # guards look at attributes: nobody may come to be asked for them
+            class_lookup(type(obj), name)
     if is_known_by_identity(tr, obj, source):
         source = pin(tr, obj, source)
         if more:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tinycompile.capture.bytecode import Instruction
     from tinycompile.capture.execute import Frame
     from tinycompile.capture.tracer import Tracer
+    from tinycompile.capture.values.base import Value
 
 
 def jump(tr: Tracer, frame: Frame, ins: Instruction) -> None:
@@ -138,14 +139,22 @@ def return_value(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def before_with(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Enter a context; its ``__exit__`` waits on the stack."""
     manager = frame.stack.pop()
+    leave, enter = _manages(tr, manager, "__exit__"), _manages(tr, manager, "__enter__")
+    frame.stack.append(leave)
+    frame.stack.append(enter.call(tr, [], {}))
+
+
+def _manages(tr: Tracer, manager: Value, name: str) -> Value:
+    """``__enter__`` or ``__exit__``: of an object its class's, whatever its attributes are."""
     try:
-        leave, enter = manager.get_attr(tr, "__exit__"), manager.get_attr(tr, "__enter__")
+        method = manager.special(tr, name) if isinstance(manager, ObjectValue) else manager.get_attr(tr, name)
     except AttributeError as error:
         if not is_the_programs(error):
             raise
-        raise GraphBreak("user-exception", f"with {manager.describe()}: {error}") from None
-    frame.stack.append(leave)
-    frame.stack.append(enter.call(tr, [], {}))
+        method = None
+    if method is None:
+        raise GraphBreak("user-exception", f"with {manager.describe()}, which has no {name}")
+    return method
 
 
 HANDLERS = {

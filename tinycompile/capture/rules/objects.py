@@ -21,7 +21,7 @@ from tinycompile.capture.sources import Called
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.callable import Getter, ParameterValue, SignatureValue
-from tinycompile.capture.values.classes import ClassValue
+from tinycompile.capture.values.classes import ClassValue, asks_for_subclasses
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.function import BoundFunction, FunctionValue, of_instance
 from tinycompile.capture.values.mapping import DictValue
@@ -146,6 +146,8 @@ def call_dispatched(tr: Tracer, fn: functools.singledispatchmethod[Any], args: A
 def _chosen(tr: Tracer, fn: Any, arg: Value) -> Any:
     """What a function under ``singledispatch`` does with an argument. Guarded."""
     cls = arg.python_type(tr)
+    if any(isinstance(kind, type) and asks_for_subclasses(kind) for kind in fn.registry):
+        raise GraphBreak("unsupported-value", f"what {fn.__qualname__} does with a {cls.__name__}: the program is asked")
     chosen = natively(fn.dispatch, cls)
     dispatch, kind, known = (
         tr.guards.hold(o, n).name for o, n in ((fn.dispatch, "dispatch"), (cls, "kind"), (chosen, "chosen"))

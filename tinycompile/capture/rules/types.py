@@ -7,6 +7,7 @@ import collections
 import contextlib
 import functools
 import operator
+import types
 import typing
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,14 @@ from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.values import array, scalar
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.classes import ClassValue, PyModuleValue, check_class, class_lookup, of_metaclass
+from tinycompile.capture.values.classes import (
+    ClassValue,
+    PyModuleValue,
+    asks_for_subclasses,
+    check_class,
+    class_lookup,
+    of_metaclass,
+)
 from tinycompile.capture.values.constant import NONE, Const, boolean
 from tinycompile.capture.values.context import NullContext
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, FunctionValue
@@ -49,27 +57,43 @@ def _len(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(isinstance)
 def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    asked = _ask_metaclass(tr, "__instancecheck__", args)
-    if asked is not None:
-        return asked
-    classes = _classes(tr, args[1])
-    cls = args[0].python_type(tr)
-    if isinstance(args[0], TensorValue) and cls is not torch.nn.Parameter and any(c is torch.nn.Parameter for c in classes):
-        classes = tuple(c for c in classes if c is not torch.nn.Parameter)  # its metaclass looks at the instance
+    return boolean(any(_is_instance(tr, args[0], c) for c in _classes(tr, args[1])))
+
+
+def _is_instance(tr: Tracer, subject: Value, other: Any) -> bool:
+    cls = subject.python_type(tr)
+    if cls is other:  # Python asks nobody then
+        return True
+    method = _of_metaclass(tr, other, "__instancecheck__")
+    if method is not None:
+        return method.call(tr, [subject], {}).truth(tr)
     tr.guard_bases(cls)
-    shown = args[0].get_attr(tr, "__class__") if isinstance(args[0], ObjectValue) else None
+    if isinstance(subject, TensorValue) and other is torch.nn.Parameter:  # its metaclass looks at the instance
+        return False
+    shown = subject.get_attr(tr, "__class__") if isinstance(subject, ObjectValue) else None
     kinds = dict.fromkeys([cls, *([shown.cls] if isinstance(shown, ClassValue) else [])])  # (a property of the program's)
-    return boolean(any(_is_subclass(tr, kind, c) for c in classes for kind in kinds))
+    return any(_is_subclass(tr, kind, other, "__instancecheck__") for kind in kinds)
 
 
 @rule(issubclass)
 def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    asked = _ask_metaclass(tr, "__subclasscheck__", args)
-    if asked is not None:
-        return asked
-    cls = check_class(tr, args[0], "issubclass() arg 1 must be a class").cls
-    tr.guard_bases(cls)
-    return boolean(any(_is_subclass(tr, cls, c) for c in _classes(tr, args[1])))
+    cls: type | None = None
+    for other in _classes(tr, args[1]):
+        method = _of_metaclass(tr, other, "__subclasscheck__")
+        if method is not None and method.call(tr, [args[0]], {}).truth(tr):
+            return boolean(True)
+        if method is None:
+            cls = cls or check_class(tr, args[0], "issubclass() arg 1 must be a class").cls
+            tr.guard_bases(cls)
+            if _is_subclass(tr, cls, other, "__subclasscheck__"):
+                return boolean(True)
+    return boolean(False)
+
+
+def _of_metaclass(tr: Tracer, other: Any, how: str) -> Value | None:
+    """What decides in Python, of a class whose metaclass does."""
+    asked = isinstance(other, type) and of_metaclass(other, how) is not None
+    return ClassValue(other).meta_method(tr, how) if asked else None
 
 
 _LEGACY_TENSORS = tuple(
@@ -77,33 +101,17 @@ _LEGACY_TENSORS = tuple(
 )
 
 
-def _ask_metaclass(tr: Tracer, how: str, args: Args) -> Value | None:
-    """The answer where a class is asked whose metaclass decides in Python; None where none does."""
-    subject, classes = args
-    if isinstance(classes, TupleValue) and any(_decides(c, how) for c in classes.values(tr)):
-        answers = (tr.call_builtin(_QUESTIONS[how], [subject, c], {}).truth(tr) for c in classes.values(tr))
-        return boolean(any(answers))
-    if not _decides(classes, how):
-        return None
-    assert isinstance(classes, ClassValue)
-    method = classes.meta_method(tr, how)
-    exact = how == "__instancecheck__" and subject.python_type(tr) is classes.cls  # Python doesn't ask then
-    return boolean(exact or method is None or method.call(tr, [subject], {}).truth(tr))
-
-
-_QUESTIONS = {"__instancecheck__": isinstance, "__subclasscheck__": issubclass}
-
-
-def _decides(value: Value, how: str) -> bool:
-    return isinstance(value, ClassValue) and of_metaclass(value.cls, how) is not None
-
-
-def _is_subclass(tr: Tracer, cls: type, other: Any) -> bool:
-    """Guards what an abstract class answers, which ``register`` changes: of a class that derives from it that is certain."""
-    if other in _LEGACY_TENSORS:
+def _is_subclass(tr: Tracer, cls: type, other: Any, how: str) -> bool:
+    """What Python's own classes of classes answer to a question. Guards what an abstract class answers, which ``register``
+    changes: of a class that derives from it that is certain."""
+    if any(other is kind for kind in _LEGACY_TENSORS):
         raise GraphBreak("unsupported-value", f"isinstance(..., {other})")
-    if getattr(other, "_is_protocol", False):
+    if isinstance(other, type) and (class_lookup(type(other), how) or (type,))[0] is type:
+        return any(base is other for base in cls.__mro__)
+    if isinstance(other, type) and (class_lookup(other, "_is_protocol") or (other, False))[1] is True:
         raise GraphBreak("unsupported-value", f"isinstance(..., {other.__qualname__}), a protocol, which looks at attributes")
+    if isinstance(other, abc.ABCMeta) and asks_for_subclasses(other):
+        raise GraphBreak("unsupported-value", f"whether {cls.__name__} counts as a {other.__name__}: the program is asked")
     answer = bool(natively(issubclass, cls, other))
     if isinstance(other, abc.ABCMeta) and other not in cls.__mro__:
         ask, names = (
@@ -120,8 +128,10 @@ def _classes(tr: Tracer, value: Value) -> tuple[Any, ...]:
     if isinstance(value, TupleValue):
         return tuple(c for v in value.values(tr) for c in _classes(tr, v))
     if isinstance(value, Hint):
-        natively(isinstance, None, value.obj)  # Python's own complaint
-        return tuple(type(None) if c is None else c for c in getattr(value.obj, "__args__", (value.obj,)))
+        parts = getattr(value.obj, "__args__", (value.obj,))
+        if not isinstance(value.obj, types.UnionType) or not all(issubclass(type(part), type) for part in parts):
+            natively(isinstance, None, value.obj)  # Python's own complaint
+        return tuple(type(None) if c is None else c for c in parts)
     if isinstance(value, BuiltinValue):
         return (value.fn,)
     raise GraphBreak("unsupported-value", f"isinstance of {value.describe()}")

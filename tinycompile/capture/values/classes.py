@@ -61,6 +61,20 @@ def of_metaclass(cls: type, name: str) -> tuple[type, FunctionType] | None:
     return found
 
 
+def asks_for_subclasses(cls: type) -> bool:
+    """Whether an abstract class, or one below it, which it asks in turn, asks the program which classes count as its own."""
+    if (class_lookup(type(cls), "__subclasscheck__") or (type,))[0] is type:
+        return False
+    defines(cls, "__subclasshook__")  # which it may come to have
+    kinds = [cls]
+    for kind in kinds:  # which grows
+        hook = next(owner for owner in kind.__mro__ if "__subclasshook__" in owner.__dict__)
+        if not trusts(hook) or of_metaclass(kind, "__subclasscheck__") is not None:
+            return True
+        kinds += type.__subclasses__(kind)
+    return False
+
+
 def is_pythons_metaclass(meta: type) -> bool:
     """Whether a class of classes makes instances as ``type`` does, or in Python code that was followed up to there."""
     owner, raw = class_lookup(meta, "__call__") or (type, type.__call__)

@@ -121,6 +121,8 @@ class Const(Value):
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if isinstance(self.value, enum.Enum):
+            if tr.own_special(self, "__getattribute__") is not None:
+                raise GraphBreak("unsupported-value", f"{self.describe()} has its own way of reading attributes")
             of_class = tr.enum_attribute(self, name)
             if of_class is not None:
                 return of_class

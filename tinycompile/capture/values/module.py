@@ -98,7 +98,7 @@ class ModuleValue(ObjectValue):
         super().__init__(obj, source)
 
     def key(self, tr: Tracer) -> Any:
-        return self.obj
+        return self.obj if class_lookup(type(self.obj), "__hash__") == (object, object.__hash__) else super().key(tr)
 
     def truth(self, tr: Tracer) -> bool:
         if defines(type(self.obj), "__bool__") or not self._is_list("__len__"):
