@@ -645,3 +645,14 @@ def test_modules_with_a_hash_of_their_own_are_asked_as_objects_are() -> None:
         return x * {module: 2}[module] + len({module, 3})
 
     assert observed(tinycompile.compile(fn, backend="eager"), (lambda: (T,),) * 2) == observed(fn, (lambda: (T,),) * 2)
+
+
+SPECIAL = Special()
+
+
+def test_an_object_that_a_name_leads_to_is_not_asked_for_its_class() -> None:
+    def fn(x: Any) -> Any:
+        asked("start")
+        return x + SPECIAL.__next__()
+
+    assert observed(tinycompile.compile(fn, backend="eager"), (lambda: (T,),) * 2) == observed(fn, (lambda: (T,),) * 2)

@@ -292,7 +292,7 @@ def _finish(attempt: _Attempt) -> Captured:
 def _owner(tr: Tracer) -> torch.nn.Module | None:
     """The module that the code is for, and lives with: an argument, or else the first that was met."""
     held = [*(h.value for h in tr.guards.identities.values()), *tr.guards.held.values()]
-    return next((m for m in held if isinstance(m, torch.nn.Module)), None)
+    return next((m for m in held if issubclass(type(m), torch.nn.Module)), None)  # isinstance may ask the program
 
 
 def _described(place: Place) -> str:

@@ -223,7 +223,7 @@ def shown_shortly(value: Any) -> str:
     """A few characters for a value; no ``repr`` is called but that of small constants, of no class of the program's."""
     kind = type(value)
     if issubclass(kind, enum.Enum):
-        return f"{kind.__name__}.{value._name_}"
+        return f"{kind.__name__}.{object.__getattribute__(value, '_name_')}"
     if kind is tuple:
         return f"({', '.join(map(shown_shortly, value))})"
     if issubclass(kind, _SHOWN) and (module_of(kind) == "numpy" or is_of(kind, "builtins", "torch")):

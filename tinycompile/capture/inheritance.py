@@ -115,7 +115,7 @@ def _super_member(tr: Tracer, owner: type, name: str, receiver: ObjectValue | Cl
     if isinstance(raw, property):
         tr.class_member(owner, name, raw)
         if raw.fget is None:
-            raise GraphBreak("user-exception", f"super().{name}, a property without a getter")
+            natively(raw.__get__, receiver.obj if isinstance(receiver, ObjectValue) else receiver.cls)  # Python's own complaint
         return tr.from_callable(raw.fget).call(tr, [receiver], {})
     if isinstance(receiver, (ContainerObject, NewContainer)) and owner in BASES:
         return receiver.inherited_method(name)

@@ -449,3 +449,44 @@ class News(Base3):
 @case
 def arguments_that_object_takes(x):
     return [x, Inits().made, log_error(lambda: Inits(1)), log_error(lambda: Inits(k=1)), log_error(lambda: News(1)), News().m()]
+
+
+def with_parts():
+    class Local:
+        def __init__(self):
+            self.seen = []
+
+        @property
+        def read(self):
+            return 1
+
+        written = property(None, lambda self, value: self.seen.append(value))
+        nothing = property()
+
+    class Below(Local):
+        @property
+        def read(self):
+            return super().written
+
+    Local.unnamed = property(lambda self: 1)
+    return Local, Below
+
+
+LOCAL, BELOW = with_parts()
+
+
+def refused(fn, *args):
+    try:
+        return fn(*args)
+    except AttributeError as error:
+        return str(error), error.args
+
+
+@case
+def properties_without_a_getter_or_setter(x):
+    made, found = LOCAL(), []
+    for obj in (made, BELOW()):
+        found += [refused(setattr, obj, name, 2) for name in ("read", "nothing", "unnamed", "written")]
+        found += [refused(delattr, obj, name) for name in ("read", "nothing", "unnamed", "written")]
+        found += [refused(getattr, obj, name) for name in ("read", "nothing", "unnamed", "written")]
+    return x, found, made.seen

@@ -233,6 +233,8 @@ class ClassValue(Value):
         tr.inherited(meta, owner, name)
         if isinstance(raw, property):
             tr.class_member(owner, name, raw)
+            if raw.fget is None:
+                natively(raw.__get__, self.cls)  # Python's own complaint
             return tr.from_callable(raw.fget).call(tr, [self], {})
         if isinstance(raw, FunctionType):
             return BoundFunction(tr.class_member(owner, name, raw), self)

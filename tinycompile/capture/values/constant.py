@@ -77,7 +77,7 @@ class Const(Value):
 
     def describe(self) -> str:
         if isinstance(self.value, enum.Enum):  # whose own text may be the program's, or show objects of the program's
-            return f"{type(self.value).__name__}.{self.value._name_}"
+            return f"{type(self.value).__name__}.{object.__getattribute__(self.value, '_name_')}"
         return repr(self.value) if type(self.value) in _KINDS else f"a {type(self.value).__name__}"
 
     @property

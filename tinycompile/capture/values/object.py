@@ -163,10 +163,9 @@ class ObjectValue(Value):
     def _data_descriptor(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
         tr.inherited(type(self.obj), owner, name)
         if isinstance(raw, property):
-            getter = tr.class_member(owner, name, raw)
+            tr.class_member(owner, name, raw)
             if raw.fget is None:
-                raise AttributeError(f"property {name!r} of {type(self.obj).__name__!r} object has no getter")
-            del getter
+                natively(raw.__get__, self.obj)  # Python's own complaint
             return tr.from_callable(raw.fget).call(tr, [self], {})
         if name == "__dict__" and isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)):
             return tr.attributes_of(self)
@@ -283,7 +282,7 @@ class ObjectValue(Value):
         if found is not None and isinstance(raw, property):
             tr.class_member(found[0], name, raw)
             if raw.fset is None:
-                raise AttributeError(f"property {name!r} of {type(self.obj).__name__!r} object has no setter")
+                natively(raw.__set__, self.obj, None)  # Python's own complaint
             tr.from_callable(raw.fset).call(tr, [self, value], {})
             return
         if found is not None and defines(type(raw), "__set__") and is_of_the_program(raw):
@@ -313,8 +312,11 @@ class ObjectValue(Value):
     def erase(self, tr: Tracer, name: str) -> None:
         """``object.__delattr__``."""
         found = class_lookup(type(self.obj), name)
-        if found is not None and isinstance(found[1], property) and found[1].fdel is not None:
+        if found is not None and isinstance(found[1], property):
+            self._not_described(tr, name, found)
             tr.class_member(found[0], name, found[1])
+            if found[1].fdel is None:
+                natively(found[1].__delete__, self.obj)  # Python's own complaint
             tr.from_callable(found[1].fdel).call(tr, [self], {})
             return
         if found is not None and defines(type(found[1]), "__delete__") and is_of_the_program(found[1]):
