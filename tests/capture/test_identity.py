@@ -175,10 +175,11 @@ def test_arguments_that_are_given_back_are_themselves() -> None:
 
 
 def computed(x: torch.Tensor) -> Any:
-    a, n = 1, 700
+    a, n, infinite = 1, 700, float("inf")
     text = "a b" + str(n)
     return [
-        (a, 2), (a, 2), (a, (a, 2)), text, (text, n + 1), text.upper(), n * n, 0.1 * n, 1j * n, range(n), frozenset([a, n]), b"ab" + b"c"
+        (a, 2), (a, 2), (a, (a, 2)), text, (text, n + 1), text.upper(), n * n, 0.1 * n, 1j * n, range(n), frozenset([a, n]), b"ab" + b"c",
+        -0.0 * n, infinite - infinite, -infinite, complex(-0.0, 1) * 1, 10**20 * n, "\u0416" * 3, range(n, 0, -7)
     ]  # fmt: skip
 
 
@@ -211,4 +212,6 @@ def test_which_objects_of_three_calls_are_one(fn: Callable[..., Any]) -> None:
         kept: list[Any] = []
         return one(lambda x: kept.append(run(x)) or kept[-1])
 
-    assert held(tinycompile.compile(fn, backend="eager")) == held(fn)
+    compiled = tinycompile.compile(fn, backend="eager")
+    assert held(compiled) == held(fn)
+    assert repr(compiled(torch.ones(1))) == repr(fn(torch.ones(1)))

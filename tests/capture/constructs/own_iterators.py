@@ -210,16 +210,6 @@ def own_iterator_in_many_loops(own, x):
     return found, [*it], [*it], list(own), x
 
 
-@breaks
-def own_iterator_over_breaks(x):
-    own, found = Own(3), []
-    for _ in range(2):
-        for v in own:
-            print(v)
-            found.append(v)
-    return found, own.i, x
-
-
 @case
 def items_until_an_error(x):
     a, b = iter(Items(2)), iter(Items(3, fails=1))
@@ -244,27 +234,6 @@ def calls_until_a_sentinel(x):
 
 
 # --- StopIteration inside generators ---
-
-
-@case
-def stop_raised_in_generators(x):
-    def raising():
-        yield 1
-        raise StopIteration(5)
-
-    def asking():
-        yield 1
-        next(iter([]))
-
-    def stop_at_two(v):
-        if v == 2:
-            raise StopIteration
-        return v
-
-    found = []
-    for made in (raising(), asking()):
-        found.append([next(made), tried(next, made), tried(next, made)])
-    return found, tried(lambda: list(stop_at_two(v) for v in [1, 2])), list(map(stop_at_two, [1, 2, 3])), x
 
 
 @case
@@ -393,12 +362,3 @@ def own_iterators_put_into_lists(x):
     values.extend(Own(1))
     members.update(Own(2))
     return values, members, x
-
-
-@case
-def own_iterators_zipped_strictly(x):
-    found = []
-    for n, m in ((2, 2), (1, 2), (2, 1), (0, 2), (2, 0)):
-        log("next one")
-        found.append(tried(list, zip(Own(n, "a"), Own(m, "b"), Own(m, "c"), strict=True)))
-    return found, x

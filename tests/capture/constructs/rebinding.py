@@ -67,26 +67,6 @@ def builtin_set_in_the_dict(x):
 
 
 @breaks
-def builtin_hidden_by_a_global(x):
-    builtins.LENGTH = len
-    try:
-        return LENGTH([1]), x
-    finally:
-        vars(builtins).pop("LENGTH", None)
-
-
-@breaks
-def builtin_added(x):
-    builtins.added_by_the_test = 5
-    found = added_by_the_test  # noqa: F821
-    del builtins.added_by_the_test
-    try:
-        return added_by_the_test  # noqa: F821
-    except NameError as error:
-        return found, str(error), x + 1
-
-
-@breaks
 def builtin_deleted(x):
     kept = builtins.len
     del builtins.len
