@@ -362,3 +362,41 @@ def own_iterators_put_into_lists(x):
     values.extend(Own(1))
     members.update(Own(2))
     return values, members, x
+
+
+@case
+def groups_of_own_iterators(x):
+    it = itertools.groupby(Own(2), lambda v: v > 3)
+    key, group = next(it)
+    found = [tried(next, group) for _ in range(4)]
+    other, second = next(it)
+    return key, found, other, tried(next, group), [tried(next, second) for _ in range(4)], tried(lambda: next(it)[0]), x
+
+
+class Equal:
+    def __init__(self, v, then=None):
+        self.v, self.then = v, then
+
+    def __eq__(self, other):
+        log((self.v, getattr(other, "v", other)))
+        if self.then is not None:
+            self.then()
+        return self.v == getattr(other, "v", other)
+
+    __hash__ = None
+
+
+@case
+def which_keys_of_groups_are_compared(x):
+    found = [(key.v, [v.v for v in group]) for key, group in itertools.groupby(map(Equal, [1, 1, 2, 3, 3]))]
+    return found, [key.v for key, _ in itertools.groupby(map(Equal, [1, 1, 2]))], x
+
+
+@case
+def lists_changed_while_looked_through(x):
+    grows, shrinks, empties = ([Equal(1), Equal(2), Equal(3)] for _ in range(3))
+    grows[0].then, shrinks[1].then, empties[1].then = lambda: grows.append(Equal(7)), lambda: shrinks.pop(0), empties.clear
+    found = [tried(grows.index, 7), tried(grows.count, 7), tried(grows.index, 2, 1, 2), tried(grows.index, 1, -9, -1)]
+    shrinks.remove(2)
+    empties.remove(2)
+    return found, [[v.v for v in values] for values in (grows, shrinks, empties)], x

@@ -64,27 +64,53 @@ def _combinations(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @rule(itertools.groupby)
 def _groupby(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     key = kwargs.get("key", args[1] if len(args) > 1 else NONE)
-    return IteratorValue(_groups(tr, args[0].iterate(tr), key))
+    return IteratorValue(_Groups(tr, args[0].iterate(tr), key))
 
 
-def _groups(tr: Tracer, values: Iterator[Value], key: Value) -> Iterator[Value]:
-    """Runs of equal keys. Going on to the next group drops what is left of the one before, as in Python."""
-    keyed = ((v, v if tr.identical(key, NONE) else key.call(tr, [v], {})) for v in values)
-    ahead = next(keyed, None)
-    while ahead is not None:
-        current = ahead[1]
-        state: list[tuple[Value, Value] | None] = [ahead]
+class _Groups(Iterator[Value]):
+    """``groupby``: runs of equal keys. Going on to the next group drops what is left of the one before.
 
-        def group(of: Value = current, at: list[tuple[Value, Value] | None] = state) -> Iterator[Value]:
-            while (now := at[0]) is not None and tr.equal(now[1], of):
-                at[0] = next(keyed, None)
-                yield now[0]
+    ``ahead``: the value that was asked for and not given yet, and its key; ``of``: the key of the group that was given last."""
 
-        members = group()
-        yield TupleValue([current, IteratorValue(members)])
-        for _ in members:
-            pass
-        ahead = state[0]
+    def __init__(self, tr: Tracer, values: Iterator[Value], key: Value) -> None:
+        self.tr, self.values = tr, values
+        self.key = None if tr.identical(key, NONE) else key
+        self.ahead: tuple[Value, Value] | None = None
+        self.of: Value | None = None
+        self.group: _Group | None = None
+
+    def __next__(self) -> Value:
+        self.group = None
+        while self.ahead is None or (self.of is not None and self.tr.equal(self.of, self.ahead[1])):
+            self.ahead = self.asked()
+        self.of = self.ahead[1]
+        self.group = _Group(self, self.of)
+        return TupleValue([self.of, IteratorValue(self.group)])
+
+    def asked(self) -> tuple[Value, Value]:
+        """The next value, with its key."""
+        value = next(self.values, None)
+        if value is None:
+            raise StopIteration
+        return value, value if self.key is None else self.key.call(self.tr, [value], {})
+
+
+class _Group(Iterator[Value]):
+    """One group, as long as the next one was not asked for."""
+
+    def __init__(self, groups: _Groups, of: Value) -> None:
+        self.groups, self.of = groups, of
+
+    def __next__(self) -> Value:
+        groups = self.groups
+        if groups.group is not self:
+            raise StopIteration
+        groups.ahead = groups.ahead or groups.asked()
+        value, key = groups.ahead
+        if not groups.tr.equal(self.of, key):
+            raise StopIteration
+        groups.ahead = None
+        return value
 
 
 @rule(itertools.tee)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
@@ -103,11 +104,13 @@ class SequenceValue(Value):
         return made
 
     def _index(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        values = self.values(tr)
-        start = tr.index(args[1], "index") if len(args) > 1 else 0
-        stop = tr.index(args[2], "index") if len(args) > 2 else None
-        for i in range(len(values))[start:stop]:
-            if values[i] is args[0] or tr.equal(values[i], args[0]):
+        limits = [tr.index(a, "index") for a in args[1:]]
+        start, stop = [max(at + len(self.items), 0) if at < 0 else at for at in [*limits, *(0, sys.maxsize)[len(limits) :]]]
+        for i in range(start, stop):
+            if i >= len(self.items):  # it may be changed by what is asked
+                break
+            value = self.item(tr, i)
+            if value is args[0] or tr.equal(value, args[0]):
                 return Const(i)
         if not issubclass(self.cls, (list, tuple)):
             raise GraphBreak("user-exception", f"index() of what {self.describe()} has not")
@@ -116,7 +119,7 @@ class SequenceValue(Value):
         raise ValueError("tuple.index(x): x not in tuple")
 
     def _count(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        return Const(sum(v is args[0] or tr.equal(v, args[0]) for v in self.values(tr)))
+        return Const(sum(v is args[0] or tr.equal(v, args[0]) for v in SequenceValue.iterate(self, tr)))
 
 
 _FIELD: type = type(namedtuple("Sample", "field").__dict__["field"])
@@ -334,10 +337,10 @@ class ListValue(SequenceValue):
         return value
 
     def _remove(self, tr: Tracer, args: Sequence[Value]) -> Value:
-        for at, value in enumerate(self.values(tr)):
+        for at, value in enumerate(SequenceValue.iterate(self, tr)):
             if value is args[0] or tr.equal(value, args[0]):
                 self.changed(tr)
-                del self.items[at]
+                del self.items[at : at + 1]  # which what was asked may have taken away
                 return NONE
         if self.cls is not list:
             raise GraphBreak("user-exception", f"remove() of what {self.describe()} has not")
