@@ -215,3 +215,17 @@ def test_which_objects_of_three_calls_are_one(fn: Callable[..., Any]) -> None:
     compiled = tinycompile.compile(fn, backend="eager")
     assert held(compiled) == held(fn)
     assert repr(compiled(torch.ones(1))) == repr(fn(torch.ones(1)))
+
+
+def keys_of(given: dict[Any, Any], x: torch.Tensor) -> Any:
+    return [key is SENTINEL for key in given], [key is WORD for key in given], list(given)[0] is SENTINEL, list(given), x + 1
+
+
+def test_keys_of_dicts() -> None:
+    compiled, x = tinycompile.compile(keys_of, backend="eager"), torch.ones(1)
+    others = ("missing", float("1000.5")), "".join(["missing ", "value"])
+    for tuple_, word in ((SENTINEL, WORD), others, (SENTINEL, others[1]), (others[0], WORD)):
+        given = {tuple_: 1, word: 2}
+        (*got, kept, _), (*want, _, _) = compiled(given, x), keys_of(given, x)
+        assert got == want
+        assert kept[0] is tuple_

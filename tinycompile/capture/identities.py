@@ -33,6 +33,7 @@ class Identities:
         self._code_constants: dict[int, tuple[Any, Value]] = {}  # by id: those that were loaded
         self._computed: dict[int, Any] = {}  # by id: what is another object in each call
         self._numbers_and_texts: dict[int, tuple[Any, Source]] = {}  # by id: those that came from outside
+        self._keys_met: dict[int, tuple[Value, Any, Source]] = {}  # by id of a Value: keys of dicts from outside
 
     def from_python(self, obj: Any) -> Value:
         """The Value of an object that needs no guard."""
@@ -42,6 +43,7 @@ class Identities:
         """Let go of the objects of the call."""
         for table in (self.met, self.constant_tuples, self._code_constants, self._computed, self._numbers_and_texts):
             table.clear()
+        self._keys_met.clear()
 
     def note_met(self, value: Value, obj: Any, source: Source) -> None:
         """A Value stands for something from outside that does not change."""
@@ -49,10 +51,17 @@ class Identities:
         if may_be_another(obj):
             self._numbers_and_texts.setdefault(id(obj), (obj, source))
 
+    def note_key(self, value: Value, key: Any, source: Source) -> None:
+        """A Value stands for a key of a dict from outside, which is guarded to equal this one."""
+        self._keys_met[id(value)] = value, key, source
+
     def origin(self, value: Value) -> tuple[Any, Source] | None:
         """The object, and where it is found, of a Value that stands for one which does not change and lives outside."""
         known = self.constant_tuples.get(id(value))
-        return self.met.get(id(value)) if known is None else (known, self.guards.hold(known, "constant"))
+        if known is not None:
+            return known, self.guards.hold(known, "constant")
+        key = self._keys_met.get(id(value))
+        return self.met.get(id(value)) if key is None else key[1:]
 
     def code_constant(self, obj: Any) -> Value:
         """A constant of a code object: one Value, however often it is loaded."""

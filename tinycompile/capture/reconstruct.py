@@ -227,8 +227,9 @@ class Rebuilder:
             return value.text
         if value.source is not None:
             return self.reach(value.source)
-        if id(value) in self.tr.constant_tuples:
-            return self.constant(self.tr.constant_tuples[id(value)])
+        origin = self.tr.origin(value) if isinstance(value, TupleValue) else None
+        if origin is not None:
+            return self.reach(origin[1])
         if isinstance(value, (ClassValue, BuiltinValue, PyModuleValue, Hint)):
             return self.held(value.key(self.tr), "constant")
         for kind, rule in _REBUILD.items():

@@ -202,6 +202,26 @@ class KeyItem(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class KeyAt(Source):
+    """The key of a dict that comes at some place."""
+
+    of: Source
+    at: int
+
+    @property
+    def text(self) -> str:
+        return f"(*{self.of.text},)[{self.at}]"
+
+    @property
+    def label(self) -> str:
+        return f"key {self.at} of {self.of.label}"
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
 class HeldItem(Source):
     """``mapping[key]`` where the mapping itself is held: a global, a module's parameter, an attribute of a held object.
 

@@ -15,11 +15,11 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import shown_shortly
 from tinycompile.capture.pins import guard_type, is_replaced, pin
-from tinycompile.capture.sources import Attr, Held, HeldItem, Item, KeyItem, Source
+from tinycompile.capture.sources import Attr, Held, HeldItem, Item, KeyAt, KeyItem, Source
 from tinycompile.capture.trust import module_of
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import class_lookup
-from tinycompile.capture.values.constant import NONE, Const, is_constant_object
+from tinycompile.capture.values.constant import NONE, Const, is_constant_object, may_be_another
 from tinycompile.capture.values.container import ContainerObject, base_of
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object_key import ObjectKey
@@ -92,8 +92,10 @@ def _look_into_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> dict[Any
             f"{source.label} is a {type(obj).__name__}, keys [{', '.join(map(shown_shortly, obj))}]",
         )
     found: dict[Any, Any] = {}
-    for key, item in obj.items():
+    for place, (key, item) in enumerate(obj.items()):
         value = _key(tr, key)
+        if type(key) is tuple or may_be_another(key):
+            tr.note_key(value, key, KeyAt(source, place))
         at = value.key(tr)
         if isinstance(at, ObjectKey) and (hash(at) != hash(key) or key not in obj):  # (which does nothing but answer)
             raise GraphBreak("unsupported-value", f"{source.label} has a key that has changed since it was put there")
