@@ -321,3 +321,18 @@ def generator_context_manager(x):
     with scaled(x) as y:
         z = y + 1
     return z
+
+
+@case
+def thrown_into_generators_that_have_not_begun(x):
+    found = []
+    for kind in (StopIteration, ValueError):
+        for begun in (False, True):
+            g = (v for v in (1, 2))
+            if begun:
+                list(g)
+            try:
+                g.throw(kind("k"))
+            except (RuntimeError, StopIteration, ValueError) as error:
+                found.append((type(error).__name__, str(error), type(error.__cause__).__name__, list(g)))
+    return x, found

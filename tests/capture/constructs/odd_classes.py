@@ -490,3 +490,14 @@ def properties_without_a_getter_or_setter(x):
         found += [refused(delattr, obj, name) for name in ("read", "nothing", "unnamed", "written")]
         found += [refused(getattr, obj, name) for name in ("read", "nothing", "unnamed", "written")]
     return x, found, made.seen
+
+
+class Long:
+    def __len__(self):
+        log("len")
+        return 2
+
+
+@breaks
+def what_is_not_iterable_is_not_asked_how_long_it_is(x):
+    return [x, log_error(lambda: list(Long())), log_error(lambda: [*Long()]), log_error(lambda: tuple(Long()))]

@@ -81,6 +81,9 @@ def check_iterable(value: Value, stars: str) -> None:
     """Leave stars before what is no container to Python, in its words."""
     if isinstance(value, Const) and not (stars == "*" and hasattr(type(value.value), "__iter__")):
         raise GraphBreak("user-exception", f"{value.describe()} after {stars}")
+    if isinstance(value, ObjectValue) and stars == "*":
+        if not any(defines(type(value.obj), name) for name in ("__iter__", "__getitem__")):
+            raise GraphBreak("user-exception", f"{value.describe()} after {stars}")
 
 
 # --- growing, in comprehensions and displays with stars ---
