@@ -403,6 +403,42 @@ def a_dict(s, x):
     return x + len(s) + ("a" in s)
 
 
+def asking(base: type, *names: str) -> type:
+    """A class that derives from a container, and notes who asks for what it has from that."""
+
+    def method(name: str) -> Any:
+        def asks(self, *args):
+            asked(name)
+            return getattr(base, name)(self, *args)
+
+        return asks
+
+    return type("Asking", (base,), {name: method(name) for name in names} | {"__bool__": lambda self: asked("bool") is None})
+
+
+Emptied, Looked, Listed = asking(dict), asking(set, "__contains__", "__eq__"), asking(dict, "items", "keys", "values")
+Looked.__hash__ = object.__hash__  # type: ignore[assignment]
+
+
+@case(lambda: (Emptied(), T), lambda: (Emptied(a=1), T))
+def a_dict_with_a_truth_of_its_own(s, x):
+    asked("start")
+    return x + len(s) + s.get("a", 5)
+
+
+@case(lambda: (Looked([1, 2]), T), lambda: (Looked([1]), T), lambda: (Looked(), T))
+def a_set_with_membership_of_its_own(s, x):
+    asked("start")
+    return x + len(s) + sum(s) + (1 in s)
+
+
+@case(lambda: (Listed(a=1), T), lambda: (Listed(a=2, b=3), T))
+def a_dict_with_items_of_its_own(s, x):
+    asked("start")
+    y = x + s["a"] + len(s)
+    return y + sum(v for _, v in s.items())
+
+
 # --- classes ---
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from tinycompile.capture.pins import guard_type, is_replaced, pin
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, KeyAt, KeyItem, Source
 from tinycompile.capture.trust import module_of
 from tinycompile.capture.values.base import Lazy, Value
-from tinycompile.capture.values.classes import class_lookup
+from tinycompile.capture.values.classes import class_lookup, is_heap_type
 from tinycompile.capture.values.constant import NONE, Const, is_constant_object, may_be_another
 from tinycompile.capture.values.container import ContainerObject, base_of
 from tinycompile.capture.values.mapping import DictValue
@@ -92,7 +92,8 @@ def _look_into_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> dict[Any
             f"{source.label} is a {type(obj).__name__}, keys [{', '.join(map(shown_shortly, obj))}]",
         )
     found: dict[Any, Any] = {}
-    for place, (key, item) in enumerate(obj.items()):
+    items = (OrderedDict if isinstance(obj, OrderedDict) else dict).items(obj)  # (of a subclass's own, maybe)
+    for place, (key, item) in enumerate(items):
         value = _key(tr, key)
         if type(key) is tuple or may_be_another(key):
             tr.note_key(value, key, KeyAt(source, place))
@@ -128,7 +129,7 @@ def _same_keys(tr: Tracer, obj: Iterable[Any], text: str) -> str:
     keys = tuple(obj)
     kinds = tuple(map(type, keys))
     if not keys:
-        return f"not {text}"
+        return f"_len({text}) == 0" if is_heap_type(type(obj)) else f"not {text}"
     known = tr.guards.hold(keys, "keys").name
     if all(kind in _BY_TYPE for kind in kinds):
         alike = f"_map(_is, _map(_type, {text}), {tr.guards.hold(kinds, 'kinds').name})"
@@ -218,7 +219,8 @@ def _look_into_set(tr: Tracer, obj: Any, source: Source) -> dict[Any, Any]:
         raise GraphBreak("unsupported-value", f"{source.label} is a set of objects")
     _check_stable(tr, f"set({source.text})", frozenset(obj), f"what is in {source.label}")
     copy = tr.guards.hold({member: member for member in obj}, "members").name
-    same = f"{source.text} == {copy}.keys()"
+    plain_set = f"{tr.guards.hold(frozenset, 'frozenset_').name}({source.text})" if is_heap_type(type(obj)) else source.text
+    same = f"{plain_set} == {copy}.keys()"
     if all(type(member) in _BY_TYPE for member in obj):
         same = f"{tr.guards.hold(_BY_TYPE, 'plain_kinds').name}.issuperset(_map(_type, {source.text})) and {same}"
         same += f" and _list(_map(_type, _map({copy}.get, {source.text}))) == _list(_map(_type, {source.text}))"
