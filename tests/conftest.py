@@ -30,13 +30,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 GENERATED = (
     "aot/test_every_record.py", "aot/test_results_written_later.py", "capture/test_autocast.py",
-    "capture/test_numbers_refused.py", "capture/test_writes.py", "codegen/cpp/test_math.py", "codegen/cpp/test_reductions.py",
+    "capture/test_numbers_refused.py", "capture/test_views_in_place.py", "capture/test_writes.py", "codegen/cpp/test_fetch.py",
+    "codegen/cpp/test_math.py", "codegen/cpp/test_reductions.py",
     "codegen/triton/test_product_offline.py", "codegen/triton/test_products.py", "codegen/triton/test_reductions.py",
     "eager/test_arguments.py", "eager/test_autocast.py", "eager/test_autograd_records.py", "eager/test_device_outs.py",
     "eager/test_edited_records.py",
     "eager/test_layouts.py", "eager/test_named_results.py", "eager/test_overlapping_writes.py", "eager/test_sparse.py",
     "eager/test_spellings.py", "eager/test_vmap.py", "eager/test_vmap_in_place.py", "eager/test_vmap_indexing.py",
-    "eager/test_vmap_parts.py", "eager/test_vmap_random.py", "eager/test_vmap_ties.py", "end_to_end/test_every_record.py",
+    "eager/test_vmap_parts.py", "eager/test_vmap_random.py", "eager/test_vmap_ties.py", "eager/test_vmap_views.py",
+    "end_to_end/test_every_record.py",
     "end_to_end/test_numerics.py", "end_to_end/test_transforms.py", "fuse/test_every_record.py", "lower/test_every_record.py",
     "lower/test_symbolic_records.py", "ops/test_gradients.py", "ops/test_other_dtypes.py", "ops/test_records.py",
     "ops/test_wrong_calls.py",
