@@ -3,7 +3,7 @@
 A program is Python source, made from a seed: views, pointwise ops, reductions, scans, joins, look-ups and writes to fresh
 tensors, over random shapes, strides and dtypes. Many are built as one translation unit. What differs is printed with its seed
 and source; ``--seed N --programs 1`` runs it again. What differs no more than the contract allows, op by op
-(:mod:`benchmarks.fuzz_noise`), is counted as excused.
+(:mod:`benchmarks.fuzz_excuses`), is counted as excused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 
 import tinycompile
-from benchmarks.fuzz_noise import excused
+from benchmarks.fuzz_excuses import excused
 from benchmarks.fuzz_programs import Program, make
 from benchmarks.opinfo_backends import BACKENDS
 from benchmarks.opinfo_judge import Call, DifferenceError, Judge, compare, run
