@@ -114,8 +114,10 @@ class Noise(TorchDispatchMode):
 
 def _exact_and_error(func: Any, given: Call, sums: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Each result in float64, and eager's error: a half's before it is rounded; for a double of what sums, its usual error."""
-    pairs = zip(_results(func, given.wide()), _results(func, given.mapped(single)), strict=True)
-    for i, (exact, eager) in enumerate(pairs):
+    doubles = _results(func, given.wide())
+    if any(t.dtype == torch.float32 for t in doubles):  # which it makes of integers itself
+        doubles = _results(func, given.mapped(_as_double))
+    for i, (exact, eager) in enumerate(zip(doubles, _results(func, given.mapped(single)), strict=True)):
         if sums and eager.dtype == torch.float64:
             yield exact, torch.full_like(exact, _usual_error(func, given, i))
         else:
@@ -186,3 +188,7 @@ def single(t: Any) -> Any:
     if isinstance(t, torch.dtype):
         return torch.float32 if t in HALVES else t
     return t.float() if t.dtype in HALVES else t
+
+
+def _as_double(t: Any) -> Any:
+    return t.double() if isinstance(t, torch.Tensor) else t

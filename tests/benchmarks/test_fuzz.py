@@ -142,6 +142,13 @@ def test_doubles_may_be_as_far_off_as_singles_are() -> None:
     assert not _excused(source, norm * (1 + 6e-15), rows)
 
 
+def test_integers_made_floats_are_judged_by_float64() -> None:
+    """Of equal elements eager's vector loop and what is left of it give two values an ulp apart."""
+    source = "def program(x):\n    return torch.atan2(x, x).argmax()\n"
+    x = torch.ones(70, dtype=torch.uint8)
+    assert _excused(source, torch.tensor(0), x) and not _excused(source, torch.tensor(70), x)
+
+
 def test_halves_in_place_are_rounded_or_not_like_others() -> None:
     """Differences of what was not rounded don't add up to zero once they are."""
     x = torch.linspace(1.7, 3.2, 70).bfloat16()
