@@ -128,9 +128,12 @@ def test_every_op(dtype: torch.dtype) -> None:
     assert not failures, "\n\n".join(failures)
 
 
+ODD = ("neg", "round", "trunc", "tanh", "expm1", "log1p", "erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh")
+
+
 def test_signs_of_zero_are_kept() -> None:
     x = torch.tensor([0.0, -0.0, -0.3, 0.3, -0.5, 0.5])
-    for op in ("neg", "round", "trunc", "ceil", "floor", "tanh", "expm1", "log1p", "sin", "asin", "sqrt"):
+    for op in (*ODD, "ceil", "floor", "sqrt"):
         b = Build(f"zero_{op}", i0=6)
         b.input("x", x.abs() * 0 if op == "sqrt" else x)
         b.output("out", (6,), torch.bool)
@@ -147,6 +150,18 @@ def in_half(op: Callable[[Build, str], str], values: torch.Tensor) -> torch.Tens
     b.store("out", b.op("cast", value, dtype=values.dtype), b.axis("i0"))
     case = b.case()
     return interpret(case, emitted(case))[0]
+
+
+@pytest.mark.parametrize("bound", [0.5, 2.2, 1e4, None])
+def test_forms_for_halves_and_for_small_arguments_keep_the_sign_of_zero(bound: float | None) -> None:
+    x = torch.tensor([0.0, -0.0], dtype=torch.float16)
+
+    def bounded(b: Build, v: str) -> str:
+        return v if bound is None else b.op("mul", b.op("tanh", v), b.const(bound))
+
+    for op in ODD:
+        found = in_half(lambda b, v, op=op: b.op(op, bounded(b, v)), x)  # type: ignore[misc]
+        assert torch.equal(torch.signbit(found), torch.signbit(-x if op == "neg" else x)), op
 
 
 def half_ulps(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
@@ -274,12 +289,16 @@ def test_float64_circular_functions_keep_a_table(op: str) -> None:
 
 
 def test_a_sine_of_a_small_value_takes_no_multiple_of_pi_away() -> None:
-    """|tanh| and |clamp| bound what follows; at 2.2 and below the polynomial alone is within 5 ulp."""
-    b = Build("sin_near", i0=1 << 14)
+    """|tanh| bounds what follows; at 2.2 and below the polynomial alone is within 5 ulp."""
+    b = Build("small_sine", i0=1 << 14)
     i = b.axis("i0")
     b.input("x", torch.linspace(-3.0, 3.0, 1 << 14))
-    bounded = b.op("minimum", b.op("maximum", b.load("x", i), b.const(-2.2)), b.const(2.2))
-    b.output("out", (1 << 14,), torch.float32)
-    b.store("out", b.op("sin", bounded), i)
-    source = check(b.case(), rtol=5 * 2**-23)
-    assert "sin_near(" in source.text
+    bounded = b.op("mul", b.op("tanh", b.load("x", i)), b.const(2.2))
+    for name, value in (("angle", bounded), ("sine", b.op("sin", bounded))):
+        b.output(name, (1 << 14,), torch.float32)
+        b.store(name, value, i)
+    case = b.case()
+    source = emitted(case)
+    assert "= sin_near(" in source.text
+    angle, sine = interpret(case, source)
+    assert (sine / angle.double().sin() - 1).abs().max() < 5 * 2**-23
