@@ -19,6 +19,7 @@ from tinycompile import batched_calls, batched_gradients
 from tinycompile.backends import Backend, generates_code, lookup_backend
 from tinycompile.base.internal_frames import internal_frame
 from tinycompile.base.logs import warn_once
+from tinycompile.base.raised import trace_of
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.bytecode import SUPPORTED, VERSION
 from tinycompile.capture.guard_code import MISS
@@ -64,7 +65,7 @@ class CompiledFunction(FirstPiece):
         try:
             result = entry.guarded(*args)  # type: ignore[misc]  # the only entry has it
         except Exception as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is None:  # the arguments don't fit: it says so there
+            if (trace := trace_of(error)) is None or trace.tb_next is None:  # the arguments don't fit: it says so there
                 return self._found(args, kwargs)
             if not self.can_be_redone(entry, error):
                 tell_of_misfit(error, self.options.backend, entry.captured.graph)

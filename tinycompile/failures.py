@@ -7,6 +7,7 @@ import traceback
 
 from tinycompile.backends import Backend
 from tinycompile.base.errors import BackendError, KernelError
+from tinycompile.base.raised import is_a, text_of, trace_of
 from tinycompile.compiler import CompiledGraph
 from tinycompile.ir.effects import may_refuse, written
 from tinycompile.ir.graph import Graph
@@ -17,9 +18,9 @@ from tinycompile.runtime.linked import wrapper_file
 def is_without_effect(error: Exception, compiled: CompiledGraph) -> bool:
     """Whether a graph failed before it wrote to its inputs. What writes waits for whatever may refuse the values that it is
     given: a kernel that checks them, or a library call."""
-    if isinstance(error, KernelError) or not any(written(n) for n in compiled.graph.nodes):
+    if is_a(error, KernelError) or not any(written(n) for n in compiled.graph.nodes):
         return True
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.extract_tb(trace_of(error))
     source = compiled.source
     if source is None:  # op by op: writes come last
         return not any(f.name == uncounted.__name__ for f in frames)
@@ -34,9 +35,9 @@ _UNPACKING = re.compile(r"(too many|not enough) values to unpack|cannot unpack n
 
 def tell_of_misfit(error: Exception, backend: Backend, graph: Graph | None) -> None:
     """Raises BackendError where the code of the program's own backend did not return what the graph does."""
-    if backend is None or graph is None or not _UNPACKING.match(str(error)):
+    if backend is None or graph is None or not _UNPACKING.match(text_of(error)):
         return
-    if traceback.extract_tb(error.__traceback__)[-1].filename.startswith("<tinycompile"):
+    if traceback.extract_tb(trace_of(error))[-1].filename.startswith("<tinycompile"):
         name, count = getattr(backend, "__name__", backend), len(graph.output.args[0])
         outputs = "1 output" if count == 1 else f"{count} outputs"
         raise BackendError(

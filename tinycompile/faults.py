@@ -14,6 +14,7 @@ from typing import Any
 from tinycompile.base.artifacts import Artifacts
 from tinycompile.base.errors import InternalError, TinycompileError
 from tinycompile.base.logs import warn, warn_once
+from tinycompile.base.raised import formatted, is_a, trace_of, words
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.captured import uncaptured
 from tinycompile.entries import CacheEntry
@@ -41,11 +42,11 @@ def write_artifacts(artifacts: Artifacts, folder: Path) -> Path | None:
 
 def uncompiled(name: str, code: CodeType, eagerly: Callable[..., Any], error: Exception) -> CacheEntry:
     """Tell of an error that came up outside the graph's own stages, and run eagerly whatever no other code is for."""
-    what = f"{type(error).__name__}: {error}"
+    what = words(error)
     location = Location(code.co_filename, code.co_firstlineno, code.co_name)
     captured = uncaptured(code, Break("internal-error", what, location))
     artifacts = Artifacts()
-    artifacts["error.txt"] = "".join(traceback.format_exception(error))
+    artifacts["error.txt"] = formatted(error)
     tell_of_fault(name, artifacts, what, "it runs eagerly")
     return CacheEntry(captured.guard, eagerly, captured, None, artifacts)
 
@@ -53,10 +54,10 @@ def uncompiled(name: str, code: CodeType, eagerly: Callable[..., Any], error: Ex
 def is_the_users(error: Exception) -> bool:
     """Whether an error is meant for the user: a break under ``fullgraph``, a backend that can't work, a warning turned into an
     error."""
-    return isinstance(error, (TinycompileError, Warning)) and not isinstance(error, InternalError)
+    return is_a(error, TinycompileError, Warning) and not is_a(error, InternalError)
 
 
 def is_wrong_call(error: Exception) -> bool:
     """Whether a guard was never entered, for the arguments don't fit the function: Python's own TypeError."""
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return isinstance(error, TypeError) and all(frame.f_code.co_name != "guard" for frame in frames)
+    frames = (frame for frame, _ in traceback.walk_tb(trace_of(error)))
+    return is_a(error, TypeError) and all(frame.f_code.co_name != "guard" for frame in frames)

@@ -6,7 +6,6 @@ import functools
 import itertools
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +25,10 @@ from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.internal_frames import internal_frame
 from tinycompile.base.known_builtins import builtins_are_replaced, under_known_builtins
 from tinycompile.base.logs import log, warn, warn_once
+from tinycompile.base.raised import formatted, is_a, is_committed, text_of, words
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.captured import Captured, CaptureOptions, listing, uncaptured
 from tinycompile.capture.frame import capture_from
-from tinycompile.capture.reconstruct import COMMITTED
 from tinycompile.capture.resume import Place
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.start import FunctionStart, ResumeStart, Start
@@ -131,25 +130,25 @@ class Piece:
     def can_be_redone(self, entry: CacheEntry, error: Exception) -> bool:
         """Whether compiled code failed, before any effect: a kernel that met a bad index, say, or a library function."""
         tell_holdings(error)
-        if getattr(error, COMMITTED, False) or torch_private.is_end_of_recomputation(error):
+        if is_committed(error) or torch_private.is_end_of_recomputation(error):
             return False
         if entry.compiled is None or callable(self.options.backend):
-            return isinstance(error, KernelError)
+            return is_a(error, KernelError)
         return is_without_effect(error, entry.compiled)
 
     @internal_frame
     def redo(self, entry: CacheEntry, failure: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run eagerly what failed compiled: torch raises its own error, at the user's line."""
-        log("kernels", f"{self.__name__}: {failure}; the call is redone eagerly")
+        log("kernels", f"{self.__name__}: {text_of(failure)}; the call is redone eagerly")
         try:
             result = self.eagerly(*args, **kwargs)
         except RuntimeError as error:
             tell_holdings(error)
             raise
-        if not isinstance(failure, KernelError) and not entry.captured.redo_on_error:
+        if not is_a(failure, KernelError) and not entry.captured.redo_on_error:
             if config.on_error == "raise":
                 raise failure
-            what = f"{type(failure).__name__}: {failure}"
+            what = words(failure)
             warn_once(f"compiled {self.__name__} failed where eager does not ({what}); it was run eagerly")
         return result
 
@@ -333,8 +332,8 @@ class Piece:
         if config.on_error == "raise":
             raise error
         entry.run, entry.compiled, entry.stop = self.eagerly, None, None
-        entry.artifacts["error.txt"] = "".join(traceback.format_exception(error))
-        tell_of_fault(self.__name__, entry.artifacts, f"{type(error).__name__}: {error}", "it runs eagerly")
+        entry.artifacts["error.txt"] = formatted(error)
+        tell_of_fault(self.__name__, entry.artifacts, words(error), "it runs eagerly")
 
     def _log_capture(self, captured: Captured) -> None:
         for b in captured.breaks:

@@ -115,6 +115,53 @@ def test_a_fault_of_ours_is_no_answer(fn: Any, fault: str, monkeypatch: pytest.M
     assert "internal-error" in {b.id for b in f.breaks}
 
 
+# --- what is too large for the machine ---
+
+HUGE = 10**13
+
+
+def multiplied(x: Any, n: int) -> Any:
+    return [0] * n
+
+
+def caught(x: Any, n: int) -> Any:
+    y = x + 1
+    try:
+        return "ab" * n
+    except MemoryError as error:
+        return y, str(error)
+
+
+def changed(x: Any, n: int) -> Any:
+    seen: list[Any] = [x + 1]
+    try:
+        seen *= n
+    finally:
+        x.add_(1)
+
+
+def written_out(x: Any, n: int) -> Any:
+    return f"{1:{n}}", b"a" * n, (0,) * n, collections.deque([1]) * n
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [multiplied, caught, changed, written_out])
+def test_memory_that_runs_out_is_a_break(fn: Any, dynamic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told_of(run: Any, n: int) -> Any:
+        x = torch.ones(2)
+        try:
+            return repr(run(x, n)), x.tolist()
+        except Exception as error:  # noqa: BLE001
+            return type(error), str(error), getattr(error, "__notes__", None), x.tolist()
+
+    for on_error in ("raise", "eager"):
+        monkeypatch.setattr(config, "on_error", on_error)
+        f = CompiledFunction(fn, Options(backend="eager", dynamic=dynamic))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert [told_of(f, n) for n in (HUGE, HUGE + 1, HUGE)] == [told_of(fn, n) for n in (HUGE, HUGE + 1, HUGE)]
+
+
 # --- what Python refuses ---
 
 NT = collections.namedtuple("NT", "a b")

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import torch
 
+from tinycompile.base.raised import text_of
+
 Teller = Callable[[], str]
 _TELLERS: dict[str, Teller] = {}
 _CPU = "DefaultCPUAllocator"  # torch raises a plain RuntimeError for a CPU
@@ -28,8 +30,8 @@ def told() -> str:
 
 
 def is_allocation_failure(error: BaseException) -> bool:
-    """Whether memory ran out."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (isinstance(error, RuntimeError) and _CPU in str(error))
+    """Whether memory ran out, as Python and torch say it: exceptions of the program's own classes get no notes of ours."""
+    return type(error) in (torch.OutOfMemoryError, MemoryError) or (type(error) is RuntimeError and _CPU in text_of(error))
 
 
 def tell_holdings(error: BaseException) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 import threading
 import types
 import weakref
@@ -497,7 +498,8 @@ def addmm_activation(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, use_g
 
 def is_end_of_recomputation(error: BaseException) -> bool:
     """Whether this is how ``torch.utils.checkpoint`` leaves a function that it runs again, once all it needs was saved."""
-    return type(error).__module__ == "torch.utils.checkpoint" and type(error).__name__ == "_StopRecomputationError"
+    kind = getattr(sys.modules.get("torch.utils.checkpoint"), "_StopRecomputationError", None)
+    return type(error) is kind
 
 
 def in_use() -> dict[str, bool]:

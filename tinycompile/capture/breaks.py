@@ -183,6 +183,12 @@ _ALL = (
     BreakKind(
         "recursion", "Calls are nested too deeply", "capture follows each call", "Compile the inner function on its own."
     ),
+    BreakKind(
+        "memory",
+        "Memory ran out",
+        "capture makes what the program makes of numbers and containers; plain Python tells it what is too large",
+        "Make smaller containers, or make them outside.",
+    ),
 )  # fmt: skip
 KINDS: dict[str, BreakKind] = {kind.id: kind for kind in _ALL}
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from types import CodeType
 
+from tinycompile.base.raised import is_a
 from tinycompile.capture.breaks import FrameAsked
 
 _STANDARD = os.path.dirname(os.__file__) + os.sep
@@ -20,7 +21,7 @@ _WORDS = frozenset({"_getframe", "_getframemodulename", "currentframe", "getoute
 def may_look_up(error: BaseException, codes: Sequence[CodeType]) -> bool:
     """Whether a call that broke looks at its caller's frame, or may do so further on. ``codes``: of the calls in which the
     error came up, the broken call's first. The standard library's own functions may: they have no tensors to compile."""
-    if isinstance(error, FrameAsked) and error.levels + 1 >= len(codes):
+    if is_a(error, FrameAsked) and error.levels + 1 >= len(codes):
         return True  # it asked for the frame of the broken call, and can go up from there
     return all(map(_is_standard, codes))
 

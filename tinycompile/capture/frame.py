@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.config import config
+from tinycompile.base.raised import is_a, text_of, words
 from tinycompile.capture.breaks import Break, GraphBreak, KnownBehind, NotRebuildable
 from tinycompile.capture.callers import may_look_up
 from tinycompile.capture.captured import Captured, CaptureOptions
@@ -122,14 +123,17 @@ class _Attempt:
                 self._broke(error, "recursion", "Python's recursion limit was reached")
             except Exception as error:
                 if declines(error):
-                    self._broke(error, "unsupported-op", str(error))
+                    self._broke(error, "unsupported-op", text_of(error))
+                    return
+                if is_a(error, MemoryError) and not is_the_programs(error):
+                    self._broke(error, "memory", "memory ran out")
                     return
                 if self.ending or not is_the_programs(error):
                     if config.on_error == "raise":
                         raise
-                    self._broke(error, "internal-error", f"{type(error).__name__}: {error}")
+                    self._broke(error, "internal-error", words(error))
                     return
-                self._broke(error, "user-exception", f"{type(error).__name__}: {error}")
+                self._broke(error, "user-exception", words(error))
 
     def _broke(self, error: Exception, kind: str, reason: str) -> None:
         self.graph = self.place = None
@@ -137,13 +141,13 @@ class _Attempt:
         if not self.breaks:
             self.breaks = (Break(kind, reason, self._where(error)),)
         failure = self.tr.failure
-        if isinstance(error, NotRebuildable):
+        if is_a(error, NotRebuildable):
             births = [self.tr.births[id(v)][1] for v in error.holders if id(v) in self.tr.births]
             self.leave_at = births[0] if births else None
         elif kind == "frame" and (failure is None or failure.depth == 1):
             self.leave_at = None
         elif self.frame is not None and self.frame.result is None and failure is not None and failure.error is error:
-            self.follows = isinstance(error, KnownBehind) and self.frame.count > 0  # (else it would break there again)
+            self.follows = is_a(error, KnownBehind) and self.frame.count > 0  # (else it would break there again)
             inlined = failure.depth > 1 and not may_look_up(error, failure.codes[1:])
             self.callee_broke = not self.follows and (inlined or kind == "optimizer")
             trivial = self.frame.current.op in TRIVIAL and kind not in ("forced", "finalizer")

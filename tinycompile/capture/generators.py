@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import GeneratorType
 from typing import TYPE_CHECKING
 
+from tinycompile.base.raised import is_a
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import VERSION, passes_handlers
 from tinycompile.capture.execute import Frame, run
@@ -109,7 +110,7 @@ class GeneratorValue(IteratorValue):
 
     def _leaving(self, error: BaseException) -> BaseException:
         """What becomes of an exception that leaves its body."""
-        return stopped(self.tr, error) if isinstance(error, StopIteration) else error
+        return stopped(self.tr, error) if is_a(error, StopIteration) else error
 
     def _raise_in(self, frame: Frame, error: BaseException) -> Value | None:
         self.tr.frames.append(frame)
@@ -139,7 +140,7 @@ class GeneratorValue(IteratorValue):
         try:
             value, returned = self._thrown(delegate, error, given)
         except (Exception, GeneratorExit) as raised:
-            if not is_the_programs(raised) or isinstance(raised, GraphBreak):
+            if not is_the_programs(raised) or is_a(raised, GraphBreak):
                 raise
             caught: BaseException | None = raised
         else:
@@ -158,7 +159,7 @@ class GeneratorValue(IteratorValue):
         self, delegate: IteratorValue | ObjectValue, error: ExceptionValue, given: Sequence[Value]
     ) -> tuple[Value | None, Value]:
         """What a ``yield from`` does with an exception: its iterator's next value; or None, and what that ended with."""
-        if isinstance(error.error, GeneratorExit):
+        if is_a(error.error, GeneratorExit):
             close = _method(self.tr, delegate, "close")
             if close is not None:
                 close.call(self.tr, [], {})

@@ -18,6 +18,7 @@ import torch
 from tinycompile.base import dict_versions, torch_private
 from tinycompile.base.address_words import WatchedAlignment
 from tinycompile.base.mode_signatures import tells_modes
+from tinycompile.base.raised import words
 from tinycompile.base.tensor_words import WatchedTensors
 from tinycompile.capture.guard_entries import READ_ERRORS, Entry, Watched, every, to_watch
 from tinycompile.capture.guards import HELPERS, OF_FUNCTIONS, ORDINARY, Check, GuardSet, describe_tensor, shown_shortly
@@ -228,7 +229,7 @@ class CompiledGuards:
             except READ_ERRORS as error:
                 if check.text.startswith(_SEVERAL):
                     return self._particular(check, space)
-                return f"{check.label} ({type(error).__name__}: {error})"
+                return f"{check.label} ({words(error)})"
             if not ok:
                 return self._particular(check, space)
         return ""

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -73,14 +73,15 @@ def is_disabled() -> bool:
     return _disabled.depth > 0
 
 
-@contextlib.contextmanager
-def _switched_off() -> Iterator[None]:
-    with Switch.lock:
-        Switch.off += 1
-    _disabled.depth += 1
-    try:
-        yield
-    finally:
+class _SwitchedOff:
+    """Entered by a function that is. (``contextlib`` would set ``__traceback__`` of the program's exceptions.)"""
+
+    def __enter__(self) -> None:
+        with Switch.lock:
+            Switch.off += 1
+        _disabled.depth += 1
+
+    def __exit__(self, *_: object) -> None:
         _disabled.depth -= 1
         with Switch.lock:
             Switch.off -= 1
@@ -97,7 +98,7 @@ def disable(fn: Any = None, *, recursive: bool = True) -> Any:
     if isinstance(fn, torch.nn.Module):
         fn.forward = disable(fn.forward, recursive=recursive)
         return fn
-    return _marked(fn, "disable", _switched_off if recursive else contextlib.nullcontext)
+    return _marked(fn, "disable", _SwitchedOff if recursive else contextlib.nullcontext)
 
 
 def mark_of(fn: Any) -> str | None:

@@ -15,6 +15,7 @@ from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
 from tinycompile.base.errors import TinycompileError
+from tinycompile.base.raised import is_a, trace_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 _INNERMOST: set[CodeType] = set()
@@ -41,15 +42,15 @@ def _is_raised(trace: TracebackType) -> bool:
 
 def declines(error: BaseException) -> bool:
     """Whether the record of an op says that it does without these arguments, or that torch has nothing for them."""
-    trace = error.__traceback__
+    trace = trace_of(error)
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return isinstance(error, NotImplementedError) and trace is not None and _is_raised(trace)
+    return is_a(error, NotImplementedError) and trace is not None and _is_raised(trace)
 
 
 def is_the_programs(error: BaseException) -> bool:
     """Whether the program raised an error, or Python or torch would raise it in the program."""
-    trace: TracebackType | None = error.__traceback__
+    trace = trace_of(error)
     if trace is None:
         return False
     while trace.tb_next is not None and trace.tb_frame.f_code is not natively.__code__:
@@ -57,4 +58,4 @@ def is_the_programs(error: BaseException) -> bool:
     code = trace.tb_frame.f_code
     if code is natively.__code__ or code in _INNERMOST:
         return True
-    return _is_raised(trace) and not isinstance(error, (AssertionError, NotImplementedError, TinycompileError))
+    return _is_raised(trace) and not is_a(error, AssertionError, NotImplementedError, TinycompileError)

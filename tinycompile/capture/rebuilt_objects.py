@@ -13,6 +13,7 @@ import torch
 
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Expr, symbols
+from tinycompile.base.raised import is_a, read, write
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.inheritance import SuperValue
 from tinycompile.capture.rebuilt_sets import set_text
@@ -23,7 +24,7 @@ from tinycompile.capture.values.array import ArrayValue, address, owner, shown_i
 from tinycompile.capture.values.autocast import AutocastMode, rebuilt_autocast
 from tinycompile.capture.values.base import MethodOf, Value
 from tinycompile.capture.values.callable import Getter
-from tinycompile.capture.values.classes import built_in_base
+from tinycompile.capture.values.classes import built_in_base, class_lookup
 from tinycompile.capture.values.container import NewContainer
 from tinycompile.capture.values.context import GradMode, NullContext, UnderGradMode, entered_grad_mode
 from tinycompile.capture.values.descriptors import is_hidden
@@ -98,12 +99,13 @@ def exception(r: Rebuilder, value: ExceptionValue) -> str:
     cls, error = type(value.error), value.error
     name = r.names[id(value)] = r.tr.guards.names.take("error")
     args = r.tuple_([r.expr(a) for a in value.arguments(r.tr)])
-    r.statements.append(f"{name} = {r.held(cls, cls.__name__)}.__new__({r.held(cls, cls.__name__)}, *{args})")
-    if not isinstance(error, BaseExceptionGroup):
+    maker, _ = class_lookup(cls, "__new__") or (BaseException, None)
+    r.statements.append(f"{name} = {r.held(maker, maker.__name__)}.__new__({r.held(cls, cls.__name__)}, *{args})")
+    if not is_a(error, BaseExceptionGroup):
         _set_members(r, name, error, args)
     _set_attributes(r, name, cls, value.shadow)
     if value.notes is not None:
-        r.statements.append(f"{name}.__notes__ = {r.expr(value.notes)}")
+        r.statements.append(f"{r.held(read, 'read')}({name}, '__dict__')['__notes__'] = {r.expr(value.notes)}")
     return name
 
 
@@ -113,10 +115,11 @@ def _set_members(r: Rebuilder, name: str, error: BaseException, args: str) -> No
     base = built_in_base(type(error))
     if base.__init__ is not BaseException.__init__:
         r.statements.append(f"{r.held(base, base.__name__)}.__init__({name}, *{args})")
-    r.statements.append(f"{name}.args = {args}")
+    r.statements.append(f"{r.held(write, 'write')}({name}, 'args', {args})")
     for member in ("name", "obj", "path"):
-        if hasattr(base, member) and (known := getattr(error, member)) is not None:
-            r.statements.append(f"{name}.{member} = {r.held(known, member)}")
+        field = getattr(base, member, None)
+        if field is not None and (known := field.__get__(error)) is not None:
+            r.statements.append(f"{r.held(field.__set__, f'set_{member}')}({name}, {r.held(known, member)})")
 
 
 def partial_object(r: Rebuilder, value: PartialValue) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.expr import symbols
+from tinycompile.base.raised import note_commit
 from tinycompile.capture import rebuilt_objects as objects
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.callers import speaks_of_frames
@@ -53,8 +54,6 @@ from tinycompile.eager.recording import GraphOnTape
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.builder import identifier, size_sources
 from tinycompile.ir.graph import Graph
-
-COMMITTED = "_tinycompile_committed"  # an attribute of errors that came up when something outside had been changed already
 
 
 class Rebuilder:
@@ -356,7 +355,11 @@ class Rebuilder:
         if self.commits:
             error = self.tr.guards.names.take("error")
             lines += ["    try:", *(f"        {s}" for s in self.commits)]
-            lines += [f"    except Exception as {error}:", f"        {error}.{COMMITTED} = True", "        raise"]
+            lines += [
+                f"    except Exception as {error}:",
+                f"        {self.held(note_commit, 'note_commit')}({error})",
+                "        raise",
+            ]
         return "\n".join([*lines, f"    return {result}", ""]), call
 
     def around(self, graph: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:

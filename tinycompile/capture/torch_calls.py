@@ -18,6 +18,7 @@ from tinycompile.base import shapes
 from tinycompile.base.config import config
 from tinycompile.base.errors import DataDependentError
 from tinycompile.base.meta import TensorMeta
+from tinycompile.base.raised import words
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture import op_numbers
 from tinycompile.capture.breaks import GraphBreak, NotRebuildable
@@ -99,7 +100,7 @@ def asking_torch(tr: Tracer, fn: Callable[..., Any], args: Sequence[Any], kwargs
         if tr.has_handler:
             natively(_raise_torchs, fn, args, kwargs)
         if tr.has_handler if is_the_programs(error) else refuses(fn, args, kwargs):
-            raise GraphBreak("user-exception", f"{type(error).__name__}: {error}") from error
+            raise GraphBreak("user-exception", words(error)) from error
         raise
 
 
@@ -368,8 +369,8 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
         raise GraphBreak("data-dependent", f"{path}: {error}") from error
     except Exception as error:
         if refuses(fn, args, kwargs):
-            raise GraphBreak("user-exception", f"{path}: {type(error).__name__}: {error}") from error
-        reason = f"{path} has no record, and its metadata can't be told: {type(error).__name__}: {error}"
+            raise GraphBreak("user-exception", f"{path}: {words(error)}") from error
+        reason = f"{path} has no record, and its metadata can't be told: {words(error)}"
         raise GraphBreak("unsupported-op", reason) from error
     if tr.has_handler and path.endswith("as_strided"):
         raise GraphBreak("try-block", f"{path}: whether the memory is large enough is told when torch makes the view")

@@ -13,6 +13,7 @@ import torch
 
 from tinycompile.base import shapes
 from tinycompile.base.errors import KernelError
+from tinycompile.base.raised import words
 from tinycompile.capture import op_numbers
 from tinycompile.ops.record import BoundCall
 
@@ -57,7 +58,7 @@ class Warned:
             try:
                 one()
             except UserWarning as error:
-                raise KernelError(f"a filter of the program's raises {type(error).__name__}: {error}") from error
+                raise KernelError(f"a filter of the program's raises {words(error)}") from error
 
 
 def tell(tr: Tracer, text: str, once: bool = False) -> None:

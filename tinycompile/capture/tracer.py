@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from tinycompile.base.raised import write
 from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture import calls, comparisons, indexing, operators, scalars, torch_calls, wrap, writes
 from tinycompile.capture.arguments import check_arguments
@@ -118,7 +119,7 @@ class Tracer(Inputs, Lookups, Identities):
         """Let go of the objects of the call, when guards and code are made."""
         for raised in self._exceptions.values():
             if raised.source is None:  # made in here: its traceback holds our frames, and these hold it
-                raised.error.__traceback__ = None
+                write(raised.error, "__traceback__", None)
         self.inputs.clear()
         self.forget_identities()
         self.asleep.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tinycompile.base.raised import bases_of, is_a, read, write
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import exception_rows
 from tinycompile.capture.provenance import is_the_programs, raises_for_the_program
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 def unwind(tr: Tracer, frame: Frame, error: BaseException) -> bool:
     """Go on at the handler that the frame has for an error. False: it has none, or the error may not be the program's."""
     ins = frame.current
-    if ins.handler is None or isinstance(error, GraphBreak) or not is_the_programs(error):
+    if ins.handler is None or is_a(error, GraphBreak) or not is_the_programs(error):
         return False
     if not tr.is_known(error):  # a complaint of ours in Python's words: what it came from in here is not the program's
-        error.__cause__ = error.__context__ = None
-        error.__suppress_context__ = False
+        for field, blank in (("__cause__", None), ("__context__", None), ("__suppress_context__", False)):
+            write(error, field, blank)
         chain(error, None if tr.handled is None else tr.handled.error)
     depth, lasti = exception_rows(frame.code)[ins.offset]
     del frame.stack[depth:]
@@ -48,18 +49,18 @@ def raise_varargs(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     parts = frame.pop(ins.arg)
     error = _instance(tr, parts[0]).error
     if ins.arg == 2:
-        error.__cause__ = None if parts[1] is NONE else _instance(tr, parts[1]).error
+        write(error, "__cause__", None if parts[1] is NONE else _instance(tr, parts[1]).error)
     raise_error(tr, error)
 
 
 @raises_for_the_program
 def raise_error(tr: Tracer, error: BaseException) -> NoReturn:
     """Raise an exception of the program's. Python's own context is where we are, not where the program is."""
-    handled, before = None if tr.handled is None else tr.handled.error, error.__context__
+    handled, before = None if tr.handled is None else tr.handled.error, read(error, "__context__")
     try:
         raise error
     finally:
-        error.__context__ = before
+        write(error, "__context__", before)
         chain(error, handled)
 
 
@@ -105,7 +106,7 @@ def check_exc_match(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def _is_caught(error: BaseException, kinds: tuple[type, ...]) -> bool:
     """Whether an exception is of one of these classes, whatever their metaclasses say of instances."""
-    return any(cls is kind for cls in type(error).__mro__ for kind in kinds)
+    return any(cls is kind for cls in bases_of(error) for kind in kinds)
 
 
 def _classes(tr: Tracer, value: Any) -> tuple[type, ...]:
@@ -145,13 +146,13 @@ def check_eg_match(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 def _split(tr: Tracer, value: ExceptionValue, kinds: tuple[type, ...]) -> list[Value] | tuple[Value, Value]:
     """What is left of an exception, and the group of what is of these kinds."""
     error = value.error
-    if not isinstance(error, BaseExceptionGroup):
+    if not is_a(error, BaseExceptionGroup):
         caught = _is_caught(error, kinds)
         return (NONE, _group(tr, ExceptionGroup, Const(""), TupleValue([value]))) if caught else (value, NONE)
     message, members = value.arguments(tr)
     parts: tuple[list[Any], list[Any]] = [], []
     for member in members.iterate(tr):
-        if not isinstance(member, ExceptionValue) or isinstance(member.error, BaseExceptionGroup):
+        if not isinstance(member, ExceptionValue) or is_a(member.error, BaseExceptionGroup):
             raise GraphBreak("unsupported-value", "except* over nested groups")
         parts[_is_caught(member.error, kinds)].append(member)
     return [_part(value, _group(tr, type(error), message, ListValue(part))) if part else NONE for part in parts]
@@ -164,7 +165,8 @@ def _group(tr: Tracer, cls: type, message: Value, members: SequenceValue) -> Exc
 
 def _part(whole: ExceptionValue, part: ExceptionValue) -> ExceptionValue:
     """A part of a group has its cause, its context and its notes."""
-    part.error.__cause__, part.error.__context__ = whole.error.__cause__, whole.error.__context__
+    for field in ("__cause__", "__context__"):
+        write(part.error, field, read(whole.error, field))
     part.notes = None if whole.notes is None else ListValue(whole.notes.items)
     return part
 
@@ -175,7 +177,7 @@ def prep_reraise_star(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     left = [v for v in results.values(tr) if v is not NONE]
     if not left:
         frame.stack.append(NONE)
-    elif len(left) == 1 and (not isinstance(original.error, BaseExceptionGroup) or _of_one_origin(left[0], original)):
+    elif len(left) == 1 and (not is_a(original.error, BaseExceptionGroup) or _of_one_origin(left[0], original)):
         frame.stack.append(left[0])
     else:
         raise GraphBreak("unsupported-value", "exceptions of several origins are left after except*")
@@ -183,13 +185,13 @@ def prep_reraise_star(tr: Tracer, frame: Frame, ins: Instruction) -> None:
 
 def _of_one_origin(part: ExceptionValue, whole: ExceptionValue) -> bool:
     """Whether a group is a part of another, and was not raised in a handler."""
-    return part.error.__cause__ is whole.error.__cause__ and part.error.__context__ is whole.error.__context__
+    return all(read(part.error, field) is read(whole.error, field) for field in ("__cause__", "__context__"))
 
 
 def stop_iteration_error(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """The guard around a generator's body (3.12 on): StopIteration must not end it."""
     error = frame.stack[-1].error
-    if isinstance(error, StopIteration):
+    if is_a(error, StopIteration):
         frame.stack[-1] = tr.exception(stopped(tr, error))
 
 
@@ -203,7 +205,7 @@ def stopped(tr: Tracer, stop: StopIteration) -> RuntimeError:
 def cleanup_throw(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """An exception came out of the iterator of a ``yield from``: StopIteration is its result."""
     error = frame.stack[-1]
-    if not isinstance(error.error, StopIteration):
+    if not is_a(error.error, StopIteration):
         raise frame.stack.pop().error
     del frame.stack[-3:]
     frame.stack += [NONE, error.get_attr(tr, "value")]

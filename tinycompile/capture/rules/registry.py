@@ -187,13 +187,14 @@ def _exception(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     if issubclass(cls, ExceptionGroup):
         return _exception_group(tr, cls, args, kwargs)
     plain = tuple(a.constant(tr) for a in args if a.is_constant)
-    error = cls.__new__(cls, *plain)
+    error = owner[0].__new__(cls, *plain)
     made = tr.remember(ExceptionValue(error, list(args)))
     init = made.special(tr, "__init__")
     if init is not None:
         checked(tr, "__init__", init.call(tr, args, kwargs))
     elif kwargs and all(v.is_constant for v in (*args, *kwargs.values())):
-        natively(error.__init__, *plain, **{k: v.constant(tr) for k, v in kwargs.items()})  # as Python checks them
+        named = {k: v.constant(tr) for k, v in kwargs.items()}
+        natively(built_in_base(cls).__init__, error, *plain, **named)  # as Python checks them
     elif kwargs:
         raise GraphBreak("user-exception", f"{cls.__name__} was made with keywords")
     return made

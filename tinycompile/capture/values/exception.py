@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tinycompile.base.raised import is_a, is_chained, read, trace_of, write
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.trust import is_of
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
-from tinycompile.capture.values.classes import built_in_base, class_lookup
+from tinycompile.capture.values.classes import built_in_base, class_lookup, defines
 from tinycompile.capture.values.constant import NONE, Const, boolean, is_constant_object
 from tinycompile.capture.values.object import NewObject
 from tinycompile.capture.values.sequence import ListValue, TupleValue
@@ -40,26 +41,27 @@ class ExceptionValue(NewObject):
     @property
     def is_chained(self) -> bool:
         """Whether it knows of another."""
-        return self.error.__cause__ is not None or self.error.__context__ is not None or self.error.__suppress_context__
+        return is_chained(self.error)
 
     @property
     def was_raised(self) -> bool:
         """Whether it has a traceback."""
-        return self.error.__traceback__ is not None
+        return trace_of(self.error) is not None
 
     def arguments(self, tr: Tracer) -> Sequence[Value]:
         """``error.args``."""
         if self.given is None:
-            if not all(map(is_constant_object, self.error.args)):
+            args = read(self.error, "args")
+            if not all(map(is_constant_object, args)):
                 raise GraphBreak("unsupported-value", f"{self.describe()} of objects")
-            self.given = [Const(a) for a in self.error.args]
+            self.given = [Const(a) for a in args]
         return self.given
 
     def constant(self, tr: Tracer) -> Any:
         """The object as a string conversion sees it."""
         args = self.arguments(tr)
         if self.special(tr, "__str__") is None:
-            self.error.args = tuple(a.constant(tr) for a in args)
+            write(self.error, "args", tuple(_as_text(tr, a) for a in args))
             return self.error
         raise GraphBreak("unsupported-value", f"{self.describe()} as text")
 
@@ -71,28 +73,28 @@ class ExceptionValue(NewObject):
         if name == "args":
             return TupleValue(self.arguments(tr))
         if name in ("__cause__", "__context__"):
-            found = getattr(self.error, name)
+            found = read(self.error, name)
             return NONE if found is None else tr.exception(found)
         if name == "__suppress_context__":
-            return boolean(self.error.__suppress_context__)
-        if name == "value" and isinstance(self.error, StopIteration):
+            return boolean(read(self.error, name))
+        if name == "value" and is_a(self.error, StopIteration):
             args = self.arguments(tr)
             return args[0] if args else NONE
-        if name in ("exceptions", "message") and isinstance(self.error, BaseExceptionGroup):
+        if name in ("exceptions", "message") and is_a(self.error, BaseExceptionGroup):
             given = self.arguments(tr)
             return given[0] if name == "message" else TupleValue(given[1].iterate(tr))
         if name == "__traceback__":
             return Traceback() if self.was_raised else NONE
         if (
             name in ("name", "obj")
-            and isinstance(self.error, AttributeError)
+            and is_a(self.error, AttributeError)
             and not self.by_program
-            and self.error.obj is None
+            and vars(AttributeError)["obj"].__get__(self.error) is None
         ):
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}, which Python raised")
         if name == "__dict__":
             raise GraphBreak("unsupported-value", f"{name} of {self.describe()}")
-        return tr.from_python(natively(getattr, self.error, name))
+        return tr.from_python(natively(raw.__get__, self.error))
 
     def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
         if is_of(owner, "builtins"):
@@ -100,17 +102,20 @@ class ExceptionValue(NewObject):
         return super()._class_member(tr, name, owner, raw)
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
-        if name == "__notes__" and self.notes is not None:
+        if name == "__notes__" and self.notes is not None and not defines(type(self.error), name):
             return self.notes
         return super().get_attr(tr, name)
 
     def store(self, tr: Tracer, name: str, value: Value) -> None:
-        if name == "args":
+        owner = (class_lookup(type(self.error), name) or (object,))[0]
+        if not is_of(owner, "builtins"):
+            super().store(tr, name, value)
+        elif name == "args":
             self.given = list(value.iterate(tr))
         elif name == "__traceback__" and (isinstance(value, Traceback) or value is NONE):
             return  # nobody can look at it
         elif name in ("__cause__", "__context__") and (isinstance(value, ExceptionValue) or value is NONE):
-            natively(setattr, self.error, name, value.error if isinstance(value, ExceptionValue) else None)
+            natively(write, self.error, name, value.error if isinstance(value, ExceptionValue) else None)
         elif name in ("__cause__", "__context__", "__suppress_context__", "__traceback__"):
             raise GraphBreak("side-effect", f"{name} of {self.describe()} was set")
         else:
@@ -125,16 +130,16 @@ class ExceptionValue(NewObject):
             if len(known) == len(args):
                 named = {k: v.constant(tr) for k, v in kwargs.items()}
                 natively(built_in_base(type(self.error)).__init__, self.error, *known, **named)
-            self.error.args = tuple(known)
+            write(self.error, "args", tuple(known))
             return NONE
-        if name == "add_note":
+        if name == "add_note" and not defines(type(self.error), "__notes__"):
             self.notes = self.notes or ListValue()
             self.notes.append(tr, args)
             return NONE
         if name == "with_traceback" and not self.was_raised and args[0] is NONE:
             return self
         if name in ("__str__", "__repr__"):
-            return Const(natively(getattr(self.constant(tr), name)))
+            return Const(natively(getattr(built_in_base(type(self.error)), name), self.constant(tr)))
         raise GraphBreak("unsupported-value", f"method {name!r} of {self.describe()}")
 
     def special(self, tr: Tracer, name: str) -> Value | None:
@@ -144,6 +149,11 @@ class ExceptionValue(NewObject):
 
     def truth(self, tr: Tracer) -> bool:
         return True
+
+
+def _as_text(tr: Tracer, value: Value) -> Any:
+    """An argument, for Python to make a text of: where the program says how, it is asked in each call."""
+    return value.unasked(tr, "__str__", "__repr__") if isinstance(value, Const) else value.constant(tr)
 
 
 class Traceback(Value):
@@ -169,8 +179,9 @@ def chain(error: BaseException, handled: BaseException | None) -> None:
         return
     seen: BaseException | None = handled
     while seen is not None:
-        if seen.__context__ is error:
-            seen.__context__ = None
+        before = read(seen, "__context__")
+        if before is error:
+            write(seen, "__context__", None)
             break
-        seen = seen.__context__
-    error.__context__ = handled
+        seen = before
+    write(error, "__context__", handled)
