@@ -229,3 +229,62 @@ def test_keys_of_dicts() -> None:
         (*got, kept, _), (*want, _, _) = compiled(given, x), keys_of(given, x)
         assert got == want
         assert kept[0] is tuple_
+
+
+# --- parts of what does not change -------------------------------------------------------------------------------------------
+
+PARTS = (int("900"), float("2.5"), "é a" * 2, b"ab" * 2, (int("901"), 3.5), complex("2j"))
+NAMED = Named(int("902"), "b c" * 2)
+RANGE = range(int("1000"), int("2000"), int("300"))
+KEYS: tuple[Any, ...] = (
+    int("3000"), 1.5 * 3, float("1.0"), "é a" * 2, b"ab" * 4, complex("3j"), (1, int("2000")), (float("1.0"),), Named(1, 2.5)[:],
+)  # fmt: skip
+READ_PARTS: dict[str, Callable[[], Any]] = {
+    **{f"item {i}": lambda i=i: PARTS[i] for i in range(len(PARTS))},
+    "nested": lambda: PARTS[4][0],
+    "starred": lambda: [*PARTS][1],
+    "all of them": lambda: [*PARTS],
+    "named": lambda: NAMED.a,
+    "starts": lambda: (RANGE.start, RANGE.stop, RANGE.step),
+    "mro": lambda: Plain.__mro__,
+    "bases": lambda: Plain.__bases__,
+    "mro is mro": lambda: Plain.__mro__ is Plain.__mro__,
+}
+
+
+@pytest.mark.parametrize("name", READ_PARTS)
+def test_parts_of_what_does_not_change_are_themselves(name: str) -> None:
+    read = READ_PARTS[name]
+
+    def over_a_break(x: torch.Tensor) -> Any:
+        found = read()
+        tinycompile.graph_break()
+        return found, x + 1
+
+    for run in (lambda x: (read(), x + 1), over_a_break):
+        compiled = tinycompile.compile(run, backend="eager")
+        for _ in range(2):
+            got, want = compiled(torch.ones(2))[0], run(torch.ones(2))[0]
+            if name in ("all of them", "starts"):  # which are in another list or tuple each time
+                assert [*map(id, got)] == [*map(id, want)]
+            else:
+                assert got is want
+
+
+@pytest.mark.parametrize("key", KEYS, ids=repr)
+def test_a_key_that_is_taken_out_of_a_dict_is_itself(key: Any) -> None:
+    ways: list[Callable[..., Any]] = [
+        lambda x, d: (list(d)[0], x + 1),
+        lambda x, d: ([q for q in d][0], x + 1),
+        lambda x, d: (next(iter(dict(d))), x + 1),
+        lambda x, d: ([*d.items()][0][0], x + 1),
+        lambda x, d: (d.popitem()[0], x + 1),
+        lambda x, d: (max(d, key=id), x + 1),
+        lambda x, d: (list(dict.fromkeys(d))[0], x + 1),
+    ]
+    for way in ways:
+        compiled = tinycompile.compile(way, backend="eager")
+        for _ in range(2):
+            assert compiled(torch.ones(2), {key: 3})[0] is key
+        other = eval(repr(key), {"Named": Named})
+        assert compiled(torch.ones(2), {other: 3})[0] is other

@@ -33,6 +33,7 @@ class Identities:
         self._code_constants: dict[int, tuple[Any, Value]] = {}  # by id: those that were loaded
         self._computed: dict[int, Any] = {}  # by id: what is another object in each call
         self._numbers_and_texts: dict[int, tuple[Any, Source]] = {}  # by id: those that came from outside
+        self._kept: dict[int, tuple[Any, Value]] = {}  # by id: parts of what guards know by identity
         self._keys_met: dict[int, tuple[Value, Any, Source]] = {}  # by id of a Value: keys of dicts from outside
 
     def from_python(self, obj: Any) -> Value:
@@ -43,6 +44,7 @@ class Identities:
         """Let go of the objects of the call."""
         for table in (self.met, self.constant_tuples, self._code_constants, self._computed, self._numbers_and_texts):
             table.clear()
+        self._kept.clear()
         self._keys_met.clear()
 
     def note_met(self, value: Value, obj: Any, source: Source) -> None:
@@ -54,6 +56,19 @@ class Identities:
     def note_key(self, value: Value, key: Any, source: Source) -> None:
         """A Value stands for a key of a dict from outside, which is guarded to equal this one."""
         self._keys_met[id(value)] = value, key, source
+        if may_be_another(key):
+            self._numbers_and_texts.setdefault(id(key), (key, source))
+
+    def kept(self, obj: Any) -> Value:
+        """The Value of a part of something immutable that guards know by identity: in each call it is this very object."""
+        if type(obj) is not tuple and not may_be_another(obj):
+            return self.from_python(obj)
+        known = self._kept.get(id(obj))
+        if known is None:
+            known = self._kept[id(obj)] = obj, self.from_python(obj)
+            if type(obj) is tuple:
+                self.constant_tuples[id(known[1])] = obj
+        return known[1]
 
     def origin(self, value: Value) -> tuple[Any, Source] | None:
         """The object, and where it is found, of a Value that stands for one which does not change and lives outside."""
@@ -76,8 +91,8 @@ class Identities:
         return known[1]
 
     def is_code_constant(self, obj: Any) -> bool:
-        """Whether this very object is one that the program's code holds."""
-        return id(obj) in self._code_constants
+        """Whether this very object is one that the program's code holds, or something that does not change."""
+        return id(obj) in self._code_constants or id(obj) in self._kept
 
     def computed(self, obj: Any, *operands: Value) -> Value:
         """The Value of what Python computes of some Values: another object in each call, unless it is one of these."""

@@ -19,7 +19,7 @@ from tinycompile.capture.sources import Attr, Held, HeldItem, Item, KeyAt, KeyIt
 from tinycompile.capture.trust import module_of
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import class_lookup, is_heap_type
-from tinycompile.capture.values.constant import NONE, Const, is_constant_object, may_be_another
+from tinycompile.capture.values.constant import NONE, is_constant_object, may_be_another
 from tinycompile.capture.values.container import ContainerObject, base_of
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object_key import ObjectKey
@@ -45,7 +45,7 @@ def tuple_(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     if isinstance(source, Held) or (isinstance(source, HeldItem) and not is_replaced(tr, obj, source)):
         source = pin(tr, obj, source)
         return TupleValue(
-            [Const(o) if is_constant_object(o) else Lazy(o, Item(source, i)) for i, o in enumerate(items)], source, type(obj)
+            [tr.kept(o) if is_constant_object(o) else Lazy(o, Item(source, i)) for i, o in enumerate(items)], source, type(obj)
         )
     source = guard_type(tr, obj, source, f"_len({{}}) == {tuple.__len__(obj)}", f"{tuple.__len__(obj)} items")
     return TupleValue([Lazy(o, Item(source, i)) for i, o in enumerate(items)], source, type(obj))

@@ -171,7 +171,7 @@ class ClassValue(Value):
             return tr.text_of(self.cls, name)
         if name in ("__mro__", "__bases__", "__base__"):
             tr.guard_bases(self.cls)
-            return tr.from_python(getattr(self.cls, name))
+            return tr.kept(getattr(self.cls, name))
         if name == "__class__":
             return tr.from_python(type(self.cls))
         found, above = class_lookup(self.cls, name), class_lookup(type(self.cls), name)

@@ -136,7 +136,7 @@ class Const(Value):
                 return answer
         found = natively(getattr, self.value, name)
         if is_constant_object(found):
-            return Const(found)
+            return tr.kept(found) if isinstance(self.value, range) else Const(found)
         if callable(found) and not isinstance(found, type):
             return MethodOf(self, name)
         if isinstance(self.value, enum.Enum):  # a member may be given a list, and the list change
