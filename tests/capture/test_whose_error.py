@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import tinycompile
 from tinycompile.api import CompiledFunction
 from tinycompile.base.config import config
 from tinycompile.base.errors import TinycompileWarning
@@ -160,6 +161,79 @@ def test_memory_that_runs_out_is_a_break(fn: Any, dynamic: Any, monkeypatch: pyt
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert [told_of(f, n) for n in (HUGE, HUGE + 1, HUGE)] == [told_of(fn, n) for n in (HUGE, HUGE + 1, HUGE)]
+
+
+# --- what torch refuses of values, though nobody reads the result ---
+
+FAR, TARGET, NONE_OF = torch.tensor([9]), torch.tensor([1, 9, 1, 1]), torch.zeros(2, dtype=torch.long)
+
+
+def put(x: Any) -> None:
+    x.clone()[FAR] = 1
+
+
+def between_breaks(x: Any) -> None:
+    tinycompile.graph_break()
+    torch.linalg.cholesky(x - 5)
+    tinycompile.graph_break()
+
+
+SEEN: list[int] = []
+
+
+def behind_a_change(x: Any) -> None:
+    SEEN.append(1)
+    x[FAR]
+
+
+UNREAD: dict[str, Any] = {
+    "index": lambda x: x[FAR],
+    "put": put,
+    "cholesky": lambda x: torch.linalg.cholesky(x - 5),
+    "between breaks": between_breaks,
+    "behind a change": behind_a_change,
+    "embedding": lambda x: torch.nn.functional.embedding(FAR, x),
+    "division": lambda x: NONE_OF // NONE_OF,
+    "remainder": lambda x: NONE_OF % NONE_OF,
+    "gather": lambda x: x.gather(0, TARGET[None]),
+    "index_select": lambda x: x.index_select(0, FAR),
+    "take": lambda x: x.take(FAR + 9),
+    "scatter": lambda x: x.scatter(0, TARGET[None], x),
+    "index_add": lambda x: x.index_add(0, FAR, x[:1]),
+    "cross_entropy": lambda x: torch.nn.functional.cross_entropy(x, TARGET),
+    "nll_loss": lambda x: torch.nn.functional.nll_loss(x, TARGET),
+    "binary_cross_entropy": lambda x: torch.nn.functional.binary_cross_entropy(x + 5, x),
+    "masked_scatter": lambda x: x.masked_scatter(x == 1, x[:0].view(-1)),
+    "one_hot": lambda x: torch.nn.functional.one_hot(TARGET, 3),
+    "bernoulli": lambda x: torch.bernoulli(x + 3),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+@pytest.mark.parametrize("gradient", [False, True])
+def test_values_are_refused_though_nothing_is_read(name: str, gradient: bool) -> None:
+    def program(x: Any) -> Any:
+        UNREAD[name](x)
+        return x
+
+    def told_of(run: Any) -> Any:
+        SEEN.clear()
+        try:
+            run(torch.ones(4, 4, requires_grad=gradient))
+        except Exception as error:  # noqa: BLE001
+            return type(error), str(error), [*SEEN]
+
+    f, want = compiled(program), told_of(program)
+    assert want is not None
+    assert [told_of(f), told_of(f)] == [want, want]
+
+
+def test_an_error_of_torchs_bears_no_trace_of_ours() -> None:
+    f = compiled(lambda x: x.requires_grad_().add_(1))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="leaf") as found:
+            f(torch.ones(2))
+        assert vars(found.value) == {}
 
 
 # --- what Python refuses ---

@@ -15,7 +15,7 @@ _FIELDS = {
     for name in ("args", "__cause__", "__context__", "__suppress_context__", "__traceback__", "__dict__")
 }
 _MRO, _FLAGS, _NAME, _HELD = (vars(type)[name] for name in ("__mro__", "__flags__", "__name__", "__dict__"))
-_COMMITTED = "_tinycompile_committed"
+COMMITTED = "_tinycompile_committed"  # a variable of rebuilt code, from where on it changes something outside
 _HEAP_TYPE = 1 << 9  # made by a class statement
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 _KNOWN = sys.stdlib_module_names | {"torch", "triton", "numpy", "tinycompile"}
@@ -42,14 +42,10 @@ def bases_of(error: BaseException) -> tuple[type, ...]:
     return bases
 
 
-def note_commit(error: BaseException) -> None:
-    """Remember that an error came up when something outside had been changed already."""
-    read(error, "__dict__")[_COMMITTED] = True
-
-
 def is_committed(error: BaseException) -> bool:
-    """Whether it did: then the call can't be redone."""
-    return _COMMITTED in read(error, "__dict__")
+    """Whether it came up in rebuilt code when something outside had been changed already: then the call can't be redone."""
+    frames = (frame for frame, _ in traceback.walk_tb(trace_of(error)))
+    return any(COMMITTED in f.f_locals for f in frames if f.f_code.co_filename.startswith("<tinycompile"))
 
 
 def is_chained(error: BaseException) -> bool:

@@ -282,7 +282,7 @@ def _finish(attempt: _Attempt) -> Captured:
         place=attempt.place,
         asks_inside=attempt.asks_inside,
         remakes=attempt.rebuilder.remakes,
-        calls_graph=bool(attempt.rebuilder.outputs) or tr.effects.writes,
+        calls_graph=attempt.rebuilder.calls_graph,
         redo_on_error=tr.op_in_try,
         identities={name: held.value for name, held in tr.guards.identities.items()},
         owner=_owner(tr),

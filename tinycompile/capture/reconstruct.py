@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.expr import symbols
-from tinycompile.base.raised import note_commit
+from tinycompile.base.raised import COMMITTED
 from tinycompile.capture import rebuilt_objects as objects
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.callers import speaks_of_frames
@@ -53,6 +53,7 @@ from tinycompile.eager.autocast import region_state
 from tinycompile.eager.recording import GraphOnTape
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.builder import identifier, size_sources
+from tinycompile.ir.effects import refuses_some_values
 from tinycompile.ir.graph import Graph
 
 
@@ -66,6 +67,7 @@ class Rebuilder:
         self.statements: list[str] = []
         self.commits: list[str] = []  # statements that change something outside: when one fails, the call can't be redone
         self.following: list[str] = []  # views made again of what torch copies into, which know of its history
+        self.calls_graph = False  # whether something of the graph is read, or it may raise an error
         self.remakes = False  # whether tensors with a history are made, or written, behind the graph
         self.symbols: set[str] = set()
         self.names: dict[int, str] = {}
@@ -340,11 +342,11 @@ class Rebuilder:
         lines = [f"def {name}({signature}):"]
         if self.tr.effects.told:
             lines.append(f"    {self.held(Warned(self.tr.effects.told), 'warn')}()")
-        is_called = bool(self.outputs or self.tr.effects.writes)
-        if is_called:
+        self.calls_graph = bool(self.outputs) or self.tr.effects.writes or any(map(refuses_some_values, graph.nodes))
+        if self.calls_graph:
             self.symbols.update(*(i.names for i in self.tr.inputs))
         lines += [f"    {symbol} = {self._size(graph, symbol)}" for symbol in sorted(self.symbols)]
-        if is_called:
+        if self.calls_graph:
             names = ", ".join(self.names[id(t)] for t in self.outputs)
             target = f"{names}{',' if len(self.outputs) == 1 else ''} = " if names else ""
             lines.append(f"    {target}{call}({self.tr.arguments()})")
@@ -353,13 +355,7 @@ class Rebuilder:
                 lines.append(f"    {self.tr.effects.gradients.spent(self, t)}")
         lines += [f"    {s}" for s in self.statements]
         if self.commits:
-            error = self.tr.guards.names.take("error")
-            lines += ["    try:", *(f"        {s}" for s in self.commits)]
-            lines += [
-                f"    except Exception as {error}:",
-                f"        {self.held(note_commit, 'note_commit')}({error})",
-                "        raise",
-            ]
+            lines += [f"    {COMMITTED} = True", *(f"    {s}" for s in self.commits)]
         return "\n".join([*lines, f"    return {result}", ""]), call
 
     def around(self, graph: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:

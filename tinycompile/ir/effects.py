@@ -85,6 +85,21 @@ def may_refuse(target: str) -> bool:
     return target.rpartition(".")[2] not in _TAKE_ANY
 
 
+# Records that refuse some values: places out of range, integers divided by zero, probabilities that are none.
+_REFUSE_SOME = frozenset((
+    "embedding", "gather", "index_select", "index", "checked_index", "take", "take_along_dim", "scatter", "scatter_add",
+    "scatter_reduce", "index_add", "index_copy", "index_put", "index_fill", "masked_scatter", "nll_loss", "cross_entropy",
+    "cross_entropy_of_linear", "multi_margin_loss", "binary_cross_entropy", "bernoulli", "floor_divide", "div_floor",
+    "div_trunc", "remainder", "fmod", "pow_integers",
+))  # fmt: skip
+
+
+def refuses_some_values(node: Node) -> bool:
+    """Whether a node may raise an error for the values that it is given: then it is part of what the program does, whether or
+    not anything of it is read."""
+    return node.target in _REFUSE_SOME if node.kind == "call" else node.kind == "extern" and may_refuse(node.target)
+
+
 def is_random(node: Node) -> bool:
     """Whether a call draws random numbers; of torch's functions: whether it can."""
     if node.kind != "call":
