@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import types
 from collections.abc import Iterator
@@ -259,6 +260,22 @@ def comparison_index_and_negation() -> Story:
         yield
     with patched(torch.Tensor, "__gt__", lambda x, y: x):
         yield UNRELATED
+
+
+@story
+def special_methods_that_builtins_ask_of_tensors() -> Story:
+    yield lambda x: (abs(x), copy.copy(x), copy.deepcopy(x), list(x), [*x][0] * 2), X
+    for name, patch in {
+        "__abs__": lambda x: x - 1,
+        "__copy__": lambda x: x * 2,
+        "__deepcopy__": lambda x, memo: x * 3,
+        "__reduce_ex__": lambda x, protocol: (torch.zeros, (2,)),
+        "unbind": lambda x, dim=0: [x, x],
+        "__iter__": lambda x: iter([x]),
+    }.items():
+        with patched(torch.Tensor, name, patch):
+            yield
+    yield AS_BEFORE
 
 
 @story

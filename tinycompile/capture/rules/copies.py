@@ -75,9 +75,16 @@ def is_all_of_its_memory(t: torch.Tensor) -> bool:
     return has_nothing_beside(t) and t.grad is None and t.storage_offset() == 0 and t.untyped_storage().nbytes() == t.nbytes
 
 
+def _check_ways(tr: Tracer, t: TensorValue, *names: str) -> None:
+    """Break where the program says how tensors are copied."""
+    if any(t.replaced(tr, name) is not None for name in names):
+        raise GraphBreak("unsupported-value", f"a copy of {t.describe()}, of whose kind the program says how that is made")
+
+
 def _deep_tensor(tr: Tracer, t: TensorValue, others: bool) -> Value:
     """A copy of the tensor's storage, which is a clone where the tensor is all of that. Tensors that are copied together would
     share their storage as before: that is left to torch, unless this one was made here. ``others``: whether there are any."""
+    _check_ways(tr, t, "__deepcopy__")
     plain = t.cls is torch.Tensor and not t.requires_grad and t.view is None and is_non_overlapping_and_dense(t.meta)
     if plain and t.is_input and t.source is not None:
         plain = not others and is_all_of_its_memory(t.obj)
@@ -110,6 +117,7 @@ def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _shallow_tensor(tr: Tracer, t: TensorValue) -> Value:
     """Another tensor on the same storage, as ``t.data`` is, where nothing else would be copied."""
+    _check_ways(tr, t, "__copy__", "__reduce_ex__")
     plain = t.cls is torch.Tensor and not t.requires_grad
     if plain and t.is_input and t.source is not None:
         plain = has_nothing_beside(t.obj)

@@ -350,8 +350,11 @@ class _Compared:
 
 @rule(abs)
 def _abs(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if isinstance(args[0], (TensorValue, ArrayValue)):
-        return args[0].call_method(tr, "abs" if isinstance(args[0], TensorValue) else "__abs__", [], {})
+    if isinstance(args[0], TensorValue):
+        made = args[0].by_program(tr, "__abs__")
+        return args[0].call_method(tr, "abs", [], {}) if made is None else made
+    if isinstance(args[0], ArrayValue):
+        return args[0].call_method(tr, "__abs__", [], {})
     if isinstance(args[0], SymInt):
         return args[0] if shapes.at_least(args[0].dim, 0) else tr.unary("-", args[0])
     if isinstance(args[0], ObjectValue) and (method := args[0].special(tr, "__abs__")) is not None:

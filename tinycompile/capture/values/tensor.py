@@ -140,7 +140,7 @@ class TensorValue(Value):
         return self.fake
 
     def truth(self, tr: Tracer) -> bool:
-        made = self._by_program(tr, "__bool__")
+        made = self.by_program(tr, "__bool__")
         if made is not None:
             return made.truth(tr)
         raise GraphBreak("data-dependent", f"the truth of {self.describe()} decides a branch")
@@ -157,7 +157,7 @@ class TensorValue(Value):
             return None
         return of_instance(tr, *found, self, name)
 
-    def _by_program(self, tr: Tracer, name: str, *args: Value) -> Value | None:
+    def by_program(self, tr: Tracer, name: str, *args: Value) -> Value | None:
         """The answer of a special method that the program replaced."""
         method = self.replaced(tr, name)
         return None if method is None else method.call(tr, args, {})
@@ -201,15 +201,15 @@ class TensorValue(Value):
     # --- as a container ---
 
     def get_item(self, tr: Tracer, key: Value) -> Value:
-        made = self._by_program(tr, "__getitem__", key)
+        made = self.by_program(tr, "__getitem__", key)
         return tr.index_tensor(self, key) if made is None else made
 
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
-        if self._by_program(tr, "__setitem__", key, value) is None:
+        if self.by_program(tr, "__setitem__", key, value) is None:
             tr.write_tensor(self, key, value)
 
     def length(self, tr: Tracer) -> Value:
-        made = self._by_program(tr, "__len__")
+        made = self.by_program(tr, "__len__")
         if made is not None:
             return made
         if not self.meta.shape:
@@ -217,15 +217,16 @@ class TensorValue(Value):
         return dim_value(self.meta.shape[0])
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
-        made = self._by_program(tr, "__iter__")
+        made = self.by_program(tr, "__iter__")
         if made is not None:
             return made.iterate(tr)
         if not self.meta.shape:
             raise TypeError("iteration over a 0-d tensor")
-        return tr.tensor_method(self, "unbind", [Const(0)], {}).iterate(tr)
+        made = self.by_program(tr, "unbind", Const(0))  # which torch's own ``__iter__`` asks
+        return (tr.tensor_method(self, "unbind", [Const(0)], {}) if made is None else made).iterate(tr)
 
     def contains(self, tr: Tracer, item: Value) -> bool:
-        made = self._by_program(tr, "__contains__", item)
+        made = self.by_program(tr, "__contains__", item)
         if made is not None:
             return made.truth(tr)
         raise GraphBreak("data-dependent", "`in` on a tensor")
