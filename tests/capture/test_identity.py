@@ -231,6 +231,58 @@ def test_keys_of_dicts() -> None:
         assert kept[0] is tuple_
 
 
+# --- scalars of numpy's, devices and such: another object each time ----------------------------------------------------------
+
+NUMBERS, NUMBER = np.arange(4.0), np.float32(5)
+ANEW: dict[str, Callable[[torch.Tensor], Any]] = {
+    "called": lambda x: np.float32(3),
+    "multiplied": lambda x: np.float32(3) * 2,
+    "of ints": lambda x: np.int8(1) + np.int8(1),
+    "a function": lambda x: np.sqrt(2.0),
+    "summed": lambda x: NUMBERS.sum(),
+    "largest": lambda x: max(NUMBERS),
+    "listed": lambda x: list(NUMBERS)[0],
+    "taken": lambda x: NUMBERS[1],
+    "of a size": lambda x: np.float64(3) * x.shape[0],
+    "to Python": lambda x: NUMBERS[1:].sum().item() * 100,
+    "a truth": lambda x: np.bool_(True),
+    "nothing": lambda x: np.zeros(2).sort(),
+    "a global": lambda x: NUMBER,
+    "a global twice": lambda x: NUMBER is NUMBER,
+    "device": lambda x: torch.device("cpu"),
+    "device of a tensor": lambda x: x.device,
+    "devices of a tensor": lambda x: x.device is x.device,
+    "finfo": lambda x: torch.finfo(torch.float32),
+    "dtype": lambda x: np.dtype("f4"),
+}
+
+
+@pytest.mark.parametrize("name", ANEW)
+def test_which_scalars_of_two_calls_are_one(name: str) -> None:
+    def twice(x: torch.Tensor) -> Any:
+        found = ANEW[name](x)
+        tinycompile.graph_break()
+        return found, found, x + 1
+
+    def alike(run: Callable[..., Any]) -> Any:
+        a, b = run(torch.ones(2)), run(torch.ones(2))
+        return type(a[0]), repr(a[0]), a[0] is a[1], a[0] is b[0]
+
+    for run in (twice, lambda x: ((found := ANEW[name](x)), found, x + 1)):
+        assert alike(tinycompile.compile(run, backend="eager")) == alike(run)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: np.float32(2), lambda: np.int64(5), lambda: np.complex64(2), lambda: torch.device("cpu")]
+)
+def test_scalars_that_are_given_back_are_themselves(make: Callable[[], Any]) -> None:
+    compiled = tinycompile.compile(lambda x, s, held: (x + 1, s, [s], held[0]), backend="eager")
+    for _ in range(2):
+        given, held = make(), [make()]
+        _, a, b, c = compiled(torch.ones(2), given, held)
+        assert a is b[0] is given and c is held[0]
+
+
 # --- parts of what does not change -------------------------------------------------------------------------------------------
 
 PARTS = (int("900"), float("2.5"), "é a" * 2, b"ab" * 2, (int("901"), 3.5), complex("2j"))

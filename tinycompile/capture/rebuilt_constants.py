@@ -7,6 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from tinycompile.capture.values.constant import SMALL_INTS, Const, may_be_another
 
 if TYPE_CHECKING:
@@ -43,8 +46,7 @@ def _is_kept(text: str) -> bool:
 def constant(rebuilder: Rebuilder, value: Const) -> str:
     """An expression for the object itself: where it came from, a literal, or the name of what the rebuilt code keeps."""
     obj = value.value
-    is_small = type(obj) is int and obj in SMALL_INTS
-    if type(obj) in (int, str, bytes, float, complex) and value.source is not None and not is_small:
+    if (may_be_another(obj) or type(obj) in (str, bytes)) and value.source is not None:
         return rebuilder.reach(value.source)
     if not may_be_another(obj):
         return rebuilder.constant(obj)
@@ -64,8 +66,14 @@ def _computed(rebuilder: Rebuilder, obj: Any) -> str:
 
 
 def anew(obj: Any) -> Any:
-    """Another object like a number, a text or a range, as Python makes when it computes one."""
+    """Another object like a number, a text or a range, as Python, torch or numpy makes when it computes one."""
     kind = type(obj)
+    if isinstance(obj, np.generic):
+        return obj.copy()
+    if kind in (torch.finfo, torch.iinfo):
+        return kind(getattr(torch, obj.dtype))
+    if kind is torch.device:
+        return torch.device(obj)
     if kind is int:
         return obj + 0
     if kind is float:

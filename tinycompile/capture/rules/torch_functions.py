@@ -117,7 +117,7 @@ def _broadcast_shapes(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _on_constants(fn: Any) -> None:
-    RULES[fn] = lambda tr, args, kwargs: tr.from_python(
+    RULES[fn] = lambda tr, args, kwargs: tr.computed(
         natively(fn, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
     )
 

@@ -244,7 +244,9 @@ def result(tr: Tracer, found: Any, *given: Any) -> Value:
         return ListValue([result(tr, f, *given) for f in found])
     if isinstance(found, tuple):
         return TupleValue([result(tr, f, *given) for f in found], cls=type(found))
-    made = NONE if found is None else tr.from_python(found)
+    if found is None:
+        return NONE
+    made = tr.from_python(found) if any(found is g for g in given) else tr.computed(found)
     if not made.is_constant:
         raise GraphBreak("unsupported-value", f"numpy gives a {type(found).__name__}")
     return made

@@ -217,12 +217,13 @@ class Const(Value):
 
 
 SMALL_INTS = range(-5, 257)
-_COMPUTED = (int, float, complex, str, bytes, range)
+_NUMPYS = tuple({kind for kind in np.sctypeDict.values() if issubclass(kind, NUMPY_SCALARS) and kind is not np.bool_})
+_COMPUTED = (int, float, complex, str, bytes, range, torch.device, torch.finfo, torch.iinfo, *_NUMPYS)
 
 
 def may_be_another(obj: Any) -> bool:
-    """Whether Python makes another object each time that it computes a value: it keeps one of each small int, and of each text
-    of one letter or none."""
+    """Whether Python, torch or numpy makes another object each time that it computes a value: Python keeps one of each small
+    int, and of each text of one letter or none."""
     kind = type(obj)
     if not any(kind is known for known in _COMPUTED):  # (a class of the program's may say itself what it equals)
         return False

@@ -276,7 +276,8 @@ def _is_leaf(t: TensorValue, tr: Tracer) -> Value:
 
 
 def _device(t: TensorValue, tr: Tracer) -> Value:
-    return Const(t.meta.device.torch()) if module_of(t.cls).startswith("torch") else tr.from_python(t.meta.device)
+    plain = module_of(t.cls).startswith("torch")  # (another object each time)
+    return tr.computed(torch.device(t.meta.device.torch())) if plain else tr.from_python(t.meta.device)
 
 
 ATTRIBUTES: dict[str, Callable[[TensorValue, Tracer], Value]] = {
