@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections import deque, namedtuple
 from collections.abc import Callable
@@ -229,6 +230,27 @@ def test_keys_of_dicts() -> None:
         (*got, kept, _), (*want, _, _) = compiled(given, x), keys_of(given, x)
         assert got == want
         assert kept[0] is tuple_
+
+
+# --- copies of what can't be changed -----------------------------------------------------------------------------------------
+
+
+class Copied(Named):
+    def __copy__(self) -> str:
+        return "by the program"
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("given", [(1, 2), Named(1, 2), torch.Size([2, 3]), Copied(1, 2), Named((1,), 2)], ids=repr)
+def test_copies_of_tuples(given: Any, make: Callable[..., Any]) -> None:
+    def run(x: torch.Tensor, t: Any) -> Any:
+        made = make(t)
+        return made, made is t, make([t])[0] is t, make(x.shape) is x.shape, x + 1
+
+    compiled = tinycompile.compile(run, backend="eager")
+    for _ in range(2):
+        got, want = compiled(torch.ones(2), given), run(torch.ones(2), given)
+        assert type(got[0]) is type(want[0]) and got[:4] == want[:4] and (got[0] is given) is (want[0] is given)
 
 
 # --- scalars of numpy's, devices and such: another object each time ----------------------------------------------------------

@@ -154,3 +154,25 @@ def test_members_of_an_unchanged_class_break_no_graph() -> None:
     for _ in range(2):
         both(run, f, cls(1, 2))
     assert len(f.all_entries) == 1
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+@pytest.mark.parametrize("name", ["_fields", "_make", "_replace", "values", "n_fields", "__match_args__", "a"])
+def test_which_attributes_they_have(name: str) -> None:
+    def run(x: torch.Tensor) -> Any:
+        found = []
+        for made in (x.max(1), Pair(1, 2), x.shape, (1, 2)):
+            try:
+                getattr(made, name)
+            except AttributeError as error:
+                found.append(str(error))
+            found.append(hasattr(made, name))
+        return found, x + 1
+
+    compiled, x = CompiledFunction(run, Options(backend="eager")), torch.ones(2, 2)
+    for _ in range(2):
+        assert compiled(x)[0] == run(x)[0]

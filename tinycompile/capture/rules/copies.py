@@ -46,7 +46,7 @@ def _deep(tr: Tracer, value: Value, memo: dict[int, Value]) -> Value:
     elif isinstance(value, TupleValue):
         parts = [_deep(tr, v, memo) for v in value.values(tr)]
         same = all(a is b for a, b in zip(parts, value.values(tr), strict=True))
-        made = value if same else TupleValue(parts, cls=value.cls)
+        made = value if same and _is_kept_as_it_is(tr, value, "__deepcopy__") else TupleValue(parts, cls=value.cls)
     elif isinstance(value, ListValue):
         made = memo[id(value)] = DequeValue([], value.maxlen) if isinstance(value, DequeValue) else ListValue()
         made.items.extend(_deep(tr, v, memo) for v in value.values(tr))
@@ -63,6 +63,14 @@ def _deep(tr: Tracer, value: Value, memo: dict[int, Value]) -> Value:
         raise GraphBreak("unsupported-value", f"copy.deepcopy({value.describe()})")
     memo[id(value)] = made
     return made
+
+
+def _is_kept_as_it_is(tr: Tracer, value: TupleValue, way: str) -> bool:
+    """Whether a copy of a tuple is the tuple itself; one of a class that derives from that is made anew."""
+    if value.cls is not tuple:
+        for name in (way, "__reduce_ex__", "__reduce__", "__getnewargs_ex__"):
+            value.leaves(tr, name)
+    return value.cls is tuple
 
 
 def has_nothing_beside(t: torch.Tensor) -> bool:
@@ -110,6 +118,8 @@ def _copy(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         for name, v in value.attributes(tr) if isinstance(value, DictValue) else ():
             made.set_attr(tr, name, v)
         return made
+    if isinstance(value, TupleValue) and not _is_kept_as_it_is(tr, value, "__copy__"):
+        return TupleValue(value.items, cls=value.cls)
     if value.is_constant or isinstance(value, SequenceValue):
         return value
     raise GraphBreak("unsupported-value", f"copy.copy({value.describe()})")

@@ -181,6 +181,9 @@ def builtin_attribute(tr: Tracer, value: Value, cls: type, name: str) -> Value:
     return tr.from_python(raw) if raw is None or isinstance(raw, str) else MethodOf(value, name)
 
 
+_SHOWN = ("itertools", "types", "torch.return_types")  # modules whose classes are shown with their names
+
+
 def no_attribute(value: Value, cls: type, name: str) -> AttributeError:
     """Python's own complaint."""
     if module_of(cls) in ("collections", "torch"):  # whose names are shown with or without the module's
@@ -188,5 +191,5 @@ def no_attribute(value: Value, cls: type, name: str) -> AttributeError:
             getattr(cls(), name)
         except AttributeError as error:
             return AttributeError(str(error), name=name)
-    shown = f"{module_of(cls)}.{cls.__name__}" if module_of(cls) in ("itertools", "types") else cls.__name__
+    shown = f"{module_of(cls)}.{cls.__name__}" if module_of(cls) in _SHOWN else cls.__name__
     return AttributeError(f"'{shown}' object has no attribute '{name}'", name=name)

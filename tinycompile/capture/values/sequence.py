@@ -202,7 +202,7 @@ class TupleValue(SequenceValue):
             if owner is not None and not trusts(owner):
                 tr.guards.item(HeldItem(tr.class_dict(owner), name, f"{owner.__name__}.{name}"), raw, equal=False)
             return self.item(tr, fields.index(name))
-        if name == "_fields" and fields:
+        if name == "_fields" and owner is not None:
             return tr.from_python(fields)
         if owner is None:
             raise no_attribute(self, self.cls, name)
