@@ -61,6 +61,8 @@ class CompiledFunction(FirstPiece):
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         entry = self._only
         if entry is None or kwargs or Switch.off:
+            if Switch.off and is_disabled():
+                return self.original(*args, **kwargs)
             return self._found(args, kwargs)
         try:
             result = entry.guarded(*args)  # type: ignore[misc]  # the only entry has it
@@ -78,8 +80,6 @@ class CompiledFunction(FirstPiece):
     @internal_frame
     def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call, by whichever entry's guards hold: ``__call__`` knows the commonest case alone."""
-        if Switch.off and is_disabled():
-            return self.original(*args, **kwargs)
         entry: CacheEntry | None = None
         try:
             kept: Any

@@ -26,6 +26,7 @@ from tinycompile.base.internal_frames import internal_frame
 from tinycompile.base.known_builtins import builtins_are_replaced, under_known_builtins
 from tinycompile.base.logs import log, warn, warn_once
 from tinycompile.base.raised import formatted, is_a, is_committed, text_of, words
+from tinycompile.base.stack_room import has_room
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.captured import Captured, CaptureOptions, listing, uncaptured
 from tinycompile.capture.frame import capture_from
@@ -154,7 +155,9 @@ class Piece:
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry:
         if builtins_are_replaced():
-            return under_known_builtins(self._without_builtins)
+            return under_known_builtins(functools.partial(self._without_capture, "builtins"))
+        if not has_room():
+            return self._without_capture("recursion")
         if self._is_full(args, kwargs):
             return self._without_code(args, kwargs)
         with self._lock:
@@ -190,10 +193,11 @@ class Piece:
             )
         return replace(newest, run=self.eagerly, compiled=None, stop=None, guarded=None)
 
-    def _without_builtins(self) -> CacheEntry:
-        """An entry that runs eagerly, for now: nothing can be captured while builtins that our own code calls are others."""
+    def _without_capture(self, kind: str) -> CacheEntry:
+        """An entry that runs eagerly, for now: nothing can be captured while builtins that our own code calls are others, or
+        where the stack is nearly used up."""
         code = self.start().function.__code__
-        why = Break("builtins", f"{self.__name__} is entered", Location(code.co_filename, code.co_firstlineno, code.co_name))
+        why = Break(kind, f"{self.__name__} is entered", Location(code.co_filename, code.co_firstlineno, code.co_name))
         if self.options.fullgraph:
             raise GraphBreakError(str(why))
         log("breaks", str(why))

@@ -629,6 +629,15 @@ def recursion_that_breaks(x):
     return fibonacci(4, x)
 
 
+def count_down(n, x):
+    return x if n == 0 else count_down(n - 1, x + 1) * 2
+
+
+@case((4,))
+def recursion_that_is_deep(x):
+    return count_down(120, x * 0)
+
+
 @case(args=lambda: (lambda t: (print("fn"), t + 1)[1], r(4)))
 def function_argument(f, x):
     return f(f(x) * 2)

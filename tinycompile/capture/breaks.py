@@ -181,7 +181,10 @@ _ALL = (
         "Return tensors and plain containers.",
     ),
     BreakKind(
-        "recursion", "Calls are nested too deeply", "capture follows each call", "Compile the inner function on its own."
+        "recursion",
+        "Calls are nested too deeply",
+        "capture takes several frames of Python's stack for each: this one runs in plain Python, with all that it calls",
+        "Write a loop, or compile the functions that are called at the end.",
     ),
     BreakKind(
         "memory",

@@ -26,7 +26,7 @@ def inline(tr: Tracer, fn: FunctionValue, args: Sequence[Value], kwargs: Kwargs)
     """Follow a call into the callee."""
     code = fn.code
     if len(tr.frames) > _MAX_DEPTH:
-        raise GraphBreak("recursion", f"{fn.describe()} is called {_MAX_DEPTH} calls deep")
+        raise GraphBreak("recursion", f"{fn.describe()} is called {len(tr.frames)} calls deep")
     if code.co_flags & _COROUTINE:
         raise GraphBreak("generator", f"{fn.describe()} is a coroutine")
     frame = Frame(code, fn.globals, bind_arguments(tr, fn, args, kwargs), fn.name)

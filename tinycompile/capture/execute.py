@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from tinycompile.base.stack_room import has_room
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import Instruction, decode, guarded_by_try
 from tinycompile.capture.endings import Carried
@@ -100,6 +101,8 @@ def run_outermost(tr: Tracer, frame: Frame, stop: int | None) -> bool:
 
 def run(tr: Tracer, frame: Frame) -> Value:
     """Execute until the frame returns, or yields (then ``frame.suspended``)."""
+    if not has_room():
+        raise GraphBreak("recursion", f"{frame.name} is called {len(tr.frames)} calls deep")
     tr.frames.append(frame)
     frame.result, frame.suspended = None, False
     instructions, force = frame.instructions, tr.options.force

@@ -209,14 +209,18 @@ class _Attempt:
 
     def _compiled_callee(self, frame: Frame) -> tuple[int, str] | None:
         """A callee that broke is called through a compiled wrapper of its own: its place among the stack's values, and an
-        expression for the wrapper. Whatever else names the callee keeps it as it is."""
+        expression for the wrapper. Whatever else names the callee keeps it as it is. One that calls too deep runs in plain
+        Python, with all that it calls where it is compiled itself: wrappers would take of the stack, too."""
         compile_callee, ins = self.options.compile_callee, frame.instructions[frame.at]
         if compile_callee is None or ins.op not in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
             return None
         below = {"CALL": ins.arg, "CALL_KW": ins.arg + 1 if ins.op == "CALL_KW" else 0}.get(ins.op, 1 + bool(ins.arg))
         first = len(frame.stack) - below - 2
         at = next(i for i in (first, first + 1) if list.__getitem__(frame.stack, i) is not NULL)
-        text = self.rebuilder.compiled(frame.stack[at], compile_callee)
+        if self.breaks[0].id == "recursion":
+            text = self.rebuilder.uncompiled(frame.stack[at])
+        else:
+            text = self.rebuilder.compiled(frame.stack[at], compile_callee)
         return None if text is None else (sum(v is not NULL for v in list.copy(frame.stack)[:at]), text)
 
     def _finish_graph(self, result: str) -> None:

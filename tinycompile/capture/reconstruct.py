@@ -16,6 +16,7 @@ from tinycompile.capture import rebuilt_objects as objects
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.callers import speaks_of_frames
 from tinycompile.capture.inheritance import SuperValue
+from tinycompile.capture.marks import disable
 from tinycompile.capture.rebuilt_constants import Literals, constant
 from tinycompile.capture.rebuilt_sets import set_object
 from tinycompile.capture.rules.functions_of import FunctionOf
@@ -107,6 +108,17 @@ class Rebuilder:
         if not is_step(fn.fn) and (trusts(fn.fn) or fn.fn.__dict__ or speaks_of_frames(fn.fn.__code__)):
             return None
         return self.held(compile_callee(fn.fn), f"compiled_{fn.fn.__name__}")
+
+    def uncompiled(self, fn: Value) -> str | None:
+        """A callable that is compiled, or a method that is, as one that runs in plain Python; None where it is not."""
+        if isinstance(fn, MethodOf) and isinstance(fn.receiver, ObjectValue):
+            fn = fn.receiver.get_attr(self.tr, fn.name)
+        if isinstance(fn, BoundFunction):
+            text = self.uncompiled(fn.fn)
+            return None if text is None else f"{self.held(MethodType, 'MethodType')}({text}, {self.expr(fn.receiver)})"
+        if not isinstance(fn, FunctionValue) or fn.wrapper is None:
+            return None
+        return self.held(disable(fn.wrapper), f"plain_{fn.name}")
 
     def _compiled_module(self, fn: ModuleValue, compile_callee: Callable[[FunctionType], Callable[..., Any]]) -> str | None:
         cls = type(fn.obj)
