@@ -34,6 +34,14 @@ def is_empty(cell: CellType) -> bool:
     return False
 
 
+_unit, _bytes = np.generic.dtype.__get__, np.generic.tobytes  # (no property of a class of the program's)
+
+
+def bits_of(scalar: np.generic) -> tuple[str, bytes]:
+    """What tells one of numpy's scalars from all others of its class: its dtype, which has the unit of a time, and its bits."""
+    return _unit(scalar).str, _bytes(scalar)
+
+
 # Python's own functions under names that no parameter bears.
 HELPERS: dict[str, Any] = {
     "_type": type, "_str": str, "_any": any, "_all": all, "_tuple": tuple, "_map": map, "_list": list, "_len": len,
@@ -149,12 +157,17 @@ class GuardSet:
         self.entries.setdefault(("dict", obj.name, ""), Entry("dict", obj, "", attributes, f"the __dict__ of {obj.label}"))
 
     def equals(self, text: str, value: Any) -> str:
-        """An expression: ``text`` names a constant of the same type and value (NaN equals NaN, -0.0 differs from 0.0)."""
+        """An expression: ``text`` names a constant of the same type and value (NaN equals NaN, -0.0 differs from 0.0, and so
+        does one numpy scalar from another of other bits or of another unit)."""
         if value is None or value is True or value is False or value is Ellipsis:
             return f"{text} is {value!r}"
         kind = type(value)
         if kind is float and math.isnan(value):
-            return f"_type({text}) is {self.hold(float, 'float_').name} and {text} != {text}"
+            signed = f"{self.hold(math.copysign, 'copysign').name}(1.0, {text}) == {math.copysign(1.0, value)}"
+            return f"_type({text}) is {self.hold(float, 'float_').name} and {text} != {text} and {signed}"
+        if issubclass(kind, np.generic):
+            same = f"{self.hold(bits_of, 'bits_of').name}({text}) == {self.hold(bits_of(value), 'bits').name}"
+            return f"_type({text}) is {self.hold(kind, identifier(kind.__name__) + '_').name} and {same}"
         literal = kind in (int, str, bytes) or (kind is float and math.isfinite(value))
         shown = repr(value) if literal else self.hold(value, "constant").name
         has_twin = kind in (complex, range) or (kind is float and value == 0)  # an equal one that is another
