@@ -73,14 +73,26 @@ def _array_parts(tr: Tracer, t: TensorValue, array: ArrayValue, before: Sequence
 def _part(tr: Tracer, t: TensorValue, key: Value) -> Any:
     if isinstance(key, SliceValue):
         return slice(*(_bound(tr, p) for p in key.parts))
-    if isinstance(key, (ListValue, TupleValue)) and all(isinstance(v, Const) for v in key.values(tr)):
-        numbers, there = tuple(v.constant(tr) for v in key.values(tr)), {"device": t.meta.device.torch()}
+    numbers = _numbers(tr, key)
+    if numbers is not None:
+        there = {"device": t.meta.device.torch()}
         return torch_calls.extern(tr, "torch.tensor", torch.tensor, [numbers], there, []).argument(tr)
     if isinstance(key, Const) and type(key.value) is bool:
         raise GraphBreak("unsupported-argument", "True or False as an index")
     if isinstance(key, (SymInt, TensorValue)) or (isinstance(key, Const) and not isinstance(key.value, _NO_INDICES)):
         return key.argument(tr)
     raise GraphBreak("unsupported-argument", f"{key.describe()} as an index")
+
+
+def _numbers(tr: Tracer, key: Value) -> tuple[Any, ...] | None:
+    """Those of a sequence of numbers, which are a tensor as an index; None for anything else."""
+    if isinstance(key, Const) and isinstance(key.value, range):
+        return tuple(key.value)
+    if not isinstance(key, (ListValue, TupleValue)):
+        return None
+    members = key.values(tr)
+    numbers = all(isinstance(v, Const) and not isinstance(v.value, range) for v in members)
+    return tuple(v.constant(tr) for v in members) if numbers else None
 
 
 def _bound(tr: Tracer, part: Value) -> Any:

@@ -147,14 +147,13 @@ def _unsafe(bound: Bound, path: str) -> Bound:
 
 
 def _several(name: str) -> Callable[[Args, Kwargs], Bound]:
-    """Functions that take their tensors as separate arguments, or in one list."""
+    """Functions that take their tensors as separate arguments (and refuse a list)."""
 
     def binder(args: Args, kwargs: Kwargs) -> Bound:
-        tensors = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
-        if kwargs or not tensors or not all(map(is_tensor, tensors)):
+        if kwargs or not args or not all(map(is_tensor, args)):
             return None
-        alone = name == "cartesian_prod" and len(tensors) == 1 and len(tensors[0].shape) == 1
-        return identity(tensors[0]) if alone else call_of(name, tuple(tensors))
+        alone = name == "cartesian_prod" and len(args) == 1 and len(args[0].shape) == 1
+        return identity(args[0]) if alone else call_of(name, tuple(args))
 
     return binder
 

@@ -17,6 +17,7 @@ from tinycompile.capture.rules.registry import RULES, Args, rule
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import FALSE, NONE, Const, boolean
 from tinycompile.capture.values.mapping import DictValue
+from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 
@@ -38,6 +39,8 @@ def _lists(tr: Tracer, args: Args, count: int) -> list[list[Value]]:
     """One list of operands for each tensor of the first list; what is no list counts for all."""
     columns = []
     for value in args:
+        if isinstance(value, DequeValue):
+            raise GraphBreak("unsupported-argument", "a deque for torch._foreach, which torch refuses")
         column = list(value.values(tr)) if isinstance(value, SequenceValue) else [value] * count
         columns.append(column)
         if len(column) != count:

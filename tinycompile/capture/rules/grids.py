@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,7 @@ from tinycompile.capture.rules.registry import Args, rule
 from tinycompile.capture.torch_warnings import tell
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue, size_value
 from tinycompile.capture.values.tensor import TensorValue
 
@@ -19,11 +21,9 @@ if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 
-def _tensors(tr: Tracer, args: Args, name: str) -> list[TensorValue]:
-    """Separate arguments, or one list."""
-    listed = list(args[0].values(tr)) if len(args) == 1 and isinstance(args[0], SequenceValue) else list(args)
-    found = [t for t in listed if isinstance(t, TensorValue)]
-    if not found or len(found) != len(listed):
+def _tensors(args: Sequence[Value], name: str) -> list[TensorValue]:
+    found = [t for t in args if isinstance(t, TensorValue)]
+    if not found or len(found) != len(args):
         raise GraphBreak("unsupported-argument", f"{name} of something other than tensors")
     return found
 
@@ -35,7 +35,7 @@ def _method(tr: Tracer, t: Value, name: str, argument: Value) -> Value:
 
 @rule(torch.broadcast_tensors)
 def _broadcast_tensors(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    tensors = _tensors(tr, args, "broadcast_tensors")
+    tensors = _tensors(args, "broadcast_tensors")
     if kwargs:
         raise GraphBreak("unsupported-argument", "broadcast_tensors by keywords, which torch refuses")
     shape = shapes.broadcast_shapes(*(t.meta.shape for t in tensors))
@@ -48,8 +48,11 @@ def _broadcast_tensors(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @rule(torch.meshgrid)
 def _meshgrid(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """The tensors lie along dims of their own, the first two exchanged for ``indexing="xy"``."""
-    tensors, indexing = _tensors(tr, args, "meshgrid"), kwargs.get("indexing")
+    """The tensors, separate arguments or in one list, lie along dims of their own, the first two exchanged for
+    ``indexing="xy"``."""
+    if len(args) == 1 and isinstance(args[0], SequenceValue) and not isinstance(args[0], DequeValue):
+        args = args[0].values(tr)
+    tensors, indexing = _tensors(args, "meshgrid"), kwargs.get("indexing")
     if indexing is None:
         tell(tr, "torch.meshgrid: in an upcoming release, it will be required to pass the indexing argument.", once=True)
         indexing = Const("ij")

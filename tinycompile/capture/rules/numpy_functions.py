@@ -17,7 +17,7 @@ from tinycompile.capture.values import array as arrays
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const
-from tinycompile.capture.values.sequence import SequenceValue
+from tinycompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -98,7 +98,7 @@ def _tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         held = natively(torch.tensor, plain, device="cpu", **dtype)
         return array_tensors.known(tr, held).call_method(tr, "to", [], wanted) if wanted else array_tensors.known(tr, held)
     if not args or not isinstance(args[0], ArrayValue):
-        return torch_calls.call_torch(tr, torch.tensor, args, kwargs)
+        return torch_calls.call_torch(tr, torch.tensor, [*(_as_list(tr, a) for a in args[:1]), *args[1:]], kwargs)
     wanted = _wanted(tr, "tensor", args, kwargs)
     made = array_tensors.copied(tr, args[0])
     return made.call_method(tr, "to", [], wanted) if wanted else made
@@ -121,6 +121,16 @@ def _wanted(tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Kwargs:
     if "device" not in wanted and torch.get_default_device().type != "cpu":
         wanted["device"] = Const(torch.get_default_device())
     return wanted
+
+
+def _as_list(tr: Tracer, data: Value) -> Value:
+    """A tensor's data, whose ranges and deques torch reads as any sequence, in lists."""
+    if isinstance(data, Const) and isinstance(data.value, range):
+        return ListValue(map(Const, data.value))
+    if not isinstance(data, SequenceValue):
+        return data
+    members = [_as_list(tr, v) for v in data.values(tr)]
+    return TupleValue(members) if isinstance(data, TupleValue) else ListValue(members)
 
 
 def _has_numpy(tr: Tracer, data: Value) -> bool:

@@ -129,7 +129,7 @@ for _fn in (torch.promote_types, torch.can_cast, torch.finfo, torch.iinfo, torch
 @rule(torch.result_type)
 def _result_type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     plain = [torch.empty([1] * a.meta.rank, dtype=a.meta.dtype) if isinstance(a, TensorValue) else a.constant(tr) for a in args]
-    return Const(torch.result_type(*plain))
+    return Const(natively(torch.result_type, *plain))
 
 
 # --- gradient modes -----------------------------------------------------------------------------------------

@@ -99,8 +99,6 @@ class Const(Value):
             return self.value
         if self.value is Ellipsis:
             return self.value
-        if isinstance(self.value, range):
-            return tuple(self.value)
         return super().argument(tr)
 
     def key(self, tr: Tracer) -> Any:

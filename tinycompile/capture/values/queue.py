@@ -41,6 +41,9 @@ class DequeValue(ListValue):
     def constant(self, tr: Tracer) -> Any:
         return deque((v.constant(tr) for v in self.values(tr)), self.maxlen)
 
+    def argument(self, tr: Tracer) -> Any:
+        raise GraphBreak("unsupported-argument", "a deque, which is no sequence to most of torch")
+
     def slice(self, tr: Tracer, at: slice) -> Value:
         raise TypeError("sequence index must be integer, not 'slice'")
 
