@@ -53,6 +53,8 @@ def binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value:
     name = _METHODS[symbol]
     if symbol == "%" and isinstance(a, Const) and isinstance(a.value, (str, bytes)):
         return _text_of(tr, a, b)
+    if symbol == "|" and _unites_in_python(a, b, inplace):
+        raise GraphBreak("unsupported-value", f"{a.describe()} | {b.describe()}")
     in_place = inplace and contents_of(a) is not a and hasattr(contents_of(a).python_type(tr), f"__i{name}__")
     left, right = contents(a, b, (f"__i{name}__",) if in_place else (f"__{name}__", f"__i{name}__"), (f"__r{name}__",))
     if inplace and symbol == "+" and isinstance(left, ListValue) and not isinstance(left, DequeValue):
@@ -222,8 +224,30 @@ def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | Non
     if made is not None:
         return made
     if symbol == "|" and isinstance(a, DictValue) and isinstance(b, DictValue):
-        return DictValue(tr, [*a.pairs(tr), *b.pairs(tr)], dict if a.cls is MappingProxyType else a.cls)
+        return _united(tr, a, b)
     return None
+
+
+def _unites_in_python(a: Value, b: Value, inplace: bool) -> bool:
+    """Whether dicts are united of which one is of a class of the program's, in ways where C's order of who is asked counts."""
+    left, right = contents_of(a), contents_of(b)
+    if not (isinstance(left, DictValue) and isinstance(right, DictValue)) or (left is a and right is b):
+        return False
+    asked = contents_of(b, "__ror__") is b is not right
+    if inplace:
+        return asked and left is not a
+    if contents_of(a, "__or__") is a is not left or (asked and left is a and left.cls is dict):
+        return False
+    return asked or not (left.cls is right.cls is dict)
+
+
+def _united(tr: Tracer, a: DictValue, b: DictValue) -> DictValue:
+    """``a | b``: of the class of the left one, which has the say, unless that is a plain dict: the right one's may derive
+    from it."""
+    decides = b if a.cls in (dict, MappingProxyType) else a
+    made = DictValue(tr, [*a.pairs(tr), *b.pairs(tr)], dict if decides.cls is MappingProxyType else decides.cls)
+    made.default_factory = decides.default_factory
+    return made
 
 
 def _sequence_like(seq: SequenceValue, items: list[Value], is_size: bool) -> Value:

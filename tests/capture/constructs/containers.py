@@ -291,6 +291,14 @@ def default_dict_made(x):
     return d, dict(n), f["q"], len(f), d.get("zz"), "zz" in d, d.default_factory is list
 
 
+@case(args=lambda: (collections.OrderedDict(a=1, b=2), collections.defaultdict(list, a=[1]), r(4)))
+def dicts_united(ordered, lists, x):
+    made = {} | ordered, ordered | {"b": x}, {"a": x} | lists, lists | {"c": 1}, ordered | lists
+    (lists | {})["new"].append(x * 2)
+    made[2]["new"].append(x + 1)
+    return made, [type(m) for m in made], lists
+
+
 @case(args=lambda: (collections.defaultdict(list, a=[1]), r(4)))
 def default_dict_argument(d, x):
     d["a"].append(2)
