@@ -53,12 +53,17 @@ def _parts(tr: Tracer, t: TensorValue, key: Value) -> list[Any]:
     parts: list[Any] = []
     for v in items:
         parts += _array_parts(tr, t, v, parts) if isinstance(v, ArrayValue) else [_part(tr, t, v)]
+    if sum(part is ... for part in parts) > 1:
+        raise GraphBreak("unsupported-argument", "an index with several ...")
     return parts
 
 
 def _array_parts(tr: Tracer, t: TensorValue, array: ArrayValue, before: Sequence[Any]) -> list[Any]:
-    """A numpy array as an index: for one of booleans, whose contents are known, where it is True in each of its dims."""
+    """A numpy array as an index: for one of booleans, whose contents are known, where it is True in each of its dims; a
+    signed integer of no dims is one of Python's."""
     kind, there = array.layout.dtype, [Const(t.meta.device.torch()), Const(torch.int64)]
+    if kind.kind == "i" and not array.layout.ndim:
+        return [array.contents(tr).item()]
     if kind.kind == "b":
         dims = t.meta.shape[len(before) : len(before) + array.layout.ndim]
         if not dims or any(p is None or p is Ellipsis for p in before) or tuple(dims) != array.layout.shape:

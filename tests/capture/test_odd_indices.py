@@ -1,0 +1,100 @@
+"""Parts of an index that are rarely met: numpy arrays of no dims, and more than one ``...``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tinycompile.api import CompiledFunction
+from tinycompile.options import Options
+
+pytestmark = pytest.mark.pure
+I = torch.arange(2)  # noqa: E741
+ONE_ELLIPSIS: dict[str, Any] = {
+    "array": np.array(1),
+    "array from the end": np.array(-1, dtype=np.int8),
+    "array out of bounds": np.array(9),
+    "in a tuple": (np.array(0),),
+    "before a number": (np.array(0), 1),
+    "behind one": (1, np.array(0)),
+    "behind a slice": (slice(None), np.array(1)),
+    "behind an ellipsis": (..., np.array(1)),
+    "behind None": (None, np.array(1)),
+    "with an array": (np.array(1), np.array([0, 1])),
+    "behind an array": (np.array([0, 1]), np.array(1)),
+    "with a tensor": (I, np.array(1)),
+}
+OTHERS: dict[str, Any] = {
+    "bytes": np.array(1, dtype=np.uint8),
+    "boolean": np.array(True),
+    "float": np.array(1.0),
+    "slice": slice(np.array(0), np.array(1)),
+    "two": (..., ...),
+    "three": (..., ..., ...),
+    "around a number": (..., 0, ...),
+    "before a number too many": (..., ..., 0),
+    "behind a number": (0, ..., ...),
+    "around None": (..., None, ...),
+    "around a tensor": (..., I, ...),
+    "behind a tensor": (I, ..., ...),
+    "around a slice": (..., slice(None), ...),
+    "nothing left": (0, 0, 0, ..., ...),
+}
+KEYS = ONE_ELLIPSIS | OTHERS
+
+
+def read(x: Any, key: Any) -> Any:
+    return x[key]
+
+
+def read_and_written(x: Any, key: Any) -> Any:
+    y = x[key]
+    y.add_(1)
+    return x * 1, y
+
+
+def assigned(x: Any, key: Any) -> Any:
+    x[key] = 5
+    return x * 1
+
+
+def assigned_a_tensor(x: Any, key: Any) -> Any:
+    x[key] = x[0, 0, 0]
+    return x * 1
+
+
+def added(x: Any, key: Any) -> Any:
+    x[key] += 1
+    return x * 1
+
+
+def answer(fn: Callable[..., Any], key: Any) -> Any:
+    x = torch.arange(24.0).reshape(2, 3, 4)
+    try:
+        result = fn(x, key)
+    except (IndexError, TypeError, RuntimeError) as error:
+        return type(error), str(error), x.tolist()
+    results = result if isinstance(result, tuple) else (result,)
+    return [(r.shape, r.stride(), r.tolist()) for r in results], x.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+@pytest.mark.parametrize("fn", (read, read_and_written, assigned, assigned_a_tensor, added))
+@pytest.mark.parametrize("name", KEYS)
+def test_as_eager(name: str, fn: Callable[..., Any]) -> None:
+    compiled, key = CompiledFunction(fn, Options(backend="eager")), KEYS[name]
+    for _ in range(2):
+        assert answer(compiled, key) == answer(fn, key)
+    if fn is read and name in ONE_ELLIPSIS and name != "array out of bounds":
+        assert not compiled.breaks
+
+
+def test_an_array_that_holds_another_number() -> None:
+    compiled, at = CompiledFunction(read, Options(backend="eager")), np.array(0)
+    for number in (0, 1, -1, 1, 0):
+        at[()] = number
+        assert answer(compiled, at) == answer(read, at)
