@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import operator
 
@@ -261,3 +262,16 @@ def numpy_arrays_in_containers(d, l, x):
     l.append(np.zeros(2))
     d["b"] = d["a"]
     return x * d["n"], d["a"] is d["b"], l[0][1] + 1, len(l), {k: v.shape for k, v in d.items()}, torch.as_tensor(d["a"]) + x
+
+
+@breaks(args=lambda: (np.array(1), collections.deque([0, 1]), r(2, 3)))
+def odd_indices(at, both, x):
+    y = x * 2
+    y[np.array(0)] += 1
+    y[:, range(2)] = x[both, range(2)]
+    try:
+        torch.zeros(range(3))
+    except TypeError as error:
+        refused = str(error)
+    y[..., ...] -= x[at]
+    return y[range(2)], x[:, at], y[at, range(3)], torch.tensor(both), refused
