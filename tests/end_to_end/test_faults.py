@@ -24,7 +24,7 @@ CAPTURE = [
     "tinycompile.capture.frame._finish",
     "tinycompile.capture.frame.compile_guards",
     "tinycompile.capture.frame.define",
-    "tinycompile.capture.guard_code._Compiler.tensors",
+    "tinycompile.capture.guard_code._Compiler.entries",
     "tinycompile.capture.reconstruct.Rebuilder.function",
     "tinycompile.capture.effects.Effects.record_writes",
     "tinycompile.capture.effects.Effects.replay",

@@ -64,7 +64,8 @@ def text_of(error: BaseException) -> str:
     """Its text, where that is Python's or a library's to tell; else none."""
     owner = next(cls for cls in bases_of(error) if "__str__" in _HELD.__get__(cls))
     told = not _FLAGS.__get__(owner) & _HEAP_TYPE or _is_a_librarys(_HELD.__get__(owner)["__str__"])
-    plain = all(type(part) in _PLAIN for part in (*read(error, "args"), *read(error, "__dict__").values()))
+    parts = {**dict(enumerate(read(error, "args"))), **read(error, "__dict__"), "__notes__": None}  # which no text tells of
+    plain = all(type(part) in _PLAIN for part in parts.values())
     return str(error) if told and plain else ""
 
 

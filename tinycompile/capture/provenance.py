@@ -56,7 +56,7 @@ def is_the_programs(error: BaseException) -> bool:
     while trace.tb_next is not None and trace.tb_frame.f_code is not natively.__code__:
         trace = trace.tb_next
     code = trace.tb_frame.f_code
-    if isinstance(error, RecursionError):  # our own frames may have used the stack up, there too
+    if is_a(error, RecursionError):  # our own frames may have used the stack up, there too
         return code is not natively.__code__ and _is_raised(trace)
     if code is natively.__code__ or code in _INNERMOST:
         return True
