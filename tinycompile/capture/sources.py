@@ -66,10 +66,20 @@ class Held(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class Attr(Source):
-    """``base.name``, for attributes that are read without running Python code."""
+class Part(Source):
+    """What is found in, or asked of, the value of another source."""
 
     of: Source
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Attr(Part):
+    """``base.name``, for attributes that are read without running Python code."""
+
     name: str
 
     @property
@@ -80,16 +90,11 @@ class Attr(Source):
     def label(self) -> str:
         return f"{self.of.label}.{self.name}"
 
-    @property
-    def base(self) -> Source | None:
-        return self.of
-
 
 @dataclass(frozen=True, slots=True)
-class Own(Source):
+class Own(Part):
     """``base.name`` for an attribute in an object's ``__dict__``, where looking for one that is not there calls the program."""
 
-    of: Source
     name: str
 
     @property
@@ -100,16 +105,11 @@ class Own(Source):
     def label(self) -> str:
         return f"{self.of.label}.{self.name}"
 
-    @property
-    def base(self) -> Source | None:
-        return self.of
-
 
 @dataclass(frozen=True, slots=True)
-class Slot(Source):
+class Slot(Part):
     """``base.name`` for an attribute in a slot, where looking for one that is not set calls the program."""
 
-    of: Source
     slot: Held
 
     @property
@@ -120,16 +120,11 @@ class Slot(Source):
     def label(self) -> str:
         return f"{self.of.label}.{self.slot.value.__name__}"
 
-    @property
-    def base(self) -> Source | None:
-        return self.of
-
 
 @dataclass(frozen=True, slots=True)
-class Item(Source):
+class Item(Part):
     """``base[key]`` for a literal key."""
 
-    of: Source
     key: Any
 
     @property
@@ -140,16 +135,11 @@ class Item(Source):
     def label(self) -> str:
         return f"{self.of.label}[{self.key!r}]"
 
-    @property
-    def base(self) -> Source | None:
-        return self.of
-
 
 @dataclass(frozen=True, slots=True)
-class StrideOf(Source):
+class StrideOf(Part):
     """A stride of a tensor."""
 
-    of: Source
     dim: int
 
     @property
@@ -159,10 +149,6 @@ class StrideOf(Source):
     @property
     def label(self) -> str:
         return f"{self.of.label}.stride({self.dim})"
-
-    @property
-    def base(self) -> Source | None:
-        return self.of
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +168,9 @@ class Asked(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyItem(Source):
+class KeyItem(Part):
     """``base[key]`` for a key that is held, having no literal."""
 
-    of: Source
     key: Held
 
     @property
@@ -196,16 +181,11 @@ class KeyItem(Source):
     def label(self) -> str:
         return f"{self.of.label}[{self.key.label}]"
 
-    @property
-    def base(self) -> Source | None:
-        return self.of
-
 
 @dataclass(frozen=True, slots=True)
-class KeyAt(Source):
+class KeyAt(Part):
     """The key of a dict that comes at some place."""
 
-    of: Source
     at: int
 
     @property
@@ -215,10 +195,6 @@ class KeyAt(Source):
     @property
     def label(self) -> str:
         return f"key {self.at} of {self.of.label}"
-
-    @property
-    def base(self) -> Source | None:
-        return self.of
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tinycompile.capture.bytecode import Instruction
     from tinycompile.capture.execute import Frame
     from tinycompile.capture.tracer import Tracer
-    from tinycompile.capture.values.base import Value
 
 
 def jump(tr: Tracer, frame: Frame, ins: Instruction) -> None:

@@ -94,8 +94,8 @@ class _Contained(ObjectValue):
         return self.base.truth(tr)
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
-        method = self.own_method(tr, "__iter__")
-        return self.base.iterate(tr) if method is None else self.given_out(tr, method.call(tr, [], {}))
+        made = self.iterator(tr)
+        return self.base.iterate(tr) if made is None else tr.steps(made)
 
     def length(self, tr: Tracer) -> Value:
         method = self.own_method(tr, "__len__")

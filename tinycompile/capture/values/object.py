@@ -369,15 +369,8 @@ class ObjectValue(Value):
         return True
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
-        method = self.special(tr, "__iter__")
-        if method is None:
-            return self._by_index(tr)
-        return self.given_out(tr, method.call(tr, [], {}))
-
-    def given_out(self, tr: Tracer, iterator: Value) -> Iterator[Value]:
-        """The steps of what its ``__iter__`` gave."""
-        self._check_iterator(tr, iterator)
-        return iterator.each(tr) if isinstance(iterator, ObjectValue) else iterator.iterate(tr)
+        made = self.iterator(tr)
+        return self._by_index(tr) if made is None else tr.steps(made)
 
     def iterator(self, tr: Tracer) -> Value | None:
         """What its ``__iter__`` gives; None where Python has an iterator for it."""
@@ -385,12 +378,9 @@ class ObjectValue(Value):
         if method is None:
             return None
         made = method.call(tr, [], {})
-        self._check_iterator(tr, made)
-        return made
-
-    def _check_iterator(self, tr: Tracer, made: Value) -> None:
         if not isinstance(made, IteratorValue) and not hasattr(made.python_type(tr), "__next__"):
             raise GraphBreak("user-exception", f"__iter__ of {self.describe()} gave no iterator")
+        return made
 
     def filling(self, tr: Tracer) -> Iterator[Value]:
         values = self.iterate(tr)

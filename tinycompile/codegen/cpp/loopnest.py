@@ -115,7 +115,7 @@ class LoopNest:
     def rows_read(self, roots: Sequence[int]) -> list[Load]:
         """What ``roots`` read along the lane, where it is asked for some turns before."""
         lane = self.plan.lane
-        if lane is None or not (self.plan.each_line and self.plan.turns_ahead):
+        if lane is None or not self.plan.turns_ahead:
             return []
         loads = [s for i in self.deps.closure(roots) if isinstance(s := self.body[i], Load)]
         return [s for s in loads if is_along(s, lane)]

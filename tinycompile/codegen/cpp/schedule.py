@@ -107,7 +107,7 @@ class _Choice:
         split = inner[0].name if inner and self.shareable(inner[0], items) else None
         chunk = ADDITIONS * self.target.vector // 4  # so the error does not depend on the width
         each_line = not self.target.foresees and self.bytes_read() > self.target.l2
-        turns, group = self.turns_ahead(outer, inner), self.target.vector
+        turns, group = self.turns_ahead(outer, inner) if each_line else 0, self.target.vector
         return Schedule(outer, lane, block, inner, split, tile, rows, self.cost(), chunk, group, each_line, turns)
 
     def count(self, axes: Iterable[Axis]) -> int:
