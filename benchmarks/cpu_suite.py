@@ -27,7 +27,7 @@ from benchmarks.workloads import Workload, count_bytes, geometric_mean, tensors
 from tinycompile.base.config import config
 
 PROTOCOL = (
-    "wall time of one call, contenders and the copy or triad in turns, medians; before each, "
+    "wall time of one call, contenders and the copy or triad in turns whose order is drawn, medians; before each, "
     f"{FLUSH_BYTES['cpu'] >> 20} MB are read to empty the caches; page faults of fresh results count, for all. "
     "Cold compile: the first call with empty caches on disk, all in one process; torch.compile's first is shown apart. Cached: "
     "the same code on tensors of the same sizes whose pages are all the same 64 KB, one thread's time over the number of "

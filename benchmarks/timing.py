@@ -1,4 +1,5 @@
-"""The timing protocol: contenders take turns, caches are flushed before each call, medians are reported.
+"""The timing protocol: contenders take turns, caches are flushed before each call, medians are reported. Who follows whom is
+drawn anew for each round: some caches keep a part of what was read two calls ago.
 
 On a GPU the time between two CUDA events is taken. Before the first event a large buffer is *read*: that empties the L2
 without leaving dirty lines behind, and keeps the card busy while the host enqueues the call, so launch latency stays out.
@@ -17,7 +18,7 @@ import torch
 
 Call = Callable[[], object]
 
-FLUSH_BYTES = {"cuda": 512 << 20, "cpu": 64 << 20}
+FLUSH_BYTES = {"cuda": 512 << 20, "cpu": 256 << 20}
 
 
 def flusher(device: str) -> Call:
@@ -42,11 +43,15 @@ def samples(calls: Mapping[str, Call], device: str, seconds: float, least: int =
     flush = flusher(device)
     measure = _cuda_seconds if device == "cuda" else _cpu_seconds
     measure(list(calls.values()), flush)  # warm-up, not counted
-    rounds: list[list[float]] = []
-    start = time.perf_counter()
-    while len(rounds) < least or time.perf_counter() - start < seconds:
-        rounds.append(measure(list(calls.values()), flush))
-    return dict(zip(calls, zip(*rounds, strict=True), strict=True))
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    order, rng = list(calls), random.Random(0)
+    start, rounds = time.perf_counter(), 0
+    while rounds < least or time.perf_counter() - start < seconds:
+        rng.shuffle(order)
+        for name, taken in zip(order, measure([calls[name] for name in order], flush), strict=True):
+            times[name].append(taken)
+        rounds += 1
+    return {name: tuple(taken) for name, taken in times.items()}
 
 
 def _cuda_seconds(calls: Sequence[Call], flush: Call) -> list[float]:
@@ -71,8 +76,8 @@ def _cpu_seconds(calls: Sequence[Call], flush: Call) -> list[float]:
 
 
 def host_seconds(calls: Mapping[str, Call], device: str, seconds: float, batch: int = 50) -> dict[str, float]:
-    """Host time of one call. ``batch`` calls are enqueued without waiting, which stays below what a stream's queue holds. Who
-    follows whom is drawn anew for each round: the first calls of a batch find in the CPU's caches what the last batch left."""
+    """Host time of one call. ``batch`` calls are enqueued without waiting, which stays below what a stream's queue holds. The
+    first calls of a batch find in the CPU's caches what the last batch left."""
     best: dict[str, list[float]] = {name: [] for name in calls}
     order, rng = list(calls.items()), random.Random(0)
     start = time.perf_counter()

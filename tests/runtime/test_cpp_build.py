@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tinycompile.base.errors import BackendError
-from tinycompile.runtime.cpp_build import compile_functions, compiler, cpu_target, load
+from tinycompile.runtime.cpp_build import _foresees, compile_functions, compiler, cpu_target, load
 from tinycompile.runtime.twins import canonical_cpp
 
 pytestmark = pytest.mark.cpu
@@ -78,3 +78,23 @@ def test_an_error_in_one_unit_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     with pytest.raises(BackendError, match="nonsense"):
         compile_functions(PRELUDE, [function(), function("g", call="nonsense")], cpu_target(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "vendor,family,foresees",
+    [
+        ("GenuineIntel", "6", False),
+        ("AuthenticAMD", "25", True),
+        ("AuthenticAMD", "26", False),
+        ("AuthenticAMD", "unknown", True),
+        ("HygonGenuine", "24", True),
+        ("", "", True),
+    ],
+)
+def test_which_processors_are_asked_for_each_line(vendor: str, family: str, foresees: bool) -> None:
+    text = (
+        f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nflags\t\t: fpu vme\n\nprocessor\t: 1\n"
+        if vendor
+        else ""
+    )
+    assert _foresees(text) is foresees

@@ -1,7 +1,7 @@
 """Asking memory for what is read soon, where the CPU does not foresee it: what it reads ahead itself ends with a page, needs a
-long stretch, and does not know indices. AMD's CPUs foresee a stretch better than we do: only the next page is asked for.
-Intel's wait for memory and compute in turns, unless each line is asked for two pages ahead: a sum of rows then takes 0.6 of its
-time, a mean with deviation 0.55, a chain of bfloat16 0.55."""
+long stretch, and does not know indices. AMD's CPUs up to Zen 4 foresee a stretch better than we do: only the next page is asked
+for. Intel's and Zen 5 wait for memory and compute in turns, unless each line is asked for two pages ahead: mean and deviation
+then take 0.55 of its time on Intel's and 0.88 on Zen 5, a softmax of 2048 columns 0.9 on Zen 5, a sum of rows 0.6 and 0.96."""
 
 from __future__ import annotations
 
