@@ -230,7 +230,12 @@ class Piece:
             log("recompiles", f"{self.__name__}: {reason}")
         start = time.perf_counter()
         captured = without_unseen_edits(capture_from(self.start(), args, kwargs, self._capture_options(kin)))
-        times = {"capture": time.perf_counter() - start}
+        try:
+            return self._made_of(captured, {"capture": time.perf_counter() - start})
+        finally:
+            captured.let_go()  # also where this raises
+
+    def _made_of(self, captured: Captured, times: dict[str, float]) -> CacheEntry:
         whole = captured.graph is not None
         captured = without_remade(without_refused(captured))
         entry = self._eager_entry(captured, times)

@@ -182,8 +182,12 @@ class Captured:
 
     def binder(self) -> Callable[[Callable[..., tuple[Any, ...]]], FunctionType]:
         """:meth:`bind`, to be kept for long: what the capture was made from is let go of."""
-        self._forget()
+        self.let_go()
         return self._bind
+
+    def let_go(self) -> None:
+        """Of what the capture was made from: where there are no guards yet, none can be made from here on."""
+        self._forget()
 
     def concerns(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call has the objects for which this is: of the arguments that are guarded by identity."""
@@ -200,7 +204,7 @@ class Captured:
     def released(self) -> Captured:
         """The same without the arguments it was captured with, to be kept for long."""
         guards = self._guards
-        self._forget()
+        self.let_go()
         kept = replace(self, example_inputs=(), _bind=_released, _compile_guards=_released, _forget=_released)
         kept.__dict__["_guards"] = guards
         return kept

@@ -32,7 +32,7 @@ class _Steps(Iterator[Value]):
         self.of = of
 
     def __next__(self) -> Value:
-        value = self.of.next()
+        value = self.of.next(self.of.tr)
         if value is None:
             raise StopIteration
         return value
@@ -44,7 +44,7 @@ class GeneratorValue(IteratorValue):
     __slots__ = ("frame", "running", "started", "tr")
 
     def __init__(self, tr: Tracer, frame: Frame) -> None:
-        super().__init__(_Steps(self), GeneratorType)
+        super().__init__(iter(()), GeneratorType)
         self.tr, self.frame = tr, frame
         self.started = self.running = False
 
@@ -53,10 +53,13 @@ class GeneratorValue(IteratorValue):
     def describe(self) -> str:
         return "a generator"
 
-    def next(self) -> Value | None:
-        return self.send(NONE)
+    def next(self, tr: Tracer) -> Value | None:
+        return self.send(tr, NONE)
 
-    def send(self, value: Value) -> Value | None:
+    def iterate(self, tr: Tracer) -> Iterator[Value]:
+        return _Steps(self)  # (not held, for it holds this)
+
+    def send(self, tr: Tracer, value: Value) -> Value | None:
         """The next value that it yields; None where it returned, and ``returned`` has the result."""
         frame = self.frame
         if frame is None:
@@ -221,7 +224,7 @@ class GeneratorValue(IteratorValue):
         if name == "close":
             return self.close()
         if name in ("send", "throw") and not kwargs and args:
-            value = self.send(args[0]) if name == "send" else self.throw(instance_of(tr, args), args)
+            value = self.send(tr, args[0]) if name == "send" else self.throw(instance_of(tr, args), args)
             if value is not None:
                 return value
             raise_error(tr, tr.stop_iteration(self).error)

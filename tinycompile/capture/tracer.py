@@ -34,7 +34,7 @@ from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.carriers import CARRIERS
 from tinycompile.capture.values.classes import class_lookup
 from tinycompile.capture.values.constant import NONE, Const
-from tinycompile.capture.values.container import ContainerObject, NewContainer
+from tinycompile.capture.values.container import ContainerObject, Contents, NewContainer
 from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import Cell, FunctionValue
 from tinycompile.capture.values.iterator import IteratorValue
@@ -105,6 +105,7 @@ class Tracer(Inputs, Lookups, Identities):
         self.hashed: dict[int, Value] = {}  # by id: objects that are keys by a hash of the program's
         self.unknown_places: dict[int, UnknownPlace] = {}  # by id of the value
         self.functions: dict[int, FunctionValue] = {}  # by id of a function that came with the call
+        self.contained: list[Contents] = []  # the contents of containers of the program's classes
         self.set_steps: list[Step] = []  # what was done to sets
         self.shown: dict[int, tuple[Frame, DictValue]] = {}  # what locals() gave, by id of the frame
         self._by_source: dict[str, Value] = {}
@@ -120,6 +121,9 @@ class Tracer(Inputs, Lookups, Identities):
         for raised in self._exceptions.values():
             if raised.source is None:  # made in here: its traceback holds our frames, and these hold it
                 write(raised.error, "__traceback__", None)
+        for contents in self.contained:
+            contents.holder = None
+        self.contained.clear()
         self.inputs.clear()
         self.forget_identities()
         self.asleep.clear()
@@ -211,9 +215,9 @@ class Tracer(Inputs, Lookups, Identities):
     def object_around(self, contents: DictValue) -> ObjectValue:
         """A dict of a built-in kind that has attributes, as the object that has them."""
         if contents.holder is None and contents.source is None:
-            NewContainer(contents.cls, contents)
+            NewContainer(self, contents.cls, contents)
         elif contents.holder is None and contents.source is not None:
-            ContainerObject(self.object_of(contents), contents, contents.source)
+            ContainerObject(self, self.object_of(contents), contents, contents.source)
         assert isinstance(contents.holder, ObjectValue)
         return contents.holder
 
@@ -309,7 +313,7 @@ class Tracer(Inputs, Lookups, Identities):
 
     def next(self, iterator: IteratorValue) -> Value:
         """``next(iterator)``."""
-        value = iterator.next()
+        value = iterator.next(self)
         if value is None:
             raise_error(self, self.stop_iteration(iterator).error)
         return value
@@ -469,7 +473,7 @@ class Tracer(Inputs, Lookups, Identities):
 
     def stop_iteration(self, iterator: IteratorValue) -> ExceptionValue:
         """The end of an iterator: what an own iterator raised inside, or one with what a generator returned."""
-        if iterator.stop is not None and self.is_known(iterator.stop):
+        if iterator.stop is not None:
             return self.exception(iterator.stop)
         given = [] if self.identical(iterator.returned, NONE) else [iterator.returned]
         return self.remember(ExceptionValue(StopIteration(), given))

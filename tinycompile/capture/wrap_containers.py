@@ -202,7 +202,7 @@ def subclassed(tr: Tracer, obj: Any, source: Source) -> Value:
     contents = rule(tr, obj, source)
     assert isinstance(contents, (ListValue, DictValue, SetValue, TupleValue)) and contents.source is not None
     contents.cls = base
-    return ContainerObject(obj, contents, contents.source)
+    return ContainerObject(tr, obj, contents, contents.source)
 
 
 def set_(tr: Tracer, obj: Any, source: Source) -> Value:

@@ -78,7 +78,7 @@ def _step(tr: Tracer, iterator: Value, sent: Value) -> tuple[Value | None, Value
         return iterator.step(tr, sent)
     if not isinstance(iterator, IteratorValue):
         raise GraphBreak("iterator", iterator.describe())
-    value = iterator.send(sent)
+    value = iterator.send(tr, sent)
     return value, tr.returned_by(iterator) if value is None else NONE
 
 

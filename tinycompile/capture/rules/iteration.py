@@ -55,7 +55,7 @@ def _next(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak("unsupported-value", f"next() of {args[0].describe()}")
     if len(args) < 2:
         return tr.next(args[0])
-    value = args[0].next()
+    value = args[0].next(tr)
     return args[1] if value is None else value
 
 

@@ -162,7 +162,7 @@ def call_class(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     if maker is not None and isinstance(maker[1], (staticmethod, FunctionType)) and _is_of_the_program(cls):
         return _by_new(tr, cls, maker, args, kwargs)
     if _is_of_the_program(cls) and base_of(cls) is not None and maker is not None and maker[0] in BASES:
-        return _initialised(tr, NewContainer(cls, empty_contents(tr, cls, args)), args, kwargs)
+        return _initialised(tr, NewContainer(tr, cls, empty_contents(tr, cls, args)), args, kwargs)
     if not is_plain_class(cls) or issubclass(cls, torch.nn.Module):
         raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made")
     return _new_object(tr, cls, args, kwargs)
@@ -247,7 +247,7 @@ def _new(base: type, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if defines(cls, "_make") and defines(cls, "_fields"):
         return TupleValue(args[1].iterate(tr), cls=cls)
     if base_of(cls) is not None:
-        return NewContainer(cls, empty_contents(tr, cls, args[1:]))
+        return NewContainer(tr, cls, empty_contents(tr, cls, args[1:]))
     if base is not object or built_in_base(cls) is not object:
         raise GraphBreak("unsupported-value", f"an object of class {cls.__qualname__} is made")
     return NewObject(cls)

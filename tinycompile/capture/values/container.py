@@ -131,10 +131,10 @@ class ContainerObject(_Contained):
 
     __slots__ = ("base",)
 
-    def __init__(self, obj: Any, base: Contents, source: Source) -> None:
+    def __init__(self, tr: Tracer, obj: Any, base: Contents, source: Source) -> None:
         super().__init__(obj, source)
         self.base = base
-        base.holder = self
+        _hold(tr, self)
 
 
 class NewContainer(_Contained, NewObject):
@@ -142,12 +142,18 @@ class NewContainer(_Contained, NewObject):
 
     __slots__ = ("base",)
 
-    def __init__(self, cls: Any, base: Contents) -> None:
+    def __init__(self, tr: Tracer, cls: Any, base: Contents) -> None:
         Value.__init__(self)
         self.obj = built_in_base(cls).__new__(cls)
         self.shadow = {}
         self.base = base
-        base.holder = self
+        _hold(tr, self)
+
+
+def _hold(tr: Tracer, holder: ContainerObject | NewContainer) -> None:
+    """The contents know their object, until the capture is over: each holds the other."""
+    holder.base.holder = holder
+    tr.contained.append(holder.base)
 
 
 def empty_contents(tr: Tracer, cls: type, args: Sequence[Value]) -> Contents:

@@ -32,7 +32,7 @@ class Watching(Iterator[Value]):
 
 class IteratorValue(Value):
     """A Python iterator of Values, consumed as the program consumes it. ``returned``: what a generator returned at its end.
-    ``cls``: its class, where that is known. ``stop``: what said last that it is at its end."""
+    ``cls``: its class, where that is known. ``stop``: the program's StopIteration that ended it last, where one did."""
 
     __slots__ = ("cls", "rest", "returned", "stop")
 
@@ -45,12 +45,12 @@ class IteratorValue(Value):
     def python_type(self, tr: Tracer) -> type:
         return super().python_type(tr) if self.cls is None else self.cls
 
-    def next(self) -> Value | None:
+    def next(self, tr: Tracer) -> Value | None:
         """The next value, or None at the end."""
         try:
             return next(self.rest)
         except StopIteration as stop:
-            self.stop = stop
+            self.stop = stop if tr.is_known(stop) else None  # kept, it would hold our frames, and these this iterator
             return None
 
     def iterate(self, tr: Tracer) -> Iterator[Value]:
@@ -68,9 +68,9 @@ class IteratorValue(Value):
             raise GraphBreak("unsupported-value", f"attribute {name!r} of an iterator")
         return found
 
-    def send(self, value: Value) -> Value | None:
+    def send(self, tr: Tracer, value: Value) -> Value | None:
         """The same: only generators take values."""
-        return self.next()
+        return self.next(tr)
 
     def call_method(self, tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value:
         if name == "__iter__":
