@@ -210,8 +210,10 @@ def _sequence_binary(tr: Tracer, symbol: str, a: Value, b: Value) -> Value | Non
         if a.family is not b.family:
             shown = f"{module_of(b.cls)}." * (module_of(b.cls) in ("torch", "collections")) + b.cls.__name__
             raise TypeError(f'can only concatenate {a.family.__name__} (not "{shown}") to {a.family.__name__}')
+        if torch.Size in (a.cls, b.cls):
+            return _sequence_like(a, a.values(tr) + b.values(tr), True)
         whole = next((v for v, other in ((b, a), (a, b)) if v.is_plain_tuple and not other.items), None)
-        return whole or _sequence_like(a, a.values(tr) + b.values(tr), torch.Size in (a.cls, b.cls))
+        return whole or _sequence_like(a, a.values(tr) + b.values(tr), False)
     if symbol == "*" and (isinstance(a, SequenceValue) or isinstance(b, SequenceValue)):
         seq, count = (a, b) if isinstance(a, SequenceValue) else (b, a)
         assert isinstance(seq, SequenceValue)

@@ -146,11 +146,20 @@ def _is_none(value: Value) -> bool:
     return isinstance(value, Const) and value.value is None
 
 
-def _reversed(tr: Tracer, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+@rule(reversed)
+def _reversed(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """What ``__reversed__`` gives, be it an iterator or not: a tensor's is a tensor. Else an iterator from the end."""
+    if isinstance(args[0], TensorValue):
+        return args[0].get_attr(tr, "__reversed__").call(tr, [], {})
     if isinstance(args[0], ObjectValue) and not isinstance(args[0], ModuleValue):
         method = args[0].special(tr, "__reversed__")
         if method is not None:
-            return method.call(tr, [], {}).iterate(tr)
+            return method.call(tr, [], {})
+    return IteratorValue(_from_the_end(tr, args))
+
+
+def _from_the_end(tr: Tracer, args: Args) -> Iterator[Value]:
+    if isinstance(args[0], ObjectValue) and not isinstance(args[0], ModuleValue):
         if contents_of(args[0]) is args[0]:
             raise GraphBreak("unsupported-value", f"reversed({args[0].describe()})")
     if isinstance(args[0], Const) and isinstance(args[0].value, range):
@@ -193,7 +202,6 @@ for _make, _fns in (
     (_map, [map]),
     (_starmap, [itertools.starmap]),
     (_filter, [filter]),
-    (_reversed, [reversed]),
     (_islice, [itertools.islice]),
     (_accumulate, [itertools.accumulate]),
     (_product, [itertools.product]),
