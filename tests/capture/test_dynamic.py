@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import tinycompile
 from tinycompile.capture.captured import CaptureOptions
 from tinycompile.capture.frame import capture
 from tinycompile.capture.marks import mark_dynamic, mark_static
@@ -138,3 +139,33 @@ def test_extern_calls_specialise():
 
 def test_returned_sizes():
     serve(lambda x: (x.shape, x.shape[0] * 2 + 1, x.numel()), (r(4, 8),), [(r(5, 9),)])
+
+
+RANGES = {
+    "step": lambda x, n: torch.arange(0, n, 0.5),
+    "start": lambda x, n: torch.arange(0.5, n),
+    "down": lambda x, n: torch.arange(n, 0.5, -1.0),
+    "zero": lambda x, n: torch.arange(0.0, n),
+    "end": lambda x, n: torch.arange(0, 9.5, n),
+    "named": lambda x, n: torch.arange(start=0, end=2 * n + 1, step=0.25, dtype=torch.float64),
+    "whole": lambda x, n: torch.arange(0, n, 2.0, dtype=torch.int32),
+    "divided": lambda x, n: torch.arange(0, n, n / 4),
+    "wrong way": lambda x, n: torch.arange(n, 0, 0.5),
+    "no step": lambda x, n: torch.arange(0, n, 0.0),
+    "bool": lambda x, n: torch.arange(0, n, True),
+}
+
+
+@pytest.mark.parametrize("given", ["size", "number"])
+@pytest.mark.parametrize("fn", RANGES.values(), ids=list(RANGES))
+def test_ranges_of_floats_and_sizes(fn, given):
+    def told(run, n):
+        try:
+            return repr(run(torch.ones(n), n))
+        except RuntimeError as error:
+            return str(error)
+
+    asked = (lambda x, n: fn(x, x.shape[0])) if given == "size" else fn
+    compiled = tinycompile.compile(asked, backend="eager")
+    for n in (4, 5, 6):
+        assert told(compiled, n) == told(asked, n)

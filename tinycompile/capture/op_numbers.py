@@ -18,7 +18,8 @@ _INTS = range(-(2**63), 2**64)
 
 def taken(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a record; OverflowError for an int that torch has no type for."""
-    settle = name not in _AT_RUN_TIME
+    of_floats = name == "arange" and any(type(value) is float for value in args[:3])  # whose length is no expression of sizes
+    settle = name not in _AT_RUN_TIME or of_floats
     return tuple(_taken(value, arg, settle) for value, arg in zip(args, OPS[name].schema.args, strict=True))
 
 

@@ -257,6 +257,8 @@ class _Maker:
         if self._arguments() and self.code.co_varnames[0] not in bound:
             out.append(encode("DELETE_FAST", 0))
         for i, slot in enumerate(self.place.slots):
+            if slot.cell:  # Python looks into the cell, for ``eval`` and ``f_locals``, where it finds this instruction
+                out.append(encode("MAKE_CELL", self.names[slot.name]))
             item(i)
             out.append(encode("STORE_FAST", self.names[slot.name]))
         at = len(self.place.slots)
