@@ -230,6 +230,7 @@ class _Attempt:
         graph = tr.builder.finish(self.start.name, [t.fake for t in self.rebuilder.outputs], tr.env.hints)
         names = tr.builder.final_names
         self.edits, self.taken_over = tr.effects.edits(names), tr.effects.taken_over(names)
+        self.rebuilder.look_at(graph)
         self.graph = dataclasses.replace(graph, recomputed=tr.effects.again(names))
 
     def release(self) -> None:

@@ -348,13 +348,16 @@ class Rebuilder:
 
     # --- the whole function ---
 
+    def look_at(self, graph: Graph) -> None:
+        """Whether the graph is run: for what it gives or writes, or for what it may refuse."""
+        self.calls_graph = bool(self.outputs) or self.tr.effects.writes or any(map(refuses_some_values, graph.nodes))
+
     def function(self, name: str, signature: str, result: str, graph: Graph) -> tuple[str, str]:
         """The rebuilt function's source, and the name under which it expects the graph."""
         call = self.tr.guards.names.take("graph")
         lines = [f"def {name}({signature}):"]
         if self.tr.effects.told:
             lines.append(f"    {self.held(Warned(self.tr.effects.told), 'warn')}()")
-        self.calls_graph = bool(self.outputs) or self.tr.effects.writes or any(map(refuses_some_values, graph.nodes))
         if self.calls_graph:
             self.symbols.update(*(i.names for i in self.tr.inputs))
         lines += [f"    {symbol} = {self._size(graph, symbol)}" for symbol in sorted(self.symbols)]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.in_place import names_a_write
 from tinycompile.ops.randomness import DRAWS, PROBABILITY
+from tinycompile.ops.ranges import out_of_range
 from tinycompile.ops.record import OPS, View
 
 COPY = "torch.Tensor.copy_"  # how a graph writes to its inputs: nodes of this target, after all others
@@ -95,9 +96,11 @@ _REFUSE_SOME = frozenset((
 
 
 def refuses_some_values(node: Node) -> bool:
-    """Whether a node may raise an error for the values that it is given: then it is part of what the program does, whether or
-    not anything of it is read."""
-    return node.target in _REFUSE_SOME if node.kind == "call" else node.kind == "extern" and may_refuse(node.target)
+    """Whether a node may raise an error for the values that it is given, or for a number that its dtype can't hold: then it is
+    part of what the program does, whether or not anything of it is read."""
+    if node.kind != "call":
+        return node.kind == "extern" and may_refuse(node.target)
+    return node.target in _REFUSE_SOME or out_of_range(OPS[node.target], node.args, node.meta)
 
 
 def is_random(node: Node) -> bool:
