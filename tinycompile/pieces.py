@@ -24,6 +24,7 @@ from tinycompile.base.errors import BackendError, GraphBreakError, KernelError, 
 from tinycompile.base.holdings import tell_holdings
 from tinycompile.base.internal_frames import internal_frame
 from tinycompile.base.known_builtins import builtins_are_replaced, under_known_builtins
+from tinycompile.base.known_tensors import tensors_are_torchs
 from tinycompile.base.logs import log, warn, warn_once
 from tinycompile.base.raised import formatted, is_a, is_committed, text_of, words
 from tinycompile.base.stack_room import has_room
@@ -158,6 +159,8 @@ class Piece:
             return under_known_builtins(functools.partial(self._without_capture, "builtins"))
         if not has_room():
             return self._without_capture("recursion")
+        if not tensors_are_torchs():
+            return self._without_capture("tensor-attributes")
         if self._is_full(args, kwargs):
             return self._without_code(args, kwargs)
         with self._lock:
@@ -194,8 +197,8 @@ class Piece:
         return replace(newest, run=self.eagerly, compiled=None, stop=None, guarded=None)
 
     def _without_capture(self, kind: str) -> CacheEntry:
-        """An entry that runs eagerly, for now: nothing can be captured while builtins that our own code calls are others, or
-        where the stack is nearly used up."""
+        """An entry that runs eagerly, for now: nothing can be captured while builtins, or attributes of tensors, that our own
+        code asks are others, or where the stack is nearly used up."""
         code = self.start().function.__code__
         why = Break(kind, f"{self.__name__} is entered", Location(code.co_filename, code.co_firstlineno, code.co_name))
         if self.options.fullgraph:

@@ -171,6 +171,12 @@ _ALL = (
         "capture itself is written in Python and calls them: until they are back, what begins here runs in plain Python",
         "Put a function of your own under the name into the module that uses it, or replace it around code without breaks.",
     ),
+    BreakKind(
+        "tensor-attributes",
+        "Attributes of torch.Tensor that say what a tensor is were replaced (torch.Tensor.shape = ...)",
+        "capture and compiled code ask tensors for them: until they are torch's again, what begins here runs in plain Python",
+        "Put an attribute of another name there, or replace it around code that is not compiled.",
+    ),
     BreakKind("forced", "A test forced a break here", "CaptureOptions.force asked for it", "None is needed."),
     BreakKind("disabled", "A function that tinycompile.disable excludes", "it was asked for", "Don't disable it."),
     BreakKind("user-break", "tinycompile.graph_break() was called", "it was asked for", "Remove the call."),

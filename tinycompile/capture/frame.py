@@ -255,6 +255,8 @@ def _finish(attempt: _Attempt) -> Captured:
     def guards(relied_on: Collection[int] | None) -> CompiledGuards:
         for relation in tr.env.relations:
             tr.guards.late_check(str(relation), f"sizes: {relation}")
+        if graph is not None and (relied_on is None or relied_on or _asks_tensors(attempt, graph)):
+            tr.guards.state_check("_tensors_are_torchs()", "torch's tensors say themselves what they are")
         aligned = None if relied_on is None else {tr.inputs[i].source.text for i in relied_on}
         devices = None if graph is None else graph.device_types
         made = compile_guards(tr.guards, signature, start.like, start.skip, aligned, devices)
@@ -296,6 +298,15 @@ def _finish(attempt: _Attempt) -> Captured:
         _compile_guards=guards,
         _forget=tr.forget,
     )
+
+
+def _asks_tensors(attempt: _Attempt, graph: Graph) -> bool:
+    """Whether guards, or compiled code, read attributes of tensors in Python."""
+    tr, rebuilder = attempt.tr, attempt.rebuilder
+    if tr.env.hints or rebuilder.commits or rebuilder.remakes or attempt.place is not None:
+        return True
+    tracked = tr.root_grad_enabled and any(getattr(i.value, "requires_grad", False) for i in tr.inputs)
+    return tracked or any(n.kind == "extern" for n in graph.nodes)
 
 
 def _owner(tr: Tracer) -> torch.nn.Module | None:

@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 
 from tinycompile.base import torch_private
 from tinycompile.base.device import default_device
+from tinycompile.base.known_tensors import tensors_are_torchs
 from tinycompile.capture.guard_entries import READ_ERRORS, Entry
 from tinycompile.capture.sources import Held, HeldItem, Source
 from tinycompile.capture.trust import BUILTIN_TYPES, is_of, is_trusted, module_of
@@ -50,6 +51,7 @@ HELPERS: dict[str, Any] = {
     "_ordinary_mode": torch_private.ordinary_mode, "_function_modes": torch_private.function_modes,
     "_forward_ad": forward_ad,
     "_only_default_device": torch_private.only_default_device, "_default_device": default_device,
+    "_tensors_are_torchs": tensors_are_torchs,
     "_no_python_modes": torch_private.no_python_modes, "_any_autocast": torch_private.any_autocast,
     "_inference_mode": torch.is_inference_mode_enabled, "_is_empty": is_empty,
     "_deterministic": torch.are_deterministic_algorithms_enabled,
