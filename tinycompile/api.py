@@ -20,10 +20,11 @@ from tinycompile.backends import Backend, generates_code, lookup_backend
 from tinycompile.base.internal_frames import internal_frame
 from tinycompile.base.logs import warn_once
 from tinycompile.base.raised import trace_of
+from tinycompile.base.stack_room import RoomForOurs, has_room
 from tinycompile.capture.breaks import Break
 from tinycompile.capture.bytecode import SUPPORTED, VERSION
 from tinycompile.capture.guard_code import MISS
-from tinycompile.capture.marks import Switch, before_torch_compile, is_disabled, mark_of
+from tinycompile.capture.marks import Switch, SwitchedOff, before_torch_compile, is_disabled, mark_of
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.trampoline import drive
 from tinycompile.eager import example_gradients
@@ -62,7 +63,7 @@ class CompiledFunction(FirstPiece):
         entry = self._only
         if entry is None or kwargs or Switch.off:
             if Switch.off and is_disabled():
-                return self.original(*args, **kwargs)
+                return self.original(*args, **kwargs) if has_room() else self._plainly(args, kwargs)
             return self._found(args, kwargs)
         try:
             result = entry.guarded(*args)  # type: ignore[misc]  # the only entry has it
@@ -94,6 +95,9 @@ class CompiledFunction(FirstPiece):
         if entry is None:
             if active.levels and (spread := self._under_vmap(args, kwargs)) is not NotImplemented:
                 return spread
+        if (entry is None or entry.stop is not None) and not self.options.fullgraph and not has_room():
+            return self._plainly(args, kwargs)
+        if entry is None:
             entry = self._miss(args, kwargs)
         try:
             result = entry.run(*args, **kwargs)
@@ -109,6 +113,12 @@ class CompiledFunction(FirstPiece):
             del result  # whatever the program drops from here on dies there
             return drive(entry.stop, held)
         return self.redo(entry, failure, args, kwargs)
+
+    @internal_frame
+    def _plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call in plain Python, with all that it calls, where the stack is nearly used up: as deep as Python does it."""
+        with SwitchedOff(), RoomForOurs():
+            return self.original(*args, **kwargs)
 
     def _under_vmap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = self._spread(args, kwargs)

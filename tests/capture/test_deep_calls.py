@@ -190,12 +190,152 @@ class Deep:
         return x if n == 0 else self.go(x + 1, n - 1)
 
 
+class Called:
+    @tinycompile.compile(backend="eager")
+    def __call__(self, x, n):
+        return x if n == 0 else self(x + 1, n - 1)
+
+
+class Module(torch.nn.Module):
+    """Calls itself, by way of what is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[Callable[..., Any]] = [self]
+
+    def forward(self, x, n):
+        return x if n == 0 else self.called[0](x + 1, n - 1)
+
+
+def compiled_module() -> Any:
+    module = Module()
+    compiled = tinycompile.compile(module, backend="eager")
+    module.called[0] = compiled
+    return compiled
+
+
+@tinycompile.compile(backend="eager")
+def compiled_and_breaks(x, n):
+    tinycompile.graph_break()
+    return x if n == 0 else compiled_and_breaks(x + 1, n - 1)
+
+
+@tinycompile.compile(backend="eager")
+def compiled_and_not(x, n):
+    return x if n == 0 else not_compiled(x + 1, n - 1)
+
+
+def not_compiled(x, n):
+    return compiled_and_not(x, n)
+
+
+@tinycompile.disable
+def around_compiled(x, n):
+    return compiled_deep(x, n)
+
+
+def goes(fn: Callable[..., Any], depth: int) -> bool:
+    """Whether a function calls itself so often."""
+    try:
+        found = in_a_thread(lambda: fn(X, depth))
+    except RecursionError:
+        return False
+    assert torch.equal(found, X + depth)
+    return True
+
+
+def deepest(fn: Callable[..., Any]) -> int:
+    low, high = 1, LIMIT
+    while high - low > 5:
+        middle = (low + high) // 2
+        low, high = (middle, high) if goes(fn, middle) else (low, middle)
+    return low
+
+
+class Plain:
+    def __call__(self, x, n):
+        return x if n == 0 else self(x + 1, n - 1)
+
+
+def plain_by_way(x, n):
+    return x if n == 0 else plain_way(x + 1, n - 1)
+
+
+def plain_way(x, n):
+    return plain_by_way(x, n)
+
+
+RECURSIVE: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "itself": (lambda: compiled_deep, lambda: deep),
+    "another": (lambda: compiled_to, lambda: deep),
+    "method": (lambda: Deep().go, lambda: deep),
+    "breaks": (lambda: compiled_and_breaks, lambda: deep),
+    "by way of another": (lambda: compiled_and_not, lambda: plain_by_way),
+    "disabled": (lambda: around_compiled, lambda: deep),
+    "object": (Called, Plain),
+    "module": (compiled_module, Module),
+}
+# Python 3.12 has a limit of its own, which nothing raises, for calls from C, such as those of objects.
+SHARE = 0.9 if sys.version_info[:2] != (3, 12) else 0.35
+
+
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("fn", (compiled_deep, compiled_to, Deep().go), ids=("itself", "another", "method"))
-def test_compiled_functions_that_call_themselves_take_a_frame_more_each(fn):
-    for depth in (LIMIT // 10, LIMIT // 4):
-        for _ in range(2):
-            assert torch.equal(in_a_thread(lambda depth=depth: fn(X, depth)), X + depth)
+@pytest.mark.parametrize("name", RECURSIVE)
+def test_compiled_functions_call_themselves_as_deep_as_python_does(name):
+    make, plain = RECURSIVE[name]
+    fn, most = make(), deepest(plain())
+    for share in (0.2, 0.6, 0.97, 0.6):
+        assert goes(fn, int(most * share * SHARE)), (share, most)
+    assert not goes(fn, int(most * 1.1) + 10)
+    assert sys.getrecursionlimit() == LIMIT
+
+
+@pytest.mark.parametrize("name", RECURSIVE)
+def test_what_has_no_end_is_told_as_python_tells_it(name):
+    fn = RECURSIVE[name][0]()
+    for _ in range(2):
+        with pytest.raises(RecursionError, match="maximum recursion depth exceeded"):
+            in_a_thread(lambda: fn(X, -1))
+        assert sys.getrecursionlimit() == LIMIT
+    assert goes(fn, 10)
+
+
+@tinycompile.compile(backend="eager")
+def sets_the_limit(x, n, to):
+    if n == 0:
+        sys.setrecursionlimit(to)
+        return x
+    return sets_the_limit(x + 1, n - 1, to)
+
+
+@pytest.mark.parametrize("to", (LIMIT * 3, LIMIT * 5))
+def test_the_limit_that_the_program_sets_stays(to):
+    try:
+        assert torch.equal(in_a_thread(lambda: sets_the_limit(X, int(LIMIT * SHARE * 0.8), to)), X + int(LIMIT * SHARE * 0.8))
+        assert sys.getrecursionlimit() == to
+    finally:
+        sys.setrecursionlimit(LIMIT)
+
+
+def test_threads_that_go_deep_at_once_leave_the_limit_as_it_was():
+    found: list[bool] = []
+    depth = int(LIMIT * SHARE * 0.9)
+    threads = [threading.Thread(target=lambda: found.append(torch.equal(compiled_deep(X, depth), X + depth))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 6 and sys.getrecursionlimit() == LIMIT
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python itself has an end to it")
+def test_where_python_sets_no_limit_the_stack_has_an_end():
+    sys.setrecursionlimit(10**6)
+    try:
+        assert goes(compiled_deep, 2000)
+        assert not goes(compiled_deep, 100_000)
+    finally:
+        sys.setrecursionlimit(LIMIT)
 
 
 @pytest.mark.parametrize("depth", range(LIMIT // 2, LIMIT - 60, LIMIT // 20))

@@ -73,7 +73,7 @@ def is_disabled() -> bool:
     return _disabled.depth > 0
 
 
-class _SwitchedOff:
+class SwitchedOff:
     """Entered by a function that is. (``contextlib`` would set ``__traceback__`` of the program's exceptions.)"""
 
     def __enter__(self) -> None:
@@ -98,7 +98,7 @@ def disable(fn: Any = None, *, recursive: bool = True) -> Any:
     if isinstance(fn, torch.nn.Module):
         fn.forward = disable(fn.forward, recursive=recursive)
         return fn
-    return _marked(fn, "disable", _SwitchedOff if recursive else contextlib.nullcontext)
+    return _marked(fn, "disable", SwitchedOff if recursive else contextlib.nullcontext)
 
 
 def mark_of(fn: Any) -> str | None:
