@@ -50,6 +50,9 @@ def constant(rebuilder: Rebuilder, value: Const) -> str:
         return rebuilder.reach(value.source)
     if not may_be_another(obj):
         return rebuilder.constant(obj)
+    origin = rebuilder.tr.origin(value)
+    if origin is not None:
+        return rebuilder.reach(origin[1])
     if rebuilder.tr.is_computed(obj):
         return _computed(rebuilder, obj)
     source = rebuilder.tr.source_of(obj)

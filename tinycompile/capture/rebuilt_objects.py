@@ -194,7 +194,7 @@ def container(r: Rebuilder, value: NewContainer) -> str:
             for k, v in base.pairs(r.tr):
                 r.statements.append(f"{kind}.__setitem__({name}, {r.expr(k)}, {r.expr(v)})")
         elif isinstance(base, SetValue):
-            followed, given = program(r.tr, base)
+            followed, given = program(r.tr, base, exact=True)
             r.statements.append(f"{r.held(followed.onto, 'fill')}({', '.join([name, *map(r.expr, given)])})")
         else:
             r.statements.append(f"{kind}.extend({name}, {r.tuple_([r.expr(v) for v in base.values(r.tr)])})")

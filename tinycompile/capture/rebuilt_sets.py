@@ -27,7 +27,7 @@ def set_object(r: Rebuilder, value: SetValue) -> str:
 
 def set_text(r: Rebuilder, value: SetValue, until: int | None = None) -> str:
     """A set as it is, or was before a step: the same is done again, for the order depends on all of it."""
-    followed, given = program(r.tr, value, until)
+    followed, given = program(r.tr, value, until, exact=True)
     ((_, method, operands),) = followed.steps[:1]
     if len(followed.steps) == 1 and method in ("set", "frozenset") and isinstance(operands[0], Snapshot):
         step = next(s for s in r.tr.set_steps if s.target is value)
@@ -75,4 +75,4 @@ def parts_of_changes(tr: Tracer, value: SetValue) -> Iterator[Value]:
             if isinstance(operand, Snapshot):
                 yield from operand.parts
             elif operand.source is None:
-                yield from program(tr, operand, at)[1]
+                yield from program(tr, operand, at, exact=True)[1]

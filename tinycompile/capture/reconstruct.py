@@ -164,7 +164,7 @@ class Rebuilder:
         if isinstance(value, DictValue):
             return [*(v for _, v in value.pairs(self.tr)), *_attributes(value.holder)]
         if isinstance(value, SetValue):
-            return program(self.tr, value)[1]
+            return program(self.tr, value, exact=True)[1]
         if isinstance(value, Cell):
             return [] if value.content is None else [value.content]
         if isinstance(value, FunctionValue) and value.fn is None:

@@ -6,6 +6,7 @@ import functools
 import math
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import shown_shortly
 from tinycompile.capture.pins import guard_type, is_replaced, pin
-from tinycompile.capture.sources import Attr, Held, HeldItem, Item, KeyAt, KeyItem, Source
+from tinycompile.capture.sources import Asked, Attr, Held, HeldItem, Item, KeyAt, KeyItem, Source
 from tinycompile.capture.trust import module_of
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import class_lookup, is_heap_type
@@ -95,8 +96,7 @@ def _look_into_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> dict[Any
     items = (OrderedDict if isinstance(obj, OrderedDict) else dict).items(obj)  # (of a subclass's own, maybe)
     for place, (key, item) in enumerate(items):
         value = _key(tr, key)
-        if type(key) is tuple or may_be_another(key):
-            tr.note_key(value, key, KeyAt(source, place))
+        _note(tr, value, key, KeyAt(source, place))
         at = value.key(tr)
         if isinstance(at, ObjectKey) and (hash(at) != hash(key) or key not in obj):  # (which does nothing but answer)
             raise GraphBreak("unsupported-value", f"{source.label} has a key that has changed since it was put there")
@@ -121,6 +121,17 @@ def is_same_key(now: Any, known: Any) -> bool:
 
 def _key(tr: Tracer, key: Any) -> Value:
     return tr.from_python(key) if _is_plain_key(key) else tr.wrap(key, tr.guards.hold(key, "key", shown_shortly(key)))
+
+
+def _note(tr: Tracer, value: Value, key: Any, source: Source) -> None:
+    """Where a plain key is found that may be another object in another call, and what is in it if it is a tuple."""
+    if type(key) is tuple:
+        tr.note_key(value, key, source)
+        assert isinstance(value, TupleValue)
+        for at, (part, inner) in enumerate(zip(value.values(tr), key, strict=True)):
+            _note(tr, part, inner, Item(source, at))
+    elif may_be_another(key):
+        tr.note_key(value, key, source)
 
 
 def _same_keys(tr: Tracer, obj: Iterable[Any], text: str) -> str:
@@ -229,7 +240,26 @@ def _look_into_set(tr: Tracer, obj: Any, source: Source) -> dict[Any, Any]:
         same = f"_all(_map({plain}, {source.text})) and {same}"
         same += f" and _all(_map({alike}, _map({copy}.get, {source.text}), {source.text}))"
     tr.guards.check(same, f"{source.label} is a {type(obj).__name__} of {', '.join(map(shown_shortly, obj))}")
-    return {member.key(tr): member for member in map(tr.from_python, obj)}
+    known = isinstance(source, Held) and type(obj) is frozenset  # the very one, with these very members
+    members = (tr.kept(member) if known else _member(tr, member, source) for member in obj)
+    return {member.key(tr): member for member in members}
+
+
+def _member(tr: Tracer, member: Any, source: Source) -> Value:
+    value = tr.from_python(member)
+    if type(member) is tuple or may_be_another(member):
+        _note(tr, value, member, Asked(tr.guards.hold(MemberLike(member), "member"), source))
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class MemberLike:
+    """Finds what a set has that means the same as ``known``."""
+
+    known: Any
+
+    def __call__(self, members: set[Any] | frozenset[Any]) -> Any:
+        return next(member for member in members if is_same_key(member, self.known))
 
 
 def slice_(tr: Tracer, obj: slice, source: Source) -> Value:

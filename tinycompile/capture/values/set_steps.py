@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.values.base import Value
-from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.constant import Const, may_be_another
 from tinycompile.capture.values.mapping import DictValue, DictView
 
 if TYPE_CHECKING:
@@ -129,9 +129,10 @@ class Program:
         return tuple(self(*given))
 
 
-def program(tr: Tracer, value: SetValue, until: int | None = None) -> tuple[Program, list[Value]]:
+def program(tr: Tracer, value: SetValue, until: int | None = None, *, exact: bool = False) -> tuple[Program, list[Value]]:
     """What makes a set as it is, or was before the step ``until``, and the Values that this is called with: sets from outside,
-    as they are when the call begins, and members that are no plain constants."""
+    as they are when the call begins, and members that are no plain constants. ``exact``: the members are the very objects that
+    the program has, not just equal ones, which are in the same order."""
     numbers, given, done = dict[int, Register | Given](), list[Value](), []
 
     def number(of: Value) -> Register | Given:
@@ -143,7 +144,10 @@ def program(tr: Tracer, value: SetValue, until: int | None = None) -> tuple[Prog
     def argument(of: Operand) -> Any:
         if not isinstance(of, Snapshot):
             return number(of)
-        return Snapshot(of.kind, tuple(p.value if isinstance(p, Const) else number(p) for p in of.parts))
+        return Snapshot(of.kind, tuple(number(p) if is_given(p) else p.value for p in of.parts))
+
+    def is_given(part: Any) -> bool:
+        return not isinstance(part, Const) or (exact and may_be_another(part.value))
 
     for step in _needed(tr, value, len(tr.set_steps) if until is None else until):
         operands = tuple(map(argument, step.operands))

@@ -74,7 +74,7 @@ class SetValue(Value):
         members = list(self.items.values())
         if len(members) > 1:
             self._guard_order(tr)
-            members = list(map(tr.from_python, self.real))
+            members = [self.items[tr.from_python(member).key(tr)] for member in self.real]
         return Watching(self._each(iter(members), list(self.items)))
 
     def _guard_order(self, tr: Tracer) -> None:
