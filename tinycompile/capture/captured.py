@@ -113,7 +113,8 @@ class Captured:
     makes or writes tensors with a history behind the graph. ``calls_graph``: whether it needs the graph. ``redo_on_error``: an
     error of the graph may be one that the program catches. ``shapes_seen``: sizes and strides of tensors, by expression.
     ``identities``: arguments guarded to be these very objects. ``owner``: the module with which the code should die.
-    ``changes_outside``: whether the rebuilt function changes objects or modes."""
+    ``changes_outside``: whether the rebuilt function changes objects or modes. ``held``: the entries of a state with which the
+    frame went on, in the order in which its end lets go of them."""
 
     graph: Graph | None
     python: str
@@ -137,6 +138,7 @@ class Captured:
     identities: Mapping[str, Any]
     owner: torch.nn.Module | None
     changes_outside: bool
+    held: tuple[int, ...]
     _bind: Callable[[Any], FunctionType] = field(repr=False)
     _compile_guards: Callable[[Collection[int] | None], CompiledGuards] = field(repr=False)
     _forget: Callable[[], None] = field(repr=False)
@@ -257,6 +259,7 @@ def uncaptured(code: CodeType, reason: Break) -> Captured:
         identities={},
         owner=None,
         changes_outside=False,
+        held=(),
         _bind=_released,
         _compile_guards=lambda relied_on: no_guards(),
         _forget=_released,

@@ -11,7 +11,7 @@ import gc
 import types
 import weakref
 from collections import ChainMap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,8 @@ import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.bytecode import decode, passes_handlers
-from tinycompile.capture.values.base import Lazy
+from tinycompile.capture.sources import Local
+from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import defines
 from tinycompile.capture.values.constant import Const
 from tinycompile.capture.values.descriptors import has_dict, own_dict
@@ -40,9 +41,10 @@ _QUIET = frozenset(
     {
         int, float, complex, bool, str, bytes, bytearray, type(None), type(Ellipsis), type(NotImplemented), range, slice,
         type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.TracebackType, types.FrameType, np.ndarray,
-        torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device,
+        torch.Size, torch.dtype, torch.device,
     }
 )  # fmt: skip
+_WHOLE = (torch.Tensor, torch.nn.Module)  # what these hold is not looked at
 _SLEEPERS = {types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
 _MANY = 1000  # objects; in more nobody looks for one
 _KEEPS_ALL = frozenset(
@@ -56,7 +58,9 @@ def ends_quietly(obj: Any) -> bool:
     todo, seen = [obj], {id(obj)}
     while todo:
         found = todo.pop()
-        if type(found) in _QUIET or issubclass(type(found), (type, torch.Tensor, torch.nn.Module)):
+        if issubclass(type(found), _WHOLE) and _is_noticed(found):
+            return False
+        if type(found) in _QUIET or issubclass(type(found), (type, *_WHOLE)):
             continue
         if _is_noticed(found) or len(seen) > _MANY:
             return False
@@ -75,7 +79,16 @@ def _is_noticed(obj: Any) -> bool:
     if kind in _SLEEPERS:
         frame = getattr(obj, _SLEEPERS[kind])
         return frame is not None and _has_handlers(frame.f_code)
-    return defines(kind, "__del__") or (kind is not types.FunctionType and weakref.getweakrefcount(obj) > 0)
+    if defines(kind, "__del__"):
+        return True
+    if kind is types.FunctionType or issubclass(kind, torch.Tensor):
+        return is_waited_for(obj)
+    return not issubclass(kind, torch.nn.Module) and weakref.getweakrefcount(obj) > 0  # (we have some to those ourselves)
+
+
+def is_waited_for(obj: Any) -> bool:
+    """Whether a weak reference calls something when an object goes."""
+    return any(ref.__callback__ is not None for ref in weakref.getweakrefs(obj))
 
 
 def _held_by(obj: Any) -> Iterable[Any]:
@@ -132,7 +145,12 @@ class Carried:
         if frame.instructions[at].op == "SET_FUNCTION_ATTRIBUTE":  # the function holds its cells from here on
             return
         for entry in gone:
-            if not isinstance(tr.value_of(entry), _KNOWN) and not _is_quiet(tr, entry.obj, entry.source):
+            value = tr.value_of(entry)
+            if isinstance(value, TensorValue):
+                quiet = not is_waited_for(entry.obj)
+            else:
+                quiet = isinstance(value, _KNOWN) or _is_quiet(tr, entry.obj, entry.source)
+            if not quiet:
                 frame.at = at + 1
                 raise GraphBreak("finalizer", f"of {entry.source.label}, a {type(entry.obj).__name__}")
 
@@ -153,6 +171,17 @@ def _is_quiet(tr: Tracer, obj: Any, source: Source) -> bool:
     quiet, text = ends_quietly(obj), f"{tr.guards.hold(ends_quietly, 'ends_quietly').name}({source.text})"
     tr.guards.check(text if quiet else f"not {text}", f"nobody notices the end of {source.label}: {quiet}")
     return quiet
+
+
+def held_at_end(frame: Frame, entries: Sequence[str]) -> tuple[int, ...]:
+    """The entries of the state with which a frame went on, as it lets go of them at its end: what it does not hold any more,
+    its variables in their order, its stack. Python clears a frame so."""
+    order = (*frame.code.co_varnames, *frame.code.co_cellvars)
+    held = [*(frame.slots[name] for name in dict.fromkeys(order) if name in frame.slots), *list.copy(frame.stack)]
+    sources = [v.source for v in held if isinstance(v, (Lazy, Value))]
+    found = dict.fromkeys(s.name for s in sources if isinstance(s, Local))
+    last = [entries.index(name) for name in found if name in entries]
+    return (*(at for at in range(len(entries)) if at not in last), *last)
 
 
 def _contents(frame: Frame) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from tinycompile.base.raised import is_a, text_of, words
 from tinycompile.capture.breaks import Break, GraphBreak, KnownBehind, NotRebuildable
 from tinycompile.capture.callers import may_look_up
 from tinycompile.capture.captured import Captured, CaptureOptions
-from tinycompile.capture.endings import check_contents
+from tinycompile.capture.endings import check_contents, held_at_end
 from tinycompile.capture.execute import Frame, run_outermost
 from tinycompile.capture.guard_code import CompiledGuards, compile_guards, define
 from tinycompile.capture.modes import guard_modes
@@ -102,6 +102,7 @@ class _Attempt:
         self.asks_inside = False  # whether gradients of values on the way were asked for
         self.callee_broke = False
         self.follows = False  # whether the instruction at which it broke is followed behind the break
+        self.held: tuple[int, ...] = ()  # entries of the state that is left at the frame's end, in the order of their going
         self.leave_at: int | None = None  # the instruction, by count, at which the frame may be left
 
     def follow(self, args: Sequence[Any], kwargs: Mapping[str, Any], stop: int | None = None) -> None:
@@ -172,6 +173,8 @@ class _Attempt:
             raise GraphBreak("mode", "autocast is another at the end of the function")
         self._finish_graph(self.rebuilder.result(frame.result))
         self._all_closed()
+        if self.start.resumed:
+            self.held = held_at_end(frame, self.start.parameters)
 
     def _all_closed(self) -> None:
         check_contents(self.tr)
@@ -294,6 +297,7 @@ def _finish(attempt: _Attempt) -> Captured:
         identities={name: held.value for name, held in tr.guards.identities.items()},
         owner=_owner(tr),
         changes_outside=bool(attempt.rebuilder.commits),
+        held=attempt.held,
         _bind=bind,
         _compile_guards=guards,
         _forget=tr.forget,

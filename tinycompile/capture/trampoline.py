@@ -11,6 +11,7 @@ from types import CellType, FunctionType
 from typing import Any, Protocol
 
 from tinycompile.base.internal_frames import internal_frame
+from tinycompile.capture.captured import Captured
 from tinycompile.capture.resume import Outcome, Place, is_trivial, moved, step
 from tinycompile.capture.start import Rest, Runner
 
@@ -19,6 +20,7 @@ class Entry(Protocol):
     """Compiled code for some states: ``run`` returns the function's result, or with a ``stop`` the state there."""
 
     run: Callable[..., Any]
+    captured: Captured
     stop: Stop | None
 
 
@@ -69,6 +71,17 @@ class Stop:
         return None, result
 
 
+def let_go(held: CellType, order: tuple[int, ...]) -> None:
+    """Drop the entries of a state in this order, as Python drops what a frame holds at its end. (A tuple would let go of its
+    last entry first.)"""
+    state = held.cell_contents
+    left = [state[at] for at in order]
+    held.cell_contents = state = ()
+    left.reverse()
+    while left:
+        left.pop()
+
+
 @internal_frame
 def drive(stop: Stop, held: CellType) -> Any:
     """Run a function on from a break to its end. ``held``: the state there."""
@@ -88,6 +101,7 @@ def drive(stop: Stop, held: CellType) -> Any:
             failure = error
         else:
             if entry.stop is None:
+                let_go(held, entry.captured.held)
                 return result
             stop, held.cell_contents = entry.stop, result
             del result

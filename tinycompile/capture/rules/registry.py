@@ -181,6 +181,8 @@ def _member(tr: Tracer, cls: enum.EnumType, value: Value) -> Value:
 
 def _exception(tr: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     """An exception of a class whose ``__init__`` is the program's or the builtin one."""
+    if defines(cls, "__del__"):
+        raise GraphBreak("unsupported-value", f"a {cls.__name__} is made, whose end is noticed")
     owner = class_lookup(cls, "__new__")
     if owner is None or not is_of(owner[0], "builtins") or not issubclass(cls, Exception) or issubclass(cls, OSError):
         raise GraphBreak("user-exception", f"{cls.__name__} was made")
