@@ -22,6 +22,7 @@ from tinycompile.base.device import default_device
 from tinycompile.base.known_tensors import tensors_are_torchs
 from tinycompile.capture.guard_entries import READ_ERRORS, Entry
 from tinycompile.capture.sources import Held, HeldItem, Source
+from tinycompile.capture.told_apart import bits_of, facts_of, parts_of
 from tinycompile.capture.trust import BUILTIN_TYPES, is_of, is_trusted, module_of
 from tinycompile.ir.builder import UniqueNames, identifier
 
@@ -35,14 +36,12 @@ def is_empty(cell: CellType) -> bool:
     return False
 
 
-_unit, _bytes = np.generic.dtype.__get__, np.generic.tobytes  # (no property of a class of the program's)
+def _name_of(limits: Any) -> str:
+    """What tells numpy's limits of one type of numbers from those of another."""
+    return str(limits.dtype)
 
 
-def bits_of(scalar: np.generic) -> tuple[str, bytes]:
-    """What tells one of numpy's scalars from all others of its class: its dtype, which has the unit of a time, and its bits."""
-    return _unit(scalar).str, _bytes(scalar)
-
-
+_TOLD_BY: tuple[tuple[Any, Any], ...] = ((np.generic, bits_of), (complex, parts_of), ((np.iinfo, np.finfo), _name_of))
 # Python's own functions under names that no parameter bears.
 HELPERS: dict[str, Any] = {
     "_type": type, "_str": str, "_any": any, "_all": all, "_tuple": tuple, "_map": map, "_list": list, "_len": len,
@@ -160,19 +159,24 @@ class GuardSet:
 
     def equals(self, text: str, value: Any) -> str:
         """An expression: ``text`` names a constant of the same type and value (NaN equals NaN, -0.0 differs from 0.0, and so
-        does one numpy scalar from another of other bits or of another unit)."""
+        does one numpy scalar from another of other bits or of another unit, and a dtype from another of another name)."""
         if value is None or value is True or value is False or value is Ellipsis:
             return f"{text} is {value!r}"
         kind = type(value)
         if kind is float and math.isnan(value):
             signed = f"{self.hold(math.copysign, 'copysign').name}(1.0, {text}) == {math.copysign(1.0, value)}"
             return f"_type({text}) is {self.hold(float, 'float_').name} and {text} != {text} and {signed}"
-        if issubclass(kind, np.generic):
-            same = f"{self.hold(bits_of, 'bits_of').name}({text}) == {self.hold(bits_of(value), 'bits').name}"
+        if issubclass(kind, np.dtype):
+            known, facts = self.hold(value, "dtype").name, self.hold(facts_of, "facts_of").name
+            alike = f"{facts}({text}) == {self.hold(facts_of(value), 'facts').name}"
+            return f"({text} is {known} or (_type({text}) is {self.hold(kind, 'dtype_').name} and {alike}))"
+        told_by = next((ask for kinds, ask in _TOLD_BY if issubclass(kind, kinds)), None)
+        if told_by is not None:
+            same = f"{self.hold(told_by, told_by.__name__).name}({text}) == {self.hold(told_by(value), 'told').name}"
             return f"_type({text}) is {self.hold(kind, identifier(kind.__name__) + '_').name} and {same}"
         literal = kind in (int, str, bytes) or (kind is float and math.isfinite(value))
         shown = repr(value) if literal else self.hold(value, "constant").name
-        has_twin = kind in (complex, range) or (kind is float and value == 0)  # an equal one that is another
+        has_twin = kind is range or (kind is float and value == 0)  # an equal one that is another
         sign = f" and _str({text}) == '{value}'" if has_twin else ""
         return f"_type({text}) is {self.hold(kind, identifier(kind.__name__) + '_').name} and {text} == {shown}{sign}"
 

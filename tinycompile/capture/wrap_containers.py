@@ -17,6 +17,7 @@ from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import shown_shortly
 from tinycompile.capture.pins import guard_type, is_replaced, pin
 from tinycompile.capture.sources import Asked, Attr, Held, HeldItem, Item, KeyAt, KeyItem, Source
+from tinycompile.capture.told_apart import is_itself_alone
 from tinycompile.capture.trust import module_of
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import class_lookup, is_heap_type
@@ -85,6 +86,8 @@ def _look_into_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> dict[Any
     for key in obj:
         if not _is_plain_key(key) and not _is_object_key(key):
             raise GraphBreak("unsupported-value", f"{source.label} has a key of type {type(key).__name__}")
+    if any(map(is_itself_alone, obj)):
+        _check_stable(tr, f"keys({source.text})", tuple(map(id, obj)), f"which objects are keys of {source.label}")
     if not all(map(_is_plain_key, obj)):
         _guard_objects(tr, obj, source)
     else:

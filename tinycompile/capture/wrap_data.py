@@ -14,8 +14,9 @@ from tinycompile.base.expr import Expr
 from tinycompile.capture import scalars, signature
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.guards import is_aligned, shown_shortly
-from tinycompile.capture.pins import guard_one_object, guard_type, pin
+from tinycompile.capture.pins import guard_one_object, guard_type, is_replaced, pin
 from tinycompile.capture.sources import Attr, Held, HeldItem, Item, Local, Source
+from tinycompile.capture.told_apart import has_metadata
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Value
 from tinycompile.capture.values.constant import LITERALS, Const
@@ -30,6 +31,8 @@ def constant(tr: Tracer, obj: Any, source: Source) -> Value:
     if tr.resumed and not isinstance(source, (Held, HeldItem)) and tr.options.unstable(source.text, obj):
         tr.constants_seen[source.text] = obj
         raise GraphBreak("data-dependent", f"{source.label} is a value that differs from call to call")
+    if isinstance(obj, np.dtype) and has_metadata(obj):
+        raise GraphBreak("unsupported-value", f"{source.label} is a numpy dtype with metadata")
     plain = isinstance(source, (Local, Item, Attr)) or (isinstance(source, HeldItem) and not source.pinned)
     if type(obj) is int and plain and tr.is_dynamic_int(source.text, obj):
         return symbolic_int(tr, obj, source)
@@ -46,7 +49,10 @@ def constant(tr: Tracer, obj: Any, source: Source) -> Value:
     elif isinstance(source, HeldItem) and type(obj) in LITERALS:
         # -0.0 == 0.0, and NaN differs from itself: go by identity
         has_twin = isinstance(obj, complex) or (isinstance(obj, float) and (obj == 0 or obj != obj))
-        tr.guards.item(source, obj, equal=not has_twin)
+        if has_twin and is_replaced(tr, obj, source):  # by another in each call, maybe
+            tr.guards.check(tr.guards.equals(source.text, obj), f"{source.label} == {shown_shortly(obj)}")
+        else:
+            tr.guards.item(source, obj, equal=not has_twin)
     else:
         tr.guards.check(tr.guards.equals(source.text, obj), f"{source.label} == {shown_shortly(obj)}")
     tr.constants_seen[source.text] = obj
@@ -107,9 +113,11 @@ def _pinned_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
 
 def array(tr: Tracer, obj: np.ndarray, source: Source) -> Value:
     """A numpy array: its layout is guarded. What it holds may change, if nobody looks."""
+    if has_metadata(obj.dtype):
+        raise GraphBreak("unsupported-value", f"the dtype of {source.label} has metadata")
     if obj.dtype.hasobject:
         raise GraphBreak("unsupported-value", f"{source.label} is a numpy array of objects")
-    dtype = tr.guards.hold(obj.dtype, "dtype_").name
-    layout = f"{{0}}.dtype == {dtype} and {{0}}.shape == {obj.shape} and {{0}}.strides == {obj.strides}"
+    dtype = tr.guards.equals("{0}.dtype", obj.dtype)
+    layout = f"{dtype} and {{0}}.shape == {obj.shape} and {{0}}.strides == {obj.strides}"
     writable = f"{{0}}.flags.writeable is {obj.flags.writeable}"
     return ArrayValue(None, guard_type(tr, obj, source, f"{layout} and {writable}", f"{obj.dtype}{list(obj.shape)}"), obj)

@@ -14,6 +14,7 @@ import torch
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Source
+from tinycompile.capture.told_apart import is_itself_alone
 from tinycompile.capture.trust import BUILTIN_TYPES, trusts
 from tinycompile.capture.values.base import Kwargs, MethodOf, Value
 
@@ -103,9 +104,9 @@ class Const(Value):
 
     def key(self, tr: Tracer) -> Any:
         self.unasked(tr, "__hash__", "__eq__")
-        if self.source is not None and isinstance(self.value, (float, complex)) and self.value != self.value:
-            nan = tr.guards.hold(self.value, "nan").name  # a key that equals itself only
-            tr.guards.check(f"{self.source.text} is {nan}", f"{self.source.label} is this NaN")
+        if self.source is not None and is_itself_alone(self.value):
+            known = tr.guards.hold(self.value, "key").name
+            tr.guards.check(f"{self.source.text} is {known}", f"{self.source.label} is this {type(self.value).__name__}")
         return self.value
 
     def truth(self, tr: Tracer) -> bool:
