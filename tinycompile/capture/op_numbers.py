@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tinycompile.base import shapes
 from tinycompile.base.expr import Expr
+from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.sequence import SequenceValue
 from tinycompile.dispatch.schema import Argument
 from tinycompile.ops.record import OPS
+
+if TYPE_CHECKING:
+    from tinycompile.capture.tracer import Tracer
 
 # Records whose kernels take a number of the schema that is known only at run time. Others are for the number of this call.
 _AT_RUN_TIME = frozenset(
@@ -42,3 +50,11 @@ def _taken(value: Any, arg: Argument, settle: bool) -> Any:
     if type(value) is int and value not in _INTS:
         raise OverflowError("int too big to convert" if value > 0 else "can't convert negative int to unsigned")
     return value
+
+
+def has_numpys(tr: Tracer, values: Iterable[Value]) -> bool:
+    """Whether one of numpy's scalars is among values, or in a sequence there. C sees plain numbers in these."""
+    return any(
+        has_numpys(tr, v.values(tr)) if isinstance(v, SequenceValue) else isinstance(getattr(v, "value", None), np.generic)
+        for v in values
+    )

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -326,6 +327,9 @@ def _wrap(tr: Tracer, result: Any, cls: type, grad: bool, base: TensorValue | No
 
 def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
     path = path_of(fn)
+    if isinstance(fn, FunctionType) and op_numbers.has_numpys(tr, operands):
+        what = f"one of numpy's numbers is given to {path}, which is Python and may see its class"
+        raise GraphBreak("unsupported-argument", what)
     functional = _without_write(fn)
     if functional is not None and args and isinstance(operands[0], TensorValue):
         check_places(tr, functional.__name__, operands[0], (*args[1:], *kwargs.values()), operands)
