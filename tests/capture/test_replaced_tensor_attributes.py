@@ -12,6 +12,7 @@ import torch
 import tinycompile
 from tinycompile.base.errors import GraphBreakError
 from tinycompile.base.known_tensors import FACTS, tensors_are_torchs
+from tinycompile.ir.interpreter import torch_function
 
 pytestmark = pytest.mark.cpu
 ASKED: list[str] = []
@@ -163,3 +164,26 @@ def test_the_whole_graph_can_not_be_had_meanwhile() -> None:
     with replaced("shape", property(a_text)), pytest.raises(GraphBreakError, match="tensor-attributes"):
         compiled(torch.ones(2))
     assert not compiled.breaks
+
+
+@pytest.mark.parametrize("backend", ("eager", None))
+def test_what_was_replaced_for_a_time_is_not_kept(backend: str | None) -> None:
+    """Nodes of graphs name methods of torch's: what the program had there is not found for them, then or later."""
+    torch_function.cache_clear()
+    compiled = tinycompile.compile(writes, backend=backend)
+    for name in ("copy_", "mul_", "sort"):
+        with replaced(name, raises):
+            asked_by(compiled, given(3, requires_grad=False), name, raises)
+        for rows in (3, 4):
+            assert same(compiled(*given(rows, requires_grad=False)), writes(*given(rows, requires_grad=False)))
+        again = tinycompile.compile(writes, backend=backend)
+        assert same(again(*given(3, requires_grad=False)), writes(*given(3, requires_grad=False)))
+
+
+def test_kernels_ask_torch_where_a_tensor_lies() -> None:
+    compiled = tinycompile.compile(computes)
+    x, y = given(3, requires_grad=False)
+    expected = compiled(x, y)
+    for by in KINDS.values():
+        found, asked = asked_by(compiled, (x, y), "data_ptr", by)
+        assert same(found, expected) and not asked

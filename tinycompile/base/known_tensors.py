@@ -4,22 +4,25 @@ code reads, and that code is not to ask the program."""
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import torch
 
 from tinycompile.base import dict_versions
 
-# What says what a tensor is. Operations, also those that look like attributes (``T``, ``real``), are not among them: capture
-# follows what a program puts in their place.
+# What says what a tensor is, and the few operations by which compiled code hands tensors on. Others, also those that look like
+# attributes (``T``, ``real``), are not among them: capture follows what a program puts in their place.
 FACTS = frozenset(
     {
-        "_backward_hooks", "_base", "_cdata", "_is_view", "_post_accumulate_grad_hooks", "_version", "data", "data_ptr",
-        "device", "dim", "dtype", "element_size", "get_device", "grad", "grad_fn", "is_complex", "is_conj", "is_contiguous",
-        "is_cpu", "is_cuda", "is_floating_point", "is_inference", "is_leaf", "is_meta", "is_neg", "is_nested", "is_quantized",
-        "is_signed", "is_sparse", "itemsize", "layout", "name", "nbytes", "ndim", "ndimension", "nelement", "numel",
-        "output_nr", "requires_grad", "retains_grad", "shape", "size", "storage_offset", "stride", "untyped_storage",
+        "_backward_hooks", "_base", "_cdata", "_is_view", "_post_accumulate_grad_hooks", "_version", "as_strided", "copy_",
+        "data", "data_ptr", "detach", "device", "dim", "dtype", "element_size", "get_device", "grad", "grad_fn", "is_complex",
+        "is_conj", "is_contiguous", "is_cpu", "is_cuda", "is_floating_point", "is_inference", "is_leaf", "is_meta", "is_neg",
+        "is_nested", "is_quantized", "is_signed", "is_sparse", "itemsize", "layout", "name", "nbytes", "ndim", "ndimension",
+        "nelement", "numel", "output_nr", "requires_grad", "retains_grad", "shape", "size", "storage_offset", "stride",
+        "untyped_storage",
     }
 )  # fmt: skip
+_METHODS = dict(vars(torch.Tensor))
 _CLASSES = (torch.nn.Parameter, torch.Tensor)
 _ATTRIBUTES = tuple(vars(cls) for cls in _CLASSES)
 _OWN = tuple({name: held[name] for name in FACTS if name in held} for held in _ATTRIBUTES)
@@ -55,3 +58,8 @@ class _Known:
 
 
 tensors_are_torchs = _Known()
+
+
+def method_of_torchs(name: str) -> Any:
+    """What torch has for a method of tensors, whatever the program put in its place."""
+    return _METHODS[name] if name in _METHODS else getattr(super(torch.Tensor, torch.Tensor), name)

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from tinycompile.base.known_tensors import method_of_torchs
+
+_copy = method_of_torchs("copy_")
 _NOTHING = torch.empty(0, device="cpu")
 
 
@@ -80,7 +83,7 @@ class Watch:
 
 def take_over(tensor: torch.Tensor, data: torch.Tensor) -> None:
     """``tensor.copy_(data)``, where the program wrote in place: an edit of ``tensor`` from here on is one of ``data``."""
-    tensor.copy_(data)
+    _copy(tensor, data)
     watch = getattr(data.grad_fn, "watch", None)
     if watch is not None:
         watch.instead(data.output_nr, tensor)

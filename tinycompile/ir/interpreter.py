@@ -11,6 +11,7 @@ import torch
 
 from tinycompile.base.device import Device
 from tinycompile.base.expr import Dim, Expr, evaluate
+from tinycompile.base.known_tensors import method_of_torchs
 from tinycompile.ir.builder import size_sources
 from tinycompile.ir.graph import Graph, Node, Ref
 from tinycompile.ops.record import OPS
@@ -122,5 +123,5 @@ def torch_function(path: str) -> Callable[..., Any]:
     root, *parts = path.split(".")
     found: Any = importlib.import_module(root) if root == "tinycompile" else torch
     for part in parts:
-        found = getattr(found, part)
+        found = method_of_torchs(part) if found is torch.Tensor else getattr(found, part)
     return found

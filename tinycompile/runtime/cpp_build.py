@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tinycompile.base.errors import BackendError, KernelError
+from tinycompile.base.known_tensors import method_of_torchs
 from tinycompile.base.target import Target
 from tinycompile.ir.source import KernelSource
 
@@ -203,7 +204,7 @@ def launcher(source: KernelSource, library: ctypes.CDLL, name: str | None = None
     pointers = [f"a{i}" for i, a in enumerate(source.args) if a.kind == "pointer"]
     sizes = [f"a{i}" for i, a in enumerate(source.args) if a.kind == "size"]
     arguments = ", ".join(["stream", *(f"a{i}" for i in range(len(source.args)))])
-    packed = f"pack_pointers({', '.join(f'{p}.data_ptr()' for p in pointers)})"
+    packed = f"pack_pointers({', '.join(f'data_ptr({p})' for p in pointers)})"
     numbers = f"pack_sizes({', '.join(sizes)})" if sizes else "None"
     text = f"""def {source.name}({arguments}):
     code = function({packed}, {numbers}, get_num_threads())
@@ -212,6 +213,7 @@ def launcher(source: KernelSource, library: ctypes.CDLL, name: str | None = None
 """
     namespace: dict[str, Any] = {
         "function": function,
+        "data_ptr": method_of_torchs("data_ptr"),
         "pack_pointers": struct.Struct(f"{len(pointers)}P").pack,
         "pack_sizes": struct.Struct(f"{len(sizes)}q").pack,
         "get_num_threads": torch.get_num_threads,
