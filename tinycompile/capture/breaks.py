@@ -130,6 +130,12 @@ _ALL = (
         "If the exception is expected, raise it outside the compiled function.",
     ),
     BreakKind(
+        "warns",
+        "Python or a library warns of what the function does",
+        "the warning is to come in each call, from the program's line, or to be raised there, as filters say",
+        "Change what the warning is about.",
+    ),
+    BreakKind(
         "internal-error",
         "Capture itself failed",
         "this is a fault of tinycompile's; what it can't follow runs in eager Python",

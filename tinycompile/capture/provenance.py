@@ -15,7 +15,9 @@ from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
 from tinycompile.base.errors import TinycompileError
+from tinycompile.base.overheard import overheard
 from tinycompile.base.raised import is_a, trace_of
+from tinycompile.capture.breaks import GraphBreak
 
 F = TypeVar("F", bound=Callable[..., Any])
 _INNERMOST: set[CodeType] = set()
@@ -30,8 +32,14 @@ def raises_for_the_program(fn: F) -> F:
 
 
 def natively(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of Python's or torch's own on the program's behalf. An exception from here is the program's."""
-    return fn(*args, **kwargs)
+    """Call a function of Python's or torch's own on the program's behalf. An exception from here is the program's. What warns
+    is a break: eager Python warns in each call, from the program's line, or raises the warning there."""
+    with overheard() as heard:
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            if heard:
+                raise GraphBreak("warns", str(heard[0].message))
 
 
 def _is_raised(trace: TracebackType) -> bool:

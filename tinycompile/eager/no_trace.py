@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
+
+from tinycompile.base.overheard import muted
 
 around: list[Callable[[], AbstractContextManager[None]]] = []
 """What such a run is done within: a profile leaves it out."""
@@ -22,15 +23,22 @@ def aside() -> Iterator[None]:
 
 
 @contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Torch's generator goes on behind the block as if that had drawn nothing."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+@contextmanager
 def leaving_no_trace() -> Iterator[None]:
-    """Torch's generator stays as it is. Nothing is warned of, and what torch warns of once it still will."""
-    with aside():
-        state, always = torch.get_rng_state(), torch.is_warn_always_enabled()
+    """Torch's generator stays as it is. No warning is shown, and what torch warns of once it still will."""
+    with aside(), same_random_numbers(), muted():
+        always = torch.is_warn_always_enabled()
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                torch.set_warn_always(True)
-                yield
+            torch.set_warn_always(True)
+            yield
         finally:
             torch.set_warn_always(always)
-            torch.set_rng_state(state)

@@ -210,7 +210,7 @@ def quietly(fn: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return natively(fn, *args, **kwargs)
         except FloatingPointError as error:
-            raise GraphBreak("unsupported-value", f"numpy warns: {error}") from None
+            raise GraphBreak("warns", str(error)) from None
 
 
 def call(tr: Tracer, fn: Any, args: Sequence[Value], kwargs: Kwargs) -> Value:

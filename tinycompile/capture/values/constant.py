@@ -116,7 +116,7 @@ class Const(Value):
                 return answer.truth(tr)
             if hasattr(type(self.value), name):
                 break
-        return bool(self.value)
+        return bool(natively(bool, self.value))
 
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if isinstance(self.value, enum.Enum):
