@@ -44,6 +44,7 @@ from tinycompile.ops.record import OPS, View
 if TYPE_CHECKING:
     from tinycompile.capture.inputs import Input
     from tinycompile.capture.reconstruct import Rebuilder
+    from tinycompile.capture.torch_warnings import Warned
     from tinycompile.capture.tracer import Tracer
 
 Entry = Value | Lazy
@@ -71,7 +72,7 @@ class Effects:
 
         self._written: dict[int, Write] = {}  # by id: tensors from outside that were written in place
         self.gradients = Gradients()
-        self.told: list[Callable[[], None]] = []  # what torch warns of
+        self.told: list[Warned] = []  # calls of which torch warns
         self.calls: dict[str, str] = {}  # statements of the rebuilt code's own, by what they are about
         self._edits: dict[str, tuple[Memory, EditedValue, int]] = {}  # by node; with how many nodes there were
         self.checkpoints: list[

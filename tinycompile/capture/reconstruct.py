@@ -3,6 +3,7 @@ the variables and the operand stack of a frame that is left at a break."""
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import CellType, FunctionType, MethodType
@@ -23,7 +24,7 @@ from tinycompile.capture.rules.functions_of import FunctionOf
 from tinycompile.capture.rules.mapping import MappedFunction
 from tinycompile.capture.rules.optimizers import is_step
 from tinycompile.capture.sources import Asked, Held, Local, Source
-from tinycompile.capture.torch_warnings import Warned
+from tinycompile.capture.torch_warnings import Telling
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.trust import trusts
 from tinycompile.capture.values.array import ArrayValue
@@ -356,19 +357,20 @@ class Rebuilder:
         """The rebuilt function's source, and the name under which it expects the graph."""
         call = self.tr.guards.names.take("graph")
         lines = [f"def {name}({signature}):"]
-        if self.tr.effects.told:
-            lines.append(f"    {self.held(Warned(self.tr.effects.told), 'warn')}()")
         if self.calls_graph:
             self.symbols.update(*(i.names for i in self.tr.inputs))
         lines += [f"    {symbol} = {self._size(graph, symbol)}" for symbol in sorted(self.symbols)]
+        body = []
         if self.calls_graph:
             names = ", ".join(self.names[id(t)] for t in self.outputs)
             target = f"{names}{',' if len(self.outputs) == 1 else ''} = " if names else ""
-            lines.append(f"    {target}{call}({self.tr.arguments()})")
-        for t in self.outputs:
-            if id(t) in self._spent:
-                lines.append(f"    {self.tr.effects.gradients.spent(self, t)}")
-        lines += [f"    {s}" for s in self.statements]
+            body.append(f"{target}{call}({self.tr.arguments()})")
+        body += [self.tr.effects.gradients.spent(self, t) for t in self.outputs if id(t) in self._spent]
+        body += self.statements
+        told = self.tr.effects.told
+        if told:
+            lines.append(f"    with {self.held(Telling(told), 'warn')}():")
+        lines += textwrap.indent("\n".join(body or ["pass"] * bool(told)), "    " * (1 + bool(told))).splitlines()
         if self.commits:
             lines += [f"    {COMMITTED} = True", *(f"    {s}" for s in self.commits)]
         return "\n".join([*lines, f"    return {result}", ""]), call

@@ -26,12 +26,13 @@ from tinycompile.capture.breaks import GraphBreak, NotRebuildable
 from tinycompile.capture.extern_sizes import sized_extern
 from tinycompile.capture.externs import check_extern, gives_sparse_gradients, is_of_tensors, viewed_by
 from tinycompile.capture.provenance import is_the_programs, natively
-from tinycompile.capture.torch_warnings import tell_of_call, tell_of_transposed
+from tinycompile.capture.torch_warnings import listening, tell_of_heard
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.sequence import SequenceValue, TupleValue
 from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.views import Step, ViewOf, is_refused_by_now, requires_grad_alone, steps_between
+from tinycompile.capture.warning_calls import tell_of_attribute, tell_of_call, tell_of_kernels
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.autocast import cast_call, outside, run_outside
 from tinycompile.eager.batched import BatchedTensor, active
@@ -145,8 +146,7 @@ def call_method(tr: Tracer, t: TensorValue, name: str, args: Sequence[Value], kw
 def attribute(tr: Tracer, t: TensorValue, name: str) -> Value:
     """A property that is an op: ``t.T``, ``t.mT``, ``t.real``."""
     bound = table.bind_attribute(name, t.fake)
-    if name == "T":
-        tell_of_transposed(tr, t.meta.rank)
+    tell_of_attribute(tr, t.fake, name)
     if bound is not None:
         return run_bound(tr, bound, [t])
     raise GraphBreak("unsupported-op", f"Tensor.{name}")
@@ -325,7 +325,10 @@ def _wrap(tr: Tracer, result: Any, cls: type, grad: bool, base: TensorValue | No
 # --- extern nodes -------------------------------------------------------------------------------------------
 
 
-def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
+def _extern(
+    tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value], asked: Any = None
+) -> Value:
+    """Of a function without a record; ``asked``: the one that the program calls, where that writes the result of ``fn``."""
     path = path_of(fn)
     if isinstance(fn, FunctionType) and op_numbers.has_numpys(tr, operands):
         what = f"one of numpy's numbers is given to {path}, which is Python and may see its class"
@@ -333,7 +336,7 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     functional = _without_write(fn)
     if functional is not None and args and isinstance(operands[0], TensorValue):
         check_places(tr, functional.__name__, operands[0], (*args[1:], *kwargs.values()), operands)
-        compute = run_outside(functools.partial(_extern, tr, functional, args, kwargs, operands))  # writes have no policy
+        compute = run_outside(functools.partial(_extern, tr, functional, args, kwargs, operands, fn))  # writes have no policy
         return tr.write(operands[0], compute, operands)
     check_extern(path, fn, args, kwargs)
     if (
@@ -345,15 +348,23 @@ def _extern(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     if not is_of_tensors(path, fn) and (path.startswith("torch._C.") or not any(tensors_in(tr, operands))):
         raise GraphBreak("side-effect", f"{path} may change a setting: it is not called to learn what it returns")
     if not any_autocast():
-        return extern(tr, path, fn, args, kwargs, operands)
+        return extern(tr, path, fn, args, kwargs, operands, asked)
     cast = cast_call(path, fn, args, kwargs)
     if cast is None:
         raise GraphBreak("mode", f"{path} under autocast: torch composes it of ops that are cast")
     with outside():
-        return extern(tr, path, fn, *cast, operands)
+        return extern(tr, path, fn, *cast, operands, asked)
 
 
-def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[Value]) -> Value:
+def extern(
+    tr: Tracer,
+    path: str,
+    fn: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    operands: Sequence[Value],
+    asked: Any = None,
+) -> Value:
     """Record a call of torch's own function, known to be free of effects, by path."""
     if kwargs.get("requires_grad"):
         raise GraphBreak("unsupported-argument", f"{path} makes a leaf: requires_grad=True of a tensor that is made inside")
@@ -368,7 +379,8 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     tr.about_to_record()
     sizes = [d for t in inputs for d in (*t.meta.shape, *t.meta.strides)]
     try:
-        found = sized_extern(fn, args, kwargs, sizes)
+        with listening() as heard:
+            found = sized_extern(fn, args, kwargs, sizes)
     except DataDependentError as error:
         raise GraphBreak("data-dependent", f"{path}: {error}") from error
     except Exception as error:
@@ -381,6 +393,10 @@ def extern(tr: Tracer, path: str, fn: Any, args: Sequence[Any], kwargs: Mapping[
     metas = found.metas
     if not _all_tensors(metas):
         raise GraphBreak("unsupported-op", f"{path} returns something other than tensors")
+    if heard:
+        tell_of_heard(tr, heard, asked or fn, args, kwargs)
+    else:
+        tell_of_kernels(tr, fn, args, kwargs)
     check_followed(tr, inputs)
     base = viewed_by(path, found, (args, kwargs), inputs)
     if base is not None and found.same:

@@ -1,149 +1,187 @@
-"""Warnings that torch gives for a call: kernels of ours give none, so rebuilt code does, in each call. They come from the
-program's line, and filters decide about them as about torch's own."""
+"""Warnings that torch gives for a call. Kernels of ours give none, and graphs run apart from the program's lines. So rebuilt
+code makes such a call again in each call of its own, on tensors without data, in frames that stand for the program's: torch
+itself then warns, in its words, from the program's line, as filters say."""
 
 from __future__ import annotations
 
-import math
+import functools
+import os
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tinycompile.base import shapes
 from tinycompile.base.errors import KernelError
-from tinycompile.base.raised import words
+from tinycompile.base.internal_frames import internal_frame
+from tinycompile.base.overheard import as_if_new, muted, overheard, told_by
 from tinycompile.capture import op_numbers
-from tinycompile.ops.record import BoundCall
+from tinycompile.capture.breaks import GraphBreak
+from tinycompile.dispatch import dispatcher
+from tinycompile.eager.fake import keywords_without_data, without_data
+from tinycompile.eager.no_trace import leaving_no_trace, same_random_numbers
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+# --- a call that warns, again --------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
-class Told:
-    """A warning as torch gives it at a line of the program's, whose globals are ``space``. ``once``: torch gives it once in a
-    process, unless ``torch.set_warn_always`` says otherwise."""
+class Place:
+    """Where a frame of the program's is: its code, with the line as the first, and its module's variables."""
 
-    text: str
-    file: str
-    line: int
+    code: CodeType
     space: dict[str, Any]
-    once: bool
 
-    def __call__(self) -> None:
-        if self.once and not torch.is_warn_always_enabled():
-            if self.text in _TOLD_ONCE:
-                return
-            _TOLD_ONCE.add(self.text)
-        registry = self.space.setdefault("__warningregistry__", {})
-        warnings.warn_explicit(self.text, UserWarning, self.file, self.line, self.space.get("__name__"), registry)
-
-
-_TOLD_ONCE: set[str] = set()
-
-
-class Warned:
-    """What torch warns of in a piece of a program, told anew in each call: filters decide each time, as about torch's own.
-
-    It comes before anything else is done. Where a filter makes an error of a warning, the call is redone eagerly: torch raises
-    that at its own place."""
-
-    def __init__(self, told: Sequence[Callable[[], None]]) -> None:
-        self._told = tuple(told)
-
-    def __call__(self) -> None:
-        for one in self._told:
-            try:
-                one()
-            except UserWarning as error:
-                raise KernelError(f"a filter of the program's raises {words(error)}") from error
-
-
-def tell(tr: Tracer, text: str, once: bool = False) -> None:
-    """Warn when the code runs that is being captured."""
-    frame, where = next((f for f in reversed(tr.frames) if f.location == tr.location()), tr.frames[0]), tr.location()
-    tr.effects.told.append(Told(text, where.file, where.line, frame.globals, once))
-
-
-def tell_of_call(tr: Tracer, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], bound: BoundCall) -> None:
-    """What torch warns of when a function is called with these arguments; ``bound``: the record that they mean."""
-    rule = _OF_FUNCTIONS.get(getattr(fn, "__name__", "")) if getattr(fn, "__module__", "") == "torch.nn.functional" else None
-    text = None if rule is None else rule(fn.__name__, args, kwargs, bound)
-    if bound.op.name in _MOMENTS:
-        text = _degrees_of_freedom(bound)
-    if text is not None:
-        tell(tr, text)
-
-
-def tell_of_transposed(tr: Tracer, rank: int) -> None:
-    """``x.T``."""
-    if rank not in (0, 2):
-        tell(
-            tr,
-            "The use of `x.T` on tensors of dimension other than 2 to reverse their shape is deprecated and it will throw an "
-            "error in a future release. Consider `x.mT` to transpose batches of matrices or `x.permute(*torch.arange(x.ndim - "
-            "1, -1, -1))` to reverse the dimensions of a tensor.",
-            once=True,
+    @classmethod
+    def at(cls, code: CodeType, line: int, space: dict[str, Any]) -> Place:
+        """Stands for a frame that is at a line of its code."""
+        as_it = _CALLS.replace(
+            co_firstlineno=line, co_filename=code.co_filename, co_name=code.co_name, co_qualname=code.co_qualname
         )
+        return cls(as_it, space)
 
 
-# --- what torch warns of -------------------------------------------------------------------------------------------------
-
-_Rule = Callable[[str, Sequence[Any], Mapping[str, Any], BoundCall], "str | None"]
+_CALLS = (lambda call: call()).__code__
 
 
-def _other_sizes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], bound: BoundCall) -> str | None:
-    sizes = [tuple(map(shapes.hint, t.shape)) for t in bound.args[:2]]
-    if sizes[0] == sizes[1]:
-        return None
-    shown = [f"torch.Size({list(s)})" for s in sizes]
-    return (
-        f"Using a target size ({shown[1]}) that is different to the input size ({shown[0]}). This will likely lead to "
-        "incorrect results due to broadcasting. Please ensure they have the same size."
-    )
+@dataclass(frozen=True)
+class Warned:
+    """A call of torch's that warns. ``call``: it, on tensors without data; ``places``: the program's frames, innermost first;
+    ``told``: what it warns of."""
+
+    call: Callable[[], Any]
+    places: tuple[Place, ...]
+    told: tuple[warnings.WarningMessage, ...] = ()
+
+    @internal_frame
+    def __call__(self) -> None:
+        call = self.call
+        for place in self.places:
+            call = functools.partial(FunctionType(place.code, place.space), call)
+        with torch.no_grad(), same_random_numbers():
+            call()
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """What is told, in words."""
+        return words_of(self.told)
 
 
-def _implicit_dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], bound: BoundCall) -> str | None:
-    if (args[1] if len(args) > 1 else kwargs.get("dim")) is not None:
-        return None
-    return f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument."
+class Telling:
+    """What some calls warn of, told before rebuilt code runs what it makes of them."""
+
+    def __init__(self, calls: Sequence[Warned]) -> None:
+        self._calls = tuple(calls)
+        self._categories = {w.category for call in calls for w in call.told}
+        self._texts = frozenset[str]().union(*(call.texts for call in calls))
+
+    @internal_frame
+    def __call__(self) -> AbstractContextManager[None]:
+        """Warn, and return what keeps the graph from doing so again. Where a filter may raise a warning nothing is done, and
+        the call is redone eagerly: torch raises at its own place."""
+        if any(f[0] == "error" and any(issubclass(c, f[2]) for c in self._categories) for f in warnings.filters):
+            raise KernelError("a filter of the program's may raise a warning")
+        for call in self._calls:
+            call()
+        return muted(self._texts)
 
 
-def _mean_of_divergence(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], bound: BoundCall) -> str | None:
-    if len(args) > 2 or kwargs.get("reduction", "mean") != "mean":
-        return None
-    return (
-        "reduction: 'mean' divides the total loss by both the batch size and the support size.'batchmean' divides only by the "
-        "batch size, and aligns with the KL div math definition.'mean' will be changed to behave the same as 'batchmean' in "
-        "the next major release."
-    )
+def tell(tr: Tracer, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[str]:
+    """Let rebuilt code warn of what torch warns of in this call, and return that in words. Where it can't be from the program's
+    lines the graph breaks. Sizes are those of this call, for texts may tell them."""
+    args, kwargs = op_numbers.settled(tuple(args)), op_numbers.settled(dict(kwargs))
+    with leaving_no_trace():
+        call = functools.partial(fn, *map(without_data, args), **keywords_without_data(kwargs))
+    texts = tell_by(tr, call)
+    if texts:
+        for t in dispatcher.tensors_in((args, tuple(kwargs.values()))):
+            shapes.pin_symbols((*t.meta.shape, *t.meta.strides))
+    return texts
 
 
-def _upsample(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], bound: BoundCall) -> str:
-    return f"`nn.functional.{name}` is deprecated. Use `nn.functional.interpolate` instead."
+def tell_by(tr: Tracer, call: Callable[[], Any]) -> frozenset[str]:
+    """The same for a call that warns as one of the program's does."""
+    warned = Warned(call, _places(tr))
+    told = tuple(_heard(warned))
+    if any(w.filename.startswith((_PACKAGE, "<tinycompile")) for w in told):
+        raise GraphBreak("warns", str(told[0].message))
+    warned = Warned(call, warned.places, told)
+    if told:
+        tr.effects.told.append(warned)
+    return warned.texts
 
 
-_OF_FUNCTIONS: dict[str, _Rule] = {
-    **dict.fromkeys(("upsample_nearest", "upsample_bilinear"), _upsample),
-    **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), _other_sizes),
-    **dict.fromkeys(("softmax", "log_softmax"), _implicit_dim),
-    "kl_div": _mean_of_divergence,
-}
-_MOMENTS = ("var", "std", "var_mean", "std_mean")
+def tell_of_heard(
+    tr: Tracer, heard: Sequence[warnings.WarningMessage], fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """:func:`tell` for a call of which torch was ``heard`` to warn. Breaks where it does not warn of the same."""
+    try:
+        texts = tell(tr, fn, args, kwargs)
+    except GraphBreak:
+        raise
+    except Exception as error:  # a function that needs data, say
+        raise GraphBreak("warns", str(heard[0].message)) from error
+    if texts != words_of(heard):
+        raise GraphBreak("warns", str(heard[0].message))
 
 
-def _degrees_of_freedom(bound: BoundCall) -> str | None:
-    args = op_numbers.settled(bound.args)  # (kernels are for these numbers alone)
-    given = dict(zip((a.name for a in bound.op.schema.args), args, strict=True))
-    shape = [shapes.hint(d) for d in given["self"].shape] or [1]
-    dims = given.get("dim")
-    dims = range(len(shape)) if dims is None or dims == () else (dims,) if isinstance(dims, int) else dims
-    correction = 1 if given.get("correction") is None else given["correction"]
-    if math.prod(shape[shapes.normalize_dim(d, len(shape))] for d in dims) > correction:
-        return None
-    return (
-        f"{bound.op.name}(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input "
-        "numel divided by output numel)."
-    )
+def words_of(told: Sequence[warnings.WarningMessage]) -> frozenset[str]:
+    """What is told."""
+    return frozenset(told_by(str(w.message)) for w in told)
+
+
+@contextmanager
+def listening() -> Iterator[list[warnings.WarningMessage]]:
+    """What torch warns of in the block, also of what Python has noted to have shown."""
+    with as_if_new(_SPACES), overheard() as heard:
+        yield heard
+
+
+_SPACES = tuple(
+    vars(m) for m in (torch.functional, torch.nn.functional, torch.nn._reduction, torch._tensor, torch._jit_internal)
+)
+
+
+def _heard(warned: Warned) -> list[warnings.WarningMessage]:
+    spaces = (*_SPACES, *(place.space for place in warned.places))
+    with as_if_new(spaces), overheard() as heard, leaving_no_trace():
+        warned()
+    return heard
+
+
+def _places(tr: Tracer) -> tuple[Place, ...]:
+    """The program's frames as they are now, innermost first, with those of ``torch.nn.Module`` that call ``forward``."""
+    found: list[Place] = []
+    for depth, frame in enumerate(tr.frames):
+        if depth in tr.modules_called:
+            if tr.modules_called[depth]:
+                raise GraphBreak("warns", "a call of torch's, in a module with hooks")
+            found += _of_module_calls()
+        found.append(Place.at(frame.code, frame.location.line, frame.globals))
+    return tuple(reversed(found))
+
+
+@functools.cache
+def _of_module_calls() -> tuple[Place, ...]:
+    """Frames of ``torch.nn.Module`` between a call of a module without hooks and its ``forward``, outermost first."""
+    found: list[Place] = []
+
+    class Asks(torch.nn.Module):
+        def forward(self) -> None:
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame.f_globals is vars(sys.modules[torch.nn.Module.__module__]):
+                found.insert(0, Place.at(frame.f_code, frame.f_lineno, frame.f_globals))
+                frame = frame.f_back
+
+    Asks()()
+    return tuple(found)

@@ -87,6 +87,7 @@ class Tracer(Inputs, Lookups, Identities):
         self.effects = Effects()
         self.optimizers: dict[int, optimizers.Stepped] = {}  # by id: those whose step is in the graph
         self.frames: list[Frame] = []
+        self.modules_called: dict[int, bool] = {}  # by depth of the frame of ``forward``: whether the module has hooks
         self.pinned: dict[int, Value] = {}  # by id of an object that guards hold
         self.grad_enabled = self.root_grad_enabled = torch.is_grad_enabled()
         self.in_formula = False  # whether the backward of an autograd.Function is followed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from tinycompile.capture.sources import Asked, Attr, Held, HeldItem, Item, KeyAt
 from tinycompile.capture.told_apart import is_itself_alone
 from tinycompile.capture.trust import module_of
 from tinycompile.capture.values.base import Lazy, Value
-from tinycompile.capture.values.classes import class_lookup, is_heap_type
+from tinycompile.capture.values.classes import FILTERS, class_lookup, is_heap_type
 from tinycompile.capture.values.constant import NONE, is_constant_object, may_be_another
 from tinycompile.capture.values.container import ContainerObject, base_of
 from tinycompile.capture.values.mapping import DictValue
@@ -67,6 +68,8 @@ def _check_stable(tr: Tracer, at: str, now: Any, what: str) -> None:
 
 def list_(tr: Tracer, obj: list[Any], source: Source) -> Value:
     source = guard_type(tr, obj, source)
+    if obj is warnings.filters:
+        raise GraphBreak("side-effect", FILTERS)
     return UnreadList(tr, functools.partial(_look_into_list, tr, obj, source), source)
 
 

@@ -215,10 +215,9 @@ def fake_extern(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     Symbolic sizes count with their hints. Where torch's meta kernels are wrong in strides, or missing, ``fn`` itself runs on
     stand-ins for the arguments (see ``eager/probe.py``). Raises what ``fn`` raises, NotImplementedError if both ways fail."""
     device = _result_device(args, kwargs)
-    named = {k: "meta" if k == "device" and v is not None else _to_torch_meta(v) for k, v in kwargs.items()}
-    given = [_to_torch_meta(a) for a in args]
     try:
-        with torch.no_grad(), torch.device("meta"), leaving_no_trace():  # some draw without a device; the call itself will warn
+        with torch.no_grad(), torch.device("meta"), leaving_no_trace():  # some draw without a device
+            given, named = [without_data(a) for a in args], keywords_without_data(kwargs)
             result = fn(*given, **named)
     except NotImplementedError:
         found = probe(fn, args, kwargs)
@@ -260,7 +259,13 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _to_torch_meta(value: Any) -> Any:
+def keywords_without_data(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments as :func:`without_data` has them, with no other device."""
+    return {k: "meta" if k == "device" and v is not None else without_data(v) for k, v in kwargs.items()}
+
+
+def without_data(value: Any) -> Any:
+    """An argument with torch's meta tensors in the places of tensors, of the sizes of this call."""
     if isinstance(value, (Tensor, torch.Tensor)):
         value = meta_of(value)
     if isinstance(value, TensorMeta):
@@ -271,9 +276,9 @@ def _to_torch_meta(value: Any) -> Any:
     if isinstance(value, Device):
         return torch.device("meta")
     if isinstance(value, (tuple, list)):
-        return type(value)(_to_torch_meta(v) for v in value)
+        return type(value)(without_data(v) for v in value)
     if isinstance(value, slice):
-        return slice(*(_to_torch_meta(v) for v in (value.start, value.stop, value.step)))
+        return slice(*(without_data(v) for v in (value.start, value.stop, value.step)))
     return value
 
 

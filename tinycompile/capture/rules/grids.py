@@ -54,7 +54,7 @@ def _meshgrid(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         args = args[0].values(tr)
     tensors, indexing = _tensors(args, "meshgrid"), kwargs.get("indexing")
     if indexing is None:
-        tell(tr, "torch.meshgrid: in an upcoming release, it will be required to pass the indexing argument.", once=True)
+        tell(tr, torch.meshgrid, [t.fake for t in tensors], {})
         indexing = Const("ij")
     if indexing.constant(tr) not in ("ij", "xy") or any(t.meta.rank > 1 for t in tensors):
         raise GraphBreak("user-exception", "meshgrid of these arguments, which torch refuses")

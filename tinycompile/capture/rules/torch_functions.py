@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import overrides
 
+from tinycompile.base.overheard import overheard
 from tinycompile.capture import torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.rules.registry import RULES, Args, rule
+from tinycompile.capture.torch_warnings import tell
 from tinycompile.capture.values.autocast import AutocastMode, settings_of
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import FALSE, NONE, TRUE, Const, boolean
@@ -160,7 +162,13 @@ def _set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _autocast(cls: type, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """A region's object: torch's own checks its arguments, here and now."""
-    made = natively(cls, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})
+    given, named = [a.constant(tr) for a in args], {k: v.constant(tr) for k, v in kwargs.items()}
+    try:
+        made = natively(cls, *given, **named)
+    except GraphBreak:  # it warns
+        tell(tr, cls, given, named)
+        with overheard():
+            made = cls(*given, **named)
     return AutocastMode(settings_of(made))
 
 

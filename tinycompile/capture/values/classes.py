@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import operator
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from types import FunctionType, ModuleType
@@ -302,6 +303,9 @@ def check_class(tr: Tracer, value: Value, words: str) -> ClassValue:
     raise TypeError(words)
 
 
+FILTERS = "the filters of warnings may be changed, which decide what is told"
+
+
 class PyModuleValue(Value):
     """A Python module."""
 
@@ -329,9 +333,13 @@ class PyModuleValue(Value):
     def get_attr(self, tr: Tracer, name: str) -> Value:
         if name == "__dict__":
             return tr.globals_value(self.module.__dict__)
+        if self.module is warnings and name == "filters":
+            raise GraphBreak("side-effect", FILTERS)
         return tr.module_attribute(self.module, name)
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
+        if self.module is warnings:
+            raise GraphBreak("side-effect", f"warnings.{name} is set, which decides what is told")
         tr.set_module_attribute(self.module, name, value)
 
     def same_object(self, tr: Tracer, other: Value) -> bool:

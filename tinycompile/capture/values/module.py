@@ -204,7 +204,12 @@ class ModuleValue(ObjectValue):
         tr.inherited(cls, torch.nn.Module, "__call__")
         self._no_other_hooks(tr)
         args, kwargs = self._before_forward(tr, args, kwargs)
-        result = self.get_attr(tr, "forward").call(tr, args, kwargs)
+        depth = len(tr.frames)
+        tr.modules_called[depth] = bool(self.obj._forward_pre_hooks or self.obj._forward_hooks)
+        try:
+            result = self.get_attr(tr, "forward").call(tr, args, kwargs)
+        finally:
+            del tr.modules_called[depth]
         return self._after_forward(tr, args, kwargs, result)
 
     # --- hooks ---
