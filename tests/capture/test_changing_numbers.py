@@ -309,3 +309,36 @@ def test_graphs_that_only_run_a_backward():
         backward(theirs, r(3, 4), i * 1.5)
         for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(p.grad, q.grad)
+
+
+BIG = {
+    "add": lambda x, n: x + n,
+    "from the right": lambda x, n: n - x,
+    "ints": lambda x, n: x.long() + n,
+    "compared": lambda x, n: (x < n, x == n),
+    "clamp": lambda x, n: x.clamp(max=n),
+    "where": lambda x, n: torch.where(x > 0, x, n),
+    "full": lambda x, n: torch.full((2,), n),
+    "fill": lambda x, n: x.clone().fill_(n),
+    "tensor": lambda x, n: torch.tensor(n),
+    "lerp": lambda x, n: torch.lerp(x, x, n),
+    "alpha": lambda x, n: x.add(x, alpha=n),
+    "of a sum": lambda x, n: x + (n + n),
+    "pow": lambda x, n: x**n,
+    "index": lambda x, n: x[n],
+}
+
+
+@pytest.mark.parametrize("numbers", [(2**40, 2**41, 2**63, 2**64, -(2**65), 2**62), (2**63, 2**64, -(2**65), 2**40, 2**63 - 1)])
+@pytest.mark.parametrize("fn", BIG.values(), ids=list(BIG))
+def test_numbers_that_are_no_c_integers(fn, numbers, monkeypatch):
+    def told(run, n):
+        try:
+            return repr(run(torch.ones(2), n))
+        except (OverflowError, RuntimeError, IndexError, ValueError) as error:
+            return str(error)
+
+    monkeypatch.setattr(tinycompile.config, "on_error", "eager")  # which would warn, and that fails the test
+    compiled = tinycompile.compile(fn, backend="eager")
+    for n in numbers:
+        assert told(compiled, n) == told(fn, n), n

@@ -34,6 +34,9 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "new_full": lambda x: x.new_full((2,), 300, dtype=torch.uint8),
     "tensor of int8": lambda x: torch.tensor([300], dtype=torch.int8),
     "fill_": lambda x: torch.ones(2, dtype=torch.int8).fill_(300),
+    **{f"{n} of no size": lambda x, n=n: getattr(torch, n)() for n in ("zeros", "ones", "empty", "rand", "randn")},
+    "ones of no sizes in turn": lambda x: torch.ones(*x.sum().shape, dtype=torch.float64),
+    "sum_to_size of no size": lambda x: x.sum_to_size(),
     "full of ours": lambda x: tc.full((2,), 300, dtype=torch.int8),
     "tensor of ours": lambda x: tc.tensor([300], dtype=torch.int8),
 }

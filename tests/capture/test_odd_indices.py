@@ -1,4 +1,5 @@
-"""Parts of an index that are rarely met: numpy arrays of no dims, and more than one ``...``."""
+"""Parts of an index that are rarely met: numpy arrays of no dims, more than one ``...``, sequences of nothing, odd bounds of
+slices."""
 
 from __future__ import annotations
 
@@ -44,7 +45,34 @@ OTHERS: dict[str, Any] = {
     "around a slice": (..., slice(None), ...),
     "nothing left": (0, 0, 0, ..., ...),
 }
-KEYS = ONE_ELLIPSIS | OTHERS
+EMPTY: dict[str, Any] = {  # sequences of no numbers, which are integers to torch
+    "list": [],
+    "tuple in a tuple": ((),),
+    "in a tuple": ([],),
+    "behind a full slice": (slice(None), []),
+    "behind a slice": (slice(1, None), []),
+    "two lists": ([], []),
+    "before a number ": ([], 0),
+    "behind ...": (..., []),
+    "behind a None": (None, []),
+    "range": range(0),
+    "tensor of floats": torch.tensor([]),
+    "tensor of ints": torch.tensor([], dtype=torch.long),
+    "array of floats": np.array([]),
+    "array of ints": np.array([], dtype=np.int64),
+    "list in a list": [[]],
+}
+BOUNDS: dict[str, Any] = {  # of slices: booleans, and ints that are no C integers
+    "False": slice(False, None),
+    "True": slice(None, True),
+    "both": (slice(False, True), slice(None, None, True)),
+    "too big": slice(None, 2**63),
+    "far too big": slice(-(2**65), 2**64),
+    "a big step": slice(None, None, 2**70),
+    "the biggest": slice(-(2**63), 2**63 - 1),
+    "behind a number": (0, slice(None, 2**63)),
+}
+KEYS = ONE_ELLIPSIS | OTHERS | EMPTY | BOUNDS
 
 
 def read(x: Any, key: Any) -> Any:
@@ -82,7 +110,18 @@ def answer(fn: Callable[..., Any], key: Any) -> Any:
     return [(r.shape, r.stride(), r.tolist()) for r in results], x.tolist()
 
 
-@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+def test_a_slice_up_to_what_is_written() -> None:
+    def written(x: Any, n: Any) -> Any:
+        x[:n].add_(1)
+        x[n:] = 7
+        return x
+
+    compiled = CompiledFunction(written, Options(backend="eager"))
+    for n in (2**63, True, 2**63 - 1, False, 1, -(2**64)):
+        assert answer(compiled, n) == answer(written, n)
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8", "ignore:Truncating the start", "ignore:Using a non-tuple")
 @pytest.mark.parametrize("fn", (read, read_and_written, assigned, assigned_a_tensor, added))
 @pytest.mark.parametrize("name", KEYS)
 def test_as_eager(name: str, fn: Callable[..., Any]) -> None:

@@ -48,3 +48,27 @@ def test_type_and_items(fn: Any, shape: tuple[int, ...]) -> None:
     for _ in range(2):
         got, want = compiled(torch.zeros(shape)), fn(torch.zeros(shape))
         assert [(type(s), s) for s in got] == [(type(s), s) for s in want]
+
+
+EMPTY_SIZES = {
+    "sum_to_size": lambda x, s: x.sum_to_size(s),
+    "view": lambda x, s: x.view(s),
+    "reshape": lambda x, s: x.reshape(s),
+    "expand": lambda x, s: x.expand(s),
+    "broadcast_to": lambda x, s: x.broadcast_to(s),
+    "repeat": lambda x, s: x.repeat(s),
+    "permute": lambda x, s: x.permute(s),
+    "tile": lambda x, s: x.tile(s),
+    "flip": lambda x, s: x.flip(s),
+    "new_zeros": lambda x, s: x.new_zeros(s),
+    "zeros": lambda x, s: torch.zeros(s),
+    "full": lambda x, s: torch.full(s, 2.0),
+}
+
+
+@pytest.mark.parametrize("size", [torch.Size(), (), []], ids=["size", "tuple", "list"])
+@pytest.mark.parametrize("fn", EMPTY_SIZES.values(), ids=list(EMPTY_SIZES))
+def test_a_size_of_nothing_is_a_size(fn: Any, size: Any) -> None:
+    x = torch.tensor(3.0)
+    got, want = tinycompile.compile(fn, backend="eager", fullgraph=True)(x, size), fn(x, size)
+    assert torch.equal(got, want) and got.shape == want.shape == ()

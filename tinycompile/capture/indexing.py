@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _FULL = slice(None)
 
 
+_BOUNDS = range(-(2**63), 2**63)
 _NO_INDICES = (str, bytes, float, complex)
 
 
@@ -80,7 +81,7 @@ def _part(tr: Tracer, t: TensorValue, key: Value) -> Any:
         return slice(*(_bound(tr, p) for p in key.parts))
     numbers = _numbers(tr, key)
     if numbers is not None:
-        there = {"device": t.meta.device.torch()}
+        there = {"device": t.meta.device.torch()} | ({} if numbers else {"dtype": torch.int64})
         return torch_calls.extern(tr, "torch.tensor", torch.tensor, [numbers], there, []).argument(tr)
     if isinstance(key, Const) and type(key.value) is bool:
         raise GraphBreak("unsupported-argument", "True or False as an index")
@@ -103,7 +104,10 @@ def _numbers(tr: Tracer, key: Value) -> tuple[Any, ...] | None:
 def _bound(tr: Tracer, part: Value) -> Any:
     if isinstance(part, TensorValue):
         raise GraphBreak("data-dependent", "a tensor as a slice bound")
-    return part.argument(tr)
+    bound = part.argument(tr)
+    if type(bound) is int and bound not in _BOUNDS:
+        raise GraphBreak("unsupported-argument", f"{bound} as a slice bound, which torch cuts off or refuses")
+    return int(bound) if type(bound) is bool else bound
 
 
 def _rank_taken(part: Any) -> int:

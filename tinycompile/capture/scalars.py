@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # Ints outside this range are no sizes.
 SIZES = range(2, 2**31)
+_INTS = range(-(2**63), 2**63)  # those that are a tensor
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -50,11 +51,13 @@ def from_outside(tr: Tracer, obj: float, source: Source) -> ScalarValue:
 
 
 def as_tensor(tr: Tracer, value: ScalarValue, dtype: torch.dtype, device: Device) -> TensorValue:
-    """The number as a tensor of the graph; one input for each expression and device."""
+    """The number, which is guarded to be one of torch's, as a tensor of the graph; one input for each expression and device."""
     found = tr.scalar_inputs.get((value.text, device))
     if found is None:
         make, where = tr.guards.hold(scalar_tensor, "scalar_tensor").name, tr.guards.hold(device.torch(), "device_").name
         made = scalar_tensor(value.value, device.torch())
+        if type(value.value) is int:
+            tr.guards.check(f"{_INTS.start} <= {value.text} < {_INTS.stop}", f"{value.text} is a number of {torch.int64}")
         meta = TensorMeta((), (), made.dtype, device)
         source = Computed(f"{make}({value.text}, {where})")
         found = tr.add_computed(source, made, meta, value.names)
@@ -90,7 +93,10 @@ def call(tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value 
     if plain == "rsub" and len(args) == 2:
         plain, args = "sub", [args[1], args[0]]
     changing = (ScalarValue, SymInt) if plain == "pow" else ScalarValue
-    if not any(isinstance(v, changing) for v in (*args, *kwargs.values())):
+    given = (*args, *kwargs.values())
+    if not any(isinstance(v, changing) for v in given):
+        return None
+    if any(isinstance(v, ScalarValue) and type(v.value) is int and v.value not in _INTS for v in given):
         return None
     rule = _RULES.get(plain)
     if rule is None and plain in _OPERATORS and len(args) == 2:

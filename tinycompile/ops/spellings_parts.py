@@ -55,7 +55,7 @@ def _at_least(rank: int) -> Callable[[Args, Kwargs], Bound]:
 
 def _sum_to_size(args: Args, kwargs: Kwargs) -> Bound:
     size = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
-    if kwargs or not all(isinstance(s, (int, Expr)) for s in size):
+    if len(args) < 2 or kwargs or not all(isinstance(s, (int, Expr)) for s in size):
         return None
     x = args[0]
     same = bool(size) and shapes.same_shape(size, x.shape)

@@ -269,9 +269,9 @@ def _no_effect(kwargs: Kwargs) -> bool:
 
 
 def _size(args: Args, kwargs: Kwargs) -> Any:
-    """Sizes as torch takes them: by name, as a list, or one by one."""
+    """Sizes as torch takes them: by name, as a list, or one by one; None where there is not even an empty list."""
     size = kwargs.pop("size", None)
-    if size is not None:
+    if size is not None or not args:
         return size
     return args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
 
@@ -283,6 +283,8 @@ def _filled(value: Any, record: str = "full") -> Callable[[Args, Kwargs], Bound]
         if not _no_effect(kwargs) or kwargs.pop("memory_format", torch.contiguous_format) != torch.contiguous_format:
             return None
         size = _size(args, kwargs)
+        if size is None:
+            return None
         if record == "empty":
             return call_of("empty", size, **kwargs)
         kwargs["dtype"] = kwargs.get("dtype") or torch.get_default_dtype()
@@ -298,6 +300,8 @@ def _drawn(record: str) -> Callable[[Args, Kwargs], Bound]:
         if not _no_effect(kwargs) or kwargs.pop("generator", None) is not None:
             return None
         size = _size(args, kwargs)
+        if size is None:
+            return None
         kwargs["dtype"] = kwargs.get("dtype") or torch.get_default_dtype()
         return call_of(record, size, **kwargs)
 
