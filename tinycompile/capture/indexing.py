@@ -30,6 +30,7 @@ _FULL = slice(None)
 
 
 _BOUNDS = range(-(2**63), 2**63)
+_ASSIGNED = (np.integer, float, complex)  # of numpy's numbers
 _NO_INDICES = (str, bytes, float, complex)
 
 
@@ -164,6 +165,8 @@ def put(tr: Tracer, t: TensorValue, key: Value, value: Value) -> None:
     parts = _parts(tr, t, key)
     if any(isinstance(p, FakeTensor) and p.meta.dtype == torch.uint8 for p in parts):
         raise GraphBreak("unsupported-argument", "bytes as a mask, which torch warns of or refuses")
+    if isinstance(value, Const) and isinstance(value.value, np.generic) and not isinstance(value.value, _ASSIGNED):
+        raise GraphBreak("unsupported-argument", f"{value.describe()}, which torch refuses, as what is assigned")
     operands = [t, key, value]
     with torch_calls.asking_torch(tr, operator.setitem, [t.fake, tuple(parts), value.argument(tr)], {}):
         if len(parts) == 1 and _is_mask(parts[0]) and not (isinstance(value, TensorValue) and value.meta.rank):

@@ -118,6 +118,14 @@ def _broadcast_shapes(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return size_value(natively(torch.broadcast_shapes, *(a.constant(tr) for a in args)))
 
 
+@rule(torch.split)
+def _split(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """The tensor's method, which it calls."""
+    given = dict(zip(("tensor", "split_size_or_sections", "dim"), args, strict=False)) | kwargs
+    tensor, size = given.pop("tensor"), given.pop("split_size_or_sections")
+    return tensor.get_attr(tr, "split").call(tr, [size], given)
+
+
 def _on_constants(fn: Any) -> None:
     RULES[fn] = lambda tr, args, kwargs: tr.computed(
         natively(fn, *(a.constant(tr) for a in args), **{k: v.constant(tr) for k, v in kwargs.items()})

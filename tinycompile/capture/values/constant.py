@@ -91,6 +91,8 @@ class Const(Value):
         return self.value
 
     def argument(self, tr: Tracer) -> Any:
+        if isinstance(self.value, np.complexfloating) and not isinstance(self.value, complex):
+            raise GraphBreak("unsupported-argument", f"{self.describe()}, of which torch takes the real part, or nothing")
         if isinstance(self.value, NUMPY_SCALARS):  # one of numpy's booleans is a float to torch
             return float(self.value) if isinstance(self.value, np.bool_) else self.value.item()
         if isinstance(self.value, enum.Enum):  # of IntEnum, StrEnum and such: torch sees the number or the text

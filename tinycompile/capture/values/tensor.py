@@ -353,6 +353,13 @@ def _new_tensor(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwarg
     return None
 
 
+def _split(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
+    """torch takes one of numpy's integers for a list here, and refuses it."""
+    if any(isinstance(v, Const) and isinstance(v.value, np.generic) for v in (*args[:1], *kwargs.values())):
+        raise GraphBreak("unsupported-argument", "split() by a number of numpy's")
+    return None
+
+
 def _reads_data(name: str) -> Callable[[TensorValue, Tracer, Sequence[Value], Kwargs], Value]:
     def rule(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value:
         raise GraphBreak("data-dependent", f"Tensor.{name}() of {t.describe()}")
@@ -414,6 +421,7 @@ METHODS: dict[str, _Rule] = {
     "cpu": _self_when(lambda t: t.meta.device.type == "cpu"),
     "__len__": lambda t, tr, args, kwargs: t.length(tr),
     "new_tensor": _new_tensor,
+    "split": _split,
     "__getitem__": lambda t, tr, args, kwargs: t.get_item(tr, args[0]) if len(args) == 1 and not kwargs else None,
     "__setitem__": _set_item,
     "__hash__": _breaks("unsupported-value", "__hash__"),
