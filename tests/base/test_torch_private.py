@@ -42,7 +42,8 @@ def test_what_torch_lets_nobody_write_to(refuses: Callable[[torch.Tensor], bool]
     leaf = torch.ones(4, requires_grad=True)
     with torch.no_grad():
         unfollowed, of_leaf = (leaf * 1)[:2], leaf[:2]
-    for t in (leaf, leaf[:2], leaf.view(2, 2).t(), *(leaf * 1).split(2), (leaf * 1).unbind()[0], unfollowed, of_leaf):
+    own = torch.ones(4)[:2].requires_grad_()  # a leaf, and a view
+    for t in (leaf, leaf[:2], leaf.view(2, 2).t(), *(leaf * 1).split(2), (leaf * 1).unbind()[0], unfollowed, of_leaf, own):
         assert refuses(t)
         with pytest.raises(RuntimeError):
             t.mul_(torch.ones((), requires_grad=True))

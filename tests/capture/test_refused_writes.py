@@ -68,6 +68,15 @@ def caught(x, out):
     return w + len(out)
 
 
+def caught_through_a_view(x, out):
+    try:
+        x.view(-1).mul_(2)
+        out.append("inside")
+    except RuntimeError as error:
+        out.append(str(error))
+    LOG.append("late")
+
+
 def called(x, out):
     out.append("early")
     alone(x, out)
@@ -80,11 +89,34 @@ def other_values(x, out):
     out.append("late")
 
 
-WRITES = [alone, twice, by_index, behind_another, through_a_view, behind_what_is_made, caught, called, other_values]
+WRITES = [
+    alone,
+    twice,
+    by_index,
+    behind_another,
+    through_a_view,
+    behind_what_is_made,
+    caught,
+    caught_through_a_view,
+    called,
+    other_values,
+]
 
 
 def leaf() -> Tensor:
     return torch.arange(2.0).requires_grad_()
+
+
+def leaf_that_is_a_view() -> Tensor:
+    return torch.arange(6.0)[1:3].requires_grad_()
+
+
+def leaf_of_all() -> Tensor:
+    return torch.arange(2.0).view(2).requires_grad_()
+
+
+def parameter_in_a_buffer() -> Tensor:
+    return torch.nn.Parameter(torch.arange(6.0)[1:3])
 
 
 def of_leaf() -> Tensor:
@@ -129,7 +161,7 @@ def detached() -> Tensor:
 
 
 TENSORS = [
-    leaf, of_leaf, of_view_of_leaf, one_of_several, made_under_no_grad, of_leaf_under_no_grad, expanded, inference, plain_view,
+    leaf, leaf_that_is_a_view, leaf_of_all, parameter_in_a_buffer, of_leaf, of_view_of_leaf, one_of_several, made_under_no_grad, of_leaf_under_no_grad, expanded, inference, plain_view,
     detached,
 ]  # fmt: skip
 

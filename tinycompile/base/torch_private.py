@@ -84,8 +84,10 @@ _made_how = _find("_autograd._get_creation_meta")
 def refuses_writes(t: torch.Tensor) -> bool:
     """Whether torch lets nobody write to ``t`` in place where gradients are followed: a leaf that requires grad, a view of one,
     one of several views that an op gave, a view made under ``no_grad``. The public way says so of every view."""
+    if t.is_leaf and t.requires_grad:  # may be a view, too, of data without gradients
+        return True
     if not t._is_view():
-        return t.is_leaf and t.requires_grad
+        return False
     base = t._base
     if _made_how is None or base is None:
         return refuses_writes_public(t)
