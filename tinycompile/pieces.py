@@ -300,10 +300,10 @@ class Piece:
             entry.compiled = on_torchs_tape(whole, entry.artifacts)
             entry.run, entry.stop = captured.bind(entry.compiled.call), stop
             return
-        later = captured.overwritten, captured.taken_over
-        compiled = self._compile_graph(graph, *given, entry.artifacts, self.options.backend, *later)
+        later: dict[str, Any] = {n: getattr(captured, n) for n in ("overwritten", "taken_over", "exposed")}
+        compiled = self._compile_graph(graph, *given, entry.artifacts, self.options.backend, **later)
         if self.options.verify is not None and compiled.source is not None:
-            eager = functools.partial(self._compile_graph, graph, (), given[1], Artifacts(), "eager", *later)
+            eager = functools.partial(self._compile_graph, graph, (), given[1], Artifacts(), "eager", **later)
             checked = Checked(compiled, graph, self.options.verify, lambda: eager().call)
             compiled = replace(compiled, call=checked)
         attached = torch.is_grad_enabled() and not asks_for_gradients(whole)
@@ -322,6 +322,7 @@ class Piece:
         backend: Backend,
         overwritten: frozenset[int],
         taken_over: Sequence[frozenset[str]],
+        exposed: frozenset[int],
     ) -> CompiledGraph:
         compile_one = lookup_backend(backend, mode=self.options.mode)
         if asks_for_gradients(graph):
@@ -338,6 +339,7 @@ class Piece:
             joint=takes_halves(backend),
             overwritten=overwritten,
             taken_over=taken_over,
+            exposed=exposed,
         )
 
     def _internal_error(self, entry: CacheEntry, error: Exception) -> None:

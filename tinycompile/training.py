@@ -20,6 +20,7 @@ import torch
 from tinycompile.aot.anomaly import by_lines, named_by_line
 from tinycompile.aot.attach import attach
 from tinycompile.aot.copies import with_copies
+from tinycompile.aot.exposed import copied_for_gradients, with_exposed
 from tinycompile.aot.joint import Joint, UntreatableError, differentiate
 from tinycompile.aot.late import Late
 from tinycompile.aot.partition import Split, partition
@@ -63,13 +64,15 @@ def compile_training(
     joint: bool = True,
     overwritten: frozenset[int] = frozenset(),
     taken_over: Sequence[frozenset[str]] = (),
+    exposed: frozenset[int] = frozenset(),
 ) -> CompiledGraph:
     """Compile a graph and its backward, and attach both to torch's autograd as one node.
 
     ``wanted``: which placeholders require grad. ``budget``: see :func:`~tinycompile.aot.partition.partition`. ``joint``
     False: for backends that take the captured graph itself; the backward then replays it, as it does for a graph that the
     joint stage can't treat. ``overwritten``: inputs that the caller writes to when the graph has run, and ``taken_over``: the
-    graph's values that lie in one's memory at the end.
+    graph's values that lie in one's memory at the end. ``exposed``: inputs whose memory may be written to through other
+    tensors, by the graph or behind it.
     """
     flags = outputs_require_grad(graph, wanted)
     if not any(flags):
@@ -83,7 +86,8 @@ def compile_training(
         )
     if joint:
         try:
-            return _compile_halves(graph, inputs, wanted, flags, compile_one, artifacts, budget, overwritten, taken_over)
+            later = overwritten, taken_over, exposed
+            return _compile_halves(graph, inputs, wanted, flags, compile_one, artifacts, budget, *later)
         except UntreatableError as reason:
             log("graph", f"{graph.name}: the backward replays the graph, for {reason}")
     draws = any(map(is_random, graph.nodes))
@@ -97,7 +101,10 @@ def compile_training(
     drawing = [d.torch() for d in graph_devices(graph)] if draws else None
     led = inputs_with_gradients(graph, wanted) if compiled.source is None else None  # library calls may hang on inputs
     saving = functools.partial(kept_by_torch, graph, tuple(wanted), taken_over)
-    call = attach_replay(compiled.call, replay, flags, aliases, kept, read, freed, drawing, led, saving(ask=False), saving)
+    watched = saving(ask=False)
+    call = attach_replay(
+        compiled.call, replay, flags, aliases, kept, read, freed, drawing, led, watched, saving, exposed - rewritten
+    )
     return replace(compiled, call=named_by_line(graph, call))
 
 
@@ -153,6 +160,7 @@ def _compile_halves(
     budget: float,
     overwritten: frozenset[int],
     taken_over: Sequence[frozenset[str]],
+    exposed: frozenset[int],
 ) -> CompiledGraph:
     start = time.perf_counter()
     known = _recognise(graph, budget)
@@ -166,6 +174,10 @@ def _compile_halves(
     ask_torch = functools.partial(kept_by_torch, graph, tuple(wanted), taken_over)
     watched = [k for k in ask_torch(ask=False) if k.place[0] == "output" or k.place[1] not in rewritten]
     joint = with_copies(replace(recorded, graph=optimize(recorded.graph, joint=True)), overwritten)
+    spared = exposed - rewritten
+    kept = frozenset(k.place[1] for k in (ask_torch() if spared else ()) if k.place[0] == "input")
+    reading_copies = functools.partial(with_exposed, forward={n.name for n in known.nodes}, exposed=spared, kept=kept)
+    joint = reading_copies(joint)
     every = frozenset(range(joint.primals))
     reading = every if joint.opaque or known is not graph else reread
     split = partition(joint, budget, drawn, reading, {n.name for n in known.nodes}, graph.recomputed)
@@ -188,10 +200,11 @@ def _compile_halves(
     refusing = forward.target is not None and _may_refuse(forward)
     pull = Pullback(backward.call, *whole_of(split), _by_ops(split.backward), refusing, *_given_up(backward))
     program = _Program(known, graph, tuple(wanted), tuple(flags), tuple(drawn), compile_one)
-    part = _parts(program, split, joint, pull, refusing)
+    part = _parts(program, split, joint, pull, refusing, reading_copies)
     freed = functools.cache(functools.partial(freed_behind, graph, program.wanted))
     second = _second(program, split, joint)
-    changed = rewritten & inputs_behind(graph, split.tangents) if rewritten else rewritten
+    changed = rewritten | (spared & copied_for_gradients(joint))
+    changed &= inputs_behind(graph, split.tangents) if changed else changed
     call = attach(split, forward.call, pull, part, second, flags, seen, watched, ask_torch, freed, changed, wanted)
     times = {"aot": spent, **stage_times((forward, backward))}
     from_disk = forward.from_disk and backward.from_disk
@@ -259,7 +272,7 @@ class _Program:
 
 
 def _parts(
-    program: _Program, split: Split, joint: Joint, pull: Pullback, refusing: bool
+    program: _Program, split: Split, joint: Joint, pull: Pullback, refusing: bool, reading_copies: Callable[[Joint], Joint]
 ) -> Callable[[Sequence[int], frozenset[int]], Pullback]:
     """The backward for some of the tangents, compiled when it is first needed."""
 
@@ -267,7 +280,8 @@ def _parts(
         if zeros_will_do(split, frozenset(range(len(split.tangents))) - defined):
             return pull
         recorded = program.of_some(split, sizes, defined)
-        found = part_of(split, joint, replace(recorded, graph=optimize(recorded.graph, joint=True)))
+        optimized = replace(recorded, graph=optimize(recorded.graph, joint=True))
+        found = part_of(split, joint, reading_copies(optimized))
         if found is None:
             log("graph", f"{split.backward.name}: undefined gradients are taken for zeros")
             return pull

@@ -72,7 +72,7 @@ def attach(
     several_nodes = len(groups) > 1
     nothing = [None] * (2 + len(split.forward.placeholders))
     where = {i: at for at, i in enumerate(positions)}
-    torch_checks = {("input", i) for i in saved_inputs}
+    torch_checks = {("input", i) for i in saved_inputs if i not in changed}
     watched = [w for w in watched if w.place not in torch_checks and w.behind & where.keys()]
     watched = [w for w in watched if w.place[0] == "input" or w.place[1] in where]
     of_output = {where[i]: at for at, w in enumerate(watched) if (i := w.place[1]) in where and w.place[0] == "output"}

@@ -37,7 +37,7 @@ def with_copies(joint: Joint, overwritten: AbstractSet[int] = frozenset()) -> Jo
                 waiting = []
             made = _reading(node, twins)
             if moved and any(r.name in moved for r in inputs_of(made)):
-                made = replace(made, meta=_meta_again(made, metas))
+                made = replace(made, meta=meta_again(made, metas))
             nodes.append(made)
             metas[made.name] = made.meta
             if made.meta != node.meta:
@@ -51,7 +51,7 @@ def with_copies(joint: Joint, overwritten: AbstractSet[int] = frozenset()) -> Jo
     return replace(joint, graph=replace(graph, nodes=tuple(nodes)), passing=frozenset(twins))
 
 
-def _meta_again(node: Node, metas: Mapping[str, Any]) -> Any:
+def meta_again(node: Node, metas: Mapping[str, Any]) -> Any:
     """By the shape rule; that of a call without one stays, as its result is torch's to lay out."""
     if node.kind == "item":
         return metas[node.args[0].name][node.args[1]]

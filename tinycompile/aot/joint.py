@@ -6,9 +6,9 @@ formula is run on fake tensors, which records the backward behind the forward. W
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tinycompile.aot.tape import OpaqueStep, Step, Tape
@@ -36,7 +36,8 @@ class Joint:
     forward's ``outputs`` results, then one gradient for each primal listed in ``gradients``. ``reached``: for each of these,
     the positions in ``tangents`` that lead to it; it need not depend on them, as where a slope is zero. ``opaque``: it has
     calls that torch differentiates. ``passing``: values that can't be saved, for others may write to their memory
-    (``copies.py``). ``unsaved``: results that torch would not have saved (``unsaved.py``)."""
+    (``copies.py``), and ``copies``: by name of each copy of what others may write to, the name of that (``exposed.py``).
+    ``unsaved``: results that torch would not have saved (``unsaved.py``)."""
 
     graph: Graph
     primals: int
@@ -46,6 +47,7 @@ class Joint:
     reached: tuple[frozenset[int], ...]
     opaque: bool = False
     passing: frozenset[str] = frozenset()
+    copies: Mapping[str, str] = field(default_factory=dict)
     unsaved: frozenset[int] = frozenset()
 
 

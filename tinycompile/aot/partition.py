@@ -103,6 +103,7 @@ class _Scene:
             early=self.forward_needs - self.late,
             held=results | {p.name for p in self.primals},
             results=results,
+            fixed=self.joint.copies.keys(),
             passing=self.joint.passing | computed_again(self.graph, self.joint.outputs, self.joint.unsaved),
         )
 

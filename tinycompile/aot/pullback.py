@@ -157,7 +157,10 @@ def _numbered(joint: Joint, same: dict[Any, int]) -> dict[str, int]:
                 key = *key, calls[key]
         metas[node.name] = node.meta
         copy = node.kind == "call" and node.target == "restride" and metas[node.args[0].name].strides == node.meta.strides
-        numbers[node.name] = numbers[node.args[0].name] if copy else same.setdefault(key, len(same))
+        if node.name in joint.copies:  # where torch keeps the value itself, that is read as it is by then
+            numbers[node.name] = same.setdefault(("copy", numbers[joint.copies[node.name]]), len(same))
+        else:
+            numbers[node.name] = numbers[node.args[0].name] if copy else same.setdefault(key, len(same))
     return numbers
 
 

@@ -14,8 +14,7 @@ import torch
 
 from tinycompile.aot.followed import carry_gradients, reach
 from tinycompile.aot.saved import Kept, check_watched, refuse_edited, require_unspent
-from tinycompile.base import torch_private
-from tinycompile.base.shapes import broadcasts_to
+from tinycompile.base import shapes, torch_private
 from tinycompile.base.watch import Watch
 from tinycompile.eager.rng import drawn_again, rng_state
 
@@ -36,6 +35,7 @@ def attach_replay(
     led: Sequence[int] | None = None,
     watched: Sequence[Kept] = (),
     kept: Callable[[], Sequence[Kept]] = tuple,
+    exposed: Collection[int] = (),
 ) -> Fn:
     """A function like ``call`` whose outputs carry gradients: one node of torch's autograd, whose backward runs ``replay``.
 
@@ -46,13 +46,16 @@ def attach_replay(
     ``freed()``: for each output, what a backward of it frees in eager. ``drawing``: the devices of a graph that draws random
     numbers (``call`` draws as ``replay`` does): the backward draws them again from where torch's generators stood. ``led``: the
     inputs to which gradients lead. Where torch's own tape comes to all of them from what ``call`` returns, there is no node;
-    None: there always is. ``watched`` and ``kept``: as in ``attach.py``.
+    None: there always is. ``watched`` and ``kept``: as in ``attach.py``. ``exposed``: inputs whose
+    memory may be written to before the backward. What torch keeps of them for the gradients asked for is read as it is then.
     """
     views = dict(aliases)
     changed = [i for i, w in enumerate(written) if w]
+    copied = sorted({*changed, *exposed})
     computed = [i for i, d in enumerate(differentiable) if d and i not in views]
-    watched = [w for w in watched if w.place[0] == "output" and w.place[1] in computed]
-    of_output = {w.place[1]: at for at, w in enumerate(watched)}
+    held = {k.place[1]: k.behind for k in (kept() if exposed else ()) if k.place[0] == "input" and k.place[1] in exposed}
+    watched = [w for w in watched if w.place[1] in (computed if w.place[0] == "output" else held)]
+    of_output = {w.place[1]: at for at, w in enumerate(watched) if w.place[0] == "output"}
     cards = [d for d in drawing or () if d.type == "cuda"]
     followed: bool | None = False if led is None or changed or drawing is not None else None  # None: the first call shows it
 
@@ -63,6 +66,8 @@ def attach_replay(
         def forward(ctx: Any, made: dict[int, Any], before: list[Any], ready: Outputs | None, *inputs: Any) -> Outputs:
             ctx.generators = None if drawing is None else rng_state(cards)
             outputs = call(*inputs) if ready is None else ready
+            ctx.held = {i: inputs[i] for i in held}
+            seen = [(outputs if of == "output" else inputs)[i] for of, i in (w.place for w in watched)]
             inputs = tuple(before)
             made.update({i: outputs[i] for i in views})
             outputs = without_bases(outputs)
@@ -75,7 +80,7 @@ def attach_replay(
             ctx.set_materialize_grads(False)
             fixed = [o for i, o in enumerate(outputs) if i not in computed and i not in views and isinstance(o, torch.Tensor)]
             ctx.mark_non_differentiable(*fixed)
-            ctx.watch = Watch([outputs[w.place[1]] for w in watched], of_output)
+            ctx.watch = Watch(seen, of_output)
             return tuple(None if i in views else o for i, o in enumerate(outputs))
 
         @staticmethod
@@ -92,6 +97,8 @@ def attach_replay(
             saved = iter(found)
             again = torch.is_grad_enabled()  # create_graph: the gradient itself must hang on the true inputs
             inputs = [next(saved) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)]
+            for i, behind in held.items():
+                inputs[i] = inputs[i] if behind.isdisjoint(asked) else ctx.held[i]
             if not again:
                 inputs = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs]
             with drawn_again(ctx.generators, cards):
@@ -111,7 +118,7 @@ def attach_replay(
             followed = False
             ready = tuple(o.detach() if isinstance(o, torch.Tensor) else o for o in ready)
         made: dict[int, Any] = {}
-        outputs = list(apply(made, as_before(inputs, changed), ready, *inputs))
+        outputs = list(apply(made, as_before(inputs, copied), ready, *inputs))
         for out, view in made.items():
             outputs[out] = view_of(inputs[views[out]], view)
         return tuple(outputs)
@@ -150,15 +157,36 @@ def as_before(inputs: Sequence[Any], written: Sequence[int]) -> list[Any]:
     with torch.enable_grad():
         for i in written:
             x = inputs[i]
-            kept[i] = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+            if any(s == 0 and n > 1 for n, s in zip(x.size(), x.stride(), strict=True)):  # which torch does not copy into
+                kept[i] = _With.apply(_span_again(x), x)
+            else:
+                kept[i] = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device).copy_(x)
     return kept
+
+
+def _span_again(x: torch.Tensor) -> torch.Tensor:
+    """The same elements in a copy of the memory from the first to the last."""
+    found = x.detach()
+    return found.as_strided((shapes.reach(x.shape, x.stride()),), (1,)).clone().as_strided(x.size(), x.stride(), 0)
+
+
+class _With(torch.autograd.Function):
+    """A tensor's data with another's history."""
+
+    @staticmethod
+    def forward(ctx: Any, data: torch.Tensor, history: torch.Tensor) -> torch.Tensor:
+        return data.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return None, grad
 
 
 def view_of(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
     """``view`` as a view of ``base`` to torch's autograd. One of all of it is an expansion: its gradient is summed in eager's
     order, and may be sparse where eager's may."""
     found = view.size(), view.stride(), view.storage_offset()
-    if found[2] == base.storage_offset() and broadcasts_to(base.size(), found[0]):
+    if found[2] == base.storage_offset() and shapes.broadcasts_to(base.size(), found[0]):
         expanded = base.expand(found[0])
         if expanded.stride() == found[1]:
             return expanded

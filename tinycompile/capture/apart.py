@@ -6,13 +6,14 @@ again."""
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from tinycompile.base.shapes import reach
+from tinycompile.base.torch_private import storage_id
 from tinycompile.capture.overlaps import Region, may_overlap
 from tinycompile.eager.optimizer_inputs import StepInputs
 
@@ -59,16 +60,28 @@ def clash(places: Sequence[Place]) -> tuple[int, int] | None:
     return None
 
 
+def one_storage(tensors: Iterable[tuple[torch.Tensor, bool]]) -> bool:
+    """Whether a tensor that is written is in one storage with one that is not. Torch counts the writes to both together, also
+    where they share no element, and takes each for an edit of what was saved of the other."""
+    ids: tuple[set[int], set[int]] = set(), set()
+    for t, written in tensors:
+        ids[written].add(storage_id(t.untyped_storage()))
+    return not ids[0].isdisjoint(ids[1])
+
+
 class Apart:
     """The guard. ``held``: tensors that the guard itself holds, each with whether it is written; ``states``: positions among
-    those of an optimizer, which tells when they are exchanged. ``loose``: whether each tensor of a call is written."""
+    those of an optimizer, which tells when they are exchanged. ``loose``: whether each tensor of a call is written. ``alone``:
+    what is written has storages of its own, too."""
 
     def __init__(
         self,
         held: Sequence[tuple[torch.Tensor, bool]],
         states: Sequence[tuple[StepInputs, int, bool]],
         loose: Sequence[bool],
+        alone: bool = False,
     ) -> None:
+        self._alone = alone
         self._held, self._states, self._loose = tuple(held), tuple(states), tuple(loose)
         self._writes = any(loose)
         self._moves: list[int] = []
@@ -81,6 +94,9 @@ class Apart:
         moves = [inputs.moves for inputs, _, _ in self._states]
         if moves != self._moves or not self._places:
             self._look(moves)
+        given = zip(tensors, self._loose, strict=True)
+        if self._alone and one_storage([*((p.tensor, p.written) for p in self._places), *given]):
+            return False
         here = [place(-1 - i, t, w) for i, (t, w) in enumerate(zip(tensors, self._loose, strict=True))]
         if self._writes:
             return clash([*self._places, *here]) is None

@@ -107,7 +107,8 @@ class Captured:
     ``guard`` has the function's own parameters, and is compiled when first asked for. ``bind(graph_fn)`` gives the rebuilt
     function, whose source is ``python``; ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``:
     whether each input's data starts at a multiple of 16 bytes (guarded). ``overwritten``: the inputs that the rebuilt function
-    writes to behind the graph. ``edits``: values of the graph that were in memory which was written to later. ``taken_over``:
+    writes to behind the graph. ``exposed``: those that may share memory with what is written, by the graph or by what ends it.
+    ``edits``: values of the graph that were in memory which was written to later. ``taken_over``:
     those that lie at the end in the memory of each tensor that the rebuilt function writes to. ``asks_inside``: whether
     gradients of the graph's values are asked for, there or behind the break. ``remakes``: whether the rebuilt function
     makes or writes tensors with a history behind the graph. ``calls_graph``: whether it needs the graph. ``redo_on_error``: an
@@ -124,6 +125,7 @@ class Captured:
     inputs_require_grad: tuple[bool, ...]
     input_aligned: tuple[bool, ...]
     overwritten: frozenset[int]
+    exposed: frozenset[int]
     edits: tuple[EditedValue, ...]
     taken_over: tuple[frozenset[str], ...]
     shapes_seen: Mapping[str, tuple[int, ...]]
@@ -245,6 +247,7 @@ def uncaptured(code: CodeType, reason: Break) -> Captured:
         inputs_require_grad=(),
         input_aligned=(),
         overwritten=frozenset(),
+        exposed=frozenset(),
         edits=(),
         taken_over=(),
         shapes_seen={},

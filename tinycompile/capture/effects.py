@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 
 from tinycompile.base.watch import look_up_history, take_over
-from tinycompile.capture.apart import Apart, apart_from_arrays, clash, place
+from tinycompile.capture.apart import Apart, apart_from_arrays, clash, one_storage, place
 from tinycompile.capture.breaks import NotRebuildable
 from tinycompile.capture.gradients import Gradients
 from tinycompile.capture.rebuilt_dicts import dict_changes, unchanged
@@ -71,6 +71,7 @@ class Effects:
         self._assigned: dict[tuple[int, str], tuple[Held, str, Value]] = {}  # by id of what holds it, and name
 
         self._written: dict[int, Write] = {}  # by id: tensors from outside that were written in place
+        self.shares_storage = False  # whether what is written is in one storage with other inputs of a differentiated graph
         self.gradients = Gradients()
         self.told: list[Warned] = []  # calls of which torch warns
         self.calls: dict[str, str] = {}  # statements of the rebuilt code's own, by what they are about
@@ -371,12 +372,15 @@ class Effects:
             target, other = (given[at].source for at in found)
             what = f"{written[target].describe()} is written, and shares memory with {other.label}"
             raise NotRebuildable(written[target], what, "input-mutation")
+        differentiated = tr.root_grad_enabled and any(i.value.requires_grad for i in given)
+        self.shares_storage = differentiated and one_storage([(i.value, i.source in written) for i in given])
+        alone = differentiated and not self.shares_storage
         held = [(i.value, i.source in written) for i in given if isinstance(i.source, Held)]
         states = [(*state, i.source in written) for i in given if (state := _state_of(i.source)) is not None]
         loose = [i.source for i in given if not isinstance(i.source, Held) and _state_of(i.source) is None]
         flags = [source in written for source in loose]
         if any(flags) or (loose and any(w for *_, w in (*held, *states))):
-            guard, texts = tr.guards.hold(Apart(held, states, flags), "apart"), ", ".join(s.text for s in loose)
+            guard, texts = tr.guards.hold(Apart(held, states, flags, alone), "apart"), ", ".join(s.text for s in loose)
             labels = ", ".join(s.label for s in written if s is not None)
             tr.guards.check(f"{guard.name}.holds(({texts},))", f"{labels} share no memory with other inputs")
 

@@ -285,6 +285,7 @@ def _finish(attempt: _Attempt) -> Captured:
         edits=attempt.edits,
         taken_over=attempt.taken_over,
         overwritten=tr.effects.copied_into(tr.inputs),
+        exposed=_exposed(attempt),
         shapes_seen=tr.shapes_seen,
         constants_seen=tr.constants_seen,
         code=function.__code__,
@@ -302,6 +303,13 @@ def _finish(attempt: _Attempt) -> Captured:
         _compile_guards=guards,
         _forget=tr.forget,
     )
+
+
+def _exposed(attempt: _Attempt) -> frozenset[int]:
+    """The tensors among the inputs, where one of them may be written through another: by the graph, or by the write that ends
+    it. That may be a write to other inputs in a later call."""
+    writes = attempt.tr.effects.shares_storage or any(b.id == "input-mutation" for b in attempt.breaks)
+    return frozenset(i for i, given in enumerate(attempt.tr.inputs) if writes and isinstance(given.value, torch.Tensor))
 
 
 def _asks_tensors(attempt: _Attempt, graph: Graph) -> bool:

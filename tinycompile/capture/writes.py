@@ -26,7 +26,7 @@ from tinycompile.dispatch.keys import Key
 from tinycompile.eager.batched import BatchedTensor
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.tensor import Tensor
-from tinycompile.ops.meta_rules import type_name
+from tinycompile.ops.meta_rules import may_overlap_itself, type_name
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
@@ -142,7 +142,7 @@ def is_same_place(a: TensorValue, b: TensorValue) -> bool:
 def _may_be_written(root: TensorValue) -> bool:
     """Whether a tensor from outside can take over its new data after the graph."""
     plain = root.is_input and root.source is not None and root.cls in (torch.Tensor, torch.nn.Parameter)
-    return plain and all(stride != 0 or size == 1 for size, stride in zip(root.obj.shape, root.obj.stride(), strict=True))
+    return plain and not may_overlap_itself(root.meta)
 
 
 def _check_history(tr: Tracer, line: Sequence[TensorValue], value: TensorValue) -> None:

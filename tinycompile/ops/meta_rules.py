@@ -200,6 +200,19 @@ def is_non_overlapping_and_dense(meta: TensorMeta) -> bool:
     return is_dense_in_order(meta.shape, meta.strides, sorted(big, key=functools.cmp_to_key(_by_stride(meta.strides))))
 
 
+def may_overlap_itself(meta: TensorMeta) -> bool:
+    """Whether several elements may be one in memory: a stride is no longer than what the smaller ones reach."""
+    if is_non_overlapping_and_dense(meta):
+        return False
+    far: Dim = 0
+    big = [d for d in range(meta.rank) if not is_one(meta.shape[d])]
+    for d in sorted(big, key=functools.cmp_to_key(_by_stride(meta.strides))):
+        if not shapes.at_least(meta.strides[d], far + 1):
+            return not any(n == 0 for n in meta.shape)
+        far += meta.strides[d] * (meta.shape[d] - 1)
+    return False
+
+
 def _by_stride(strides: Shape) -> Callable[[int, int], int]:
     return lambda a, b: 0 if strides[a] == strides[b] else (1 if shapes.at_least(strides[a], strides[b]) else -1)
 
