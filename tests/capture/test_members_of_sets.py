@@ -3,6 +3,7 @@ others."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -248,3 +249,17 @@ def test_a_nan_is_a_member_by_its_identity() -> None:
         s = {NAN}
         found = compiled(X, s, other)
         assert found[1] is (other is NAN) and found[2] is NAN and found[3] is (other is NAN)
+
+
+@pytest.mark.parametrize("order", (sorted, list, lambda s: [k for k in s]), ids=("sorted", "list", "loop"))
+def test_a_number_that_became_an_input_is_a_member_in_order(order: Any) -> None:
+    def function(x: torch.Tensor, n: int) -> tuple[torch.Tensor, int, list[int]]:
+        seen = {1, 2}
+        seen.add((1 + n) % 7)
+        return x + 1, len(seen & {0, 1, 2, n}), order(seen)
+
+    compiled = tinycompile.compile(function, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in (2, 3, 3, 5, 6, 0):
+            assert compiled(torch.ones(2), n)[1:] == function(torch.ones(2), n)[1:]

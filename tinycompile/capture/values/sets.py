@@ -251,16 +251,15 @@ def operand(tr: Tracer, value: Value) -> Operand:
 
 def as_python(tr: Tracer, operands: Sequence[Operand]) -> list[Any] | None:
     """What Python's own method is given for these; None where that is not known."""
-    known = []
+    known: list[Any] = []
     for given in operands:
-        if isinstance(given, SetValue):
+        if isinstance(given, SetValue) and given.real is not None:
             known.append(given.real)
+        elif not isinstance(given, SetValue) and all(p.is_constant for p in given.parts):
+            known.append(given.python(lambda part: part.constant(tr)))
         else:
-            known.append(given.python(lambda part: part.constant(tr)) if all(p.is_constant for p in given.parts) else None)
-    unknown = any(
-        k is None and not (isinstance(o, Snapshot) and o.kind == "member") for k, o in zip(known, operands, strict=True)
-    )
-    return None if unknown else known
+            return None
+    return known
 
 
 def _combined(mine: dict[Any, Value], how: str, theirs: dict[Any, Value]) -> dict[Any, Value]:
