@@ -102,8 +102,10 @@ def test_verdict_of_an_expected_zero() -> None:
 
 def test_interleaved_takes_the_median_of_each() -> None:
     seen: list[str] = []
-    times = interleaved({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, "cpu", 0.0, least=3)
-    assert seen == ["a", "b"] * 4, "one warm-up round, then three"
+    times = interleaved({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, "cpu", 0.0, least=9)
+    rounds = [tuple(seen[i : i + 2]) for i in range(0, len(seen), 2)]
+    assert len(rounds) == 10, "one warm-up round, then nine"
+    assert set(rounds) == {("a", "b"), ("b", "a")}, "each has both, in an order that is drawn"
     assert set(times) == {"a", "b"} and all(t > 0 for t in times.values())
     copy_call(1024, "cpu")()
 
