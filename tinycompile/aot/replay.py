@@ -46,8 +46,8 @@ def attach_replay(
     ``freed()``: for each output, what a backward of it frees in eager. ``drawing``: the devices of a graph that draws random
     numbers (``call`` draws as ``replay`` does): the backward draws them again from where torch's generators stood. ``led``: the
     inputs to which gradients lead. Where torch's own tape comes to all of them from what ``call`` returns, there is no node;
-    None: there always is. ``watched`` and ``kept``: as in ``attach.py``. ``exposed``: inputs whose
-    memory may be written to before the backward. What torch keeps of them for the gradients asked for is read as it is then.
+    None: there always is. ``watched`` and ``kept``: as in ``attach.py``. ``exposed``: inputs whose memory may be
+    written to before the backward. What torch keeps of them for the gradients asked for is read as it is then.
     """
     views = dict(aliases)
     changed = [i for i, w in enumerate(written) if w]

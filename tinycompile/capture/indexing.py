@@ -22,14 +22,12 @@ from tinycompile.capture.views import UnknownPlace, shows_a_part, writes_to
 from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor
 from tinycompile.eager.indexing import basic_view, is_basic, split_index
+from tinycompile.ops.ranges import INT64
 
 if TYPE_CHECKING:
     from tinycompile.capture.tracer import Tracer
 
 _FULL = slice(None)
-
-
-_BOUNDS = range(-(2**63), 2**63)
 _ASSIGNED = (np.integer, float, complex)  # of numpy's numbers
 _NO_INDICES = (str, bytes, float, complex)
 
@@ -106,7 +104,7 @@ def _bound(tr: Tracer, part: Value) -> Any:
     if isinstance(part, TensorValue):
         raise GraphBreak("data-dependent", "a tensor as a slice bound")
     bound = part.argument(tr)
-    if type(bound) is int and bound not in _BOUNDS:
+    if type(bound) is int and bound not in INT64:
         raise GraphBreak("unsupported-argument", f"{bound} as a slice bound, which torch cuts off or refuses")
     return int(bound) if type(bound) is bool else bound
 
@@ -181,7 +179,7 @@ def _tensor_of(tr: Tracer, value: Value, like: TensorValue) -> TensorValue:
     """A tensor, or a number as one of the right dtype and device."""
     if isinstance(value, TensorValue):
         return value
-    if isinstance(value, Const) and type(value.value) is int and not -(2**63) <= value.value < 2**63:
+    if isinstance(value, Const) and type(value.value) is int and value.value not in INT64:
         raise GraphBreak("unsupported-argument", f"{value.value}, which torch does not take, as what is assigned")
     made = torch_calls.call_torch(
         tr, torch.full, [TupleValue([]), value], {"dtype": Const(like.meta.dtype), "device": Const(like.meta.device.torch())}

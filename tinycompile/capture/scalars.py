@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # Ints outside this range are no sizes.
 SIZES = range(2, 2**31)
-_INTS = range(-(2**63), 2**63)  # those that are a tensor
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -57,7 +56,8 @@ def as_tensor(tr: Tracer, value: ScalarValue, dtype: torch.dtype, device: Device
         make, where = tr.guards.hold(scalar_tensor, "scalar_tensor").name, tr.guards.hold(device.torch(), "device_").name
         made = scalar_tensor(value.value, device.torch())
         if type(value.value) is int:
-            tr.guards.check(f"{_INTS.start} <= {value.text} < {_INTS.stop}", f"{value.text} is a number of {torch.int64}")
+            low, end = ranges.INT64.start, ranges.INT64.stop
+            tr.guards.check(f"{low} <= {value.text} < {end}", f"{value.text} is a number of {torch.int64}")
         meta = TensorMeta((), (), made.dtype, device)
         source = Computed(f"{make}({value.text}, {where})")
         found = tr.add_computed(source, made, meta, value.names)
@@ -96,7 +96,7 @@ def call(tr: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value 
     given = (*args, *kwargs.values())
     if not any(isinstance(v, changing) for v in given):
         return None
-    if any(isinstance(v, ScalarValue) and type(v.value) is int and v.value not in _INTS for v in given):
+    if any(isinstance(v, ScalarValue) and type(v.value) is int and v.value not in ranges.INT64 for v in given):
         return None
     rule = _RULES.get(plain)
     if rule is None and plain in _OPERATORS and len(args) == 2:

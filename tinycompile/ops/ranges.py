@@ -19,6 +19,7 @@ from tinycompile.ops.record import Metas, Op
 # Their operands meet a number in arithmetic that is wide enough, or that wraps as torch's does: nothing is refused.
 _TAKE_ANY = frozenset({"add", "sub", "mul", "div"})
 _OVERFLOWING = 2**31  # sizes stay below
+INT64 = range(-(2**63), 2**63)  # ints that torch takes as numbers
 
 
 def bounds(dtype: torch.dtype) -> tuple[Any, Any] | None:
@@ -38,7 +39,7 @@ def holds(dtype: torch.dtype, value: Any) -> bool:
     if isinstance(value, Expr):
         return high >= _OVERFLOWING or (shapes.at_least(int(high), value) and shapes.at_least(value, int(low)))
     if isinstance(value, int):
-        return -(2**63) <= value < 2**63 and low <= value <= high
+        return INT64.start <= value < INT64.stop and low <= value <= high
     if not math.isfinite(value):
         return dtype.is_floating_point
     return bool(low <= value <= high)
