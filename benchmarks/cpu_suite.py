@@ -27,28 +27,25 @@ from benchmarks.workloads import Workload, count_bytes, geometric_mean, tensors
 from tinycompile.base.config import config
 
 PROTOCOL = (
-    "wall time of one call, contenders and the copy or triad in turns whose order is drawn, medians; before each, "
+    "wall time of one call, contenders and the copy or triad in turns whose order is drawn, medians; the share of the "
+    "bandwidth is the median over rounds of the copy's or triad's time over ours in the same round; before each, "
     f"{FLUSH_BYTES['cpu'] >> 20} MB are read to empty the caches; page faults of fresh results count, for all. "
     "Cold compile: the first call with empty caches on disk, all in one process; torch.compile's first is shown apart. Cached: "
     "the same code on tensors of the same sizes whose pages are all the same 64 KB, one thread's time over the number of "
     "threads. Memory bounds a row if the better cached time, of ours and torch.compile's, is below the copy's or triad's"
 )
-SECONDS = 1.5  # of measuring, a row
+SECONDS = 5.0  # of measuring, a row: some 60 rounds, each of which reads 1 GB to empty the caches
 CACHED_SECONDS = 0.5  # of that, on data in the cache, a row
 
 
 @dataclass
 class CpuRow(Row):
-    """``reference``: what the bandwidth is measured with, copy or triad. ``cached``: seconds on data in the cache. ``note``:
-    what takes long where memory does not."""
+    """``reference``: what the bandwidth is measured with, copy or triad. ``share``: of the measured bandwidth, by rounds: that
+    of a shared machine drifts. ``cached``: seconds on data in the cache. ``note``: what takes long where memory does not."""
 
     reference: str = "copy"
+    share: float | None = None
     cached: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def share(self) -> float | None:
-        """Of the measured bandwidth."""
-        return self.copy / self.run[OURS] if self.copy and OURS in self.run else None
 
     @property
     def by_memory(self) -> bool:
@@ -177,9 +174,12 @@ def _measured(workload: Workload, settings: Settings) -> CpuRow:
     del expected, eager
     calls["copy"] = triad_call(row.bytes) if row.reference == "triad" else copy_call(row.bytes, "cpu")
     times = samples(calls, "cpu", settings.seconds or (0.2 if settings.quick else SECONDS))
-    row.copy = statistics.median(times.pop("copy"))
+    copies = times.pop("copy")
+    row.copy = statistics.median(copies)
     row.run = {who: statistics.median(taken) for who, taken in times.items()}
-    row.spread = spread(times[OURS]) if OURS in times else None
+    if OURS in times:
+        row.spread = spread(times[OURS])
+        row.share = statistics.median(copy / ours for copy, ours in zip(copies, times[OURS], strict=True))
     row.cached = _on_cached_data(workload, settings, [who for who in (OURS, INDUCTOR) if who in calls], inputs)
     return row
 

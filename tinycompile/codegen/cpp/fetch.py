@@ -75,13 +75,23 @@ def later_turn(
     return list(dict.fromkeys(found))
 
 
-def block_ahead(s: Load | Store, lane: Axis, block: int, text: Statements, names: Names) -> str:
-    """What a load or store along the lanes touches in the current row of the next block."""
-    next_block = f"{names.value(lane.name)}_begin + {block}"
-    start = _spelled(s.index[0], {lane.name: next_block}, text)
+def next_lanes(s: Load | Store, plan: Schedule, row: str, text: Statements, names: Names) -> str:
+    """Where an access of a block comes to in ``row``, with the lanes that follow."""
+    assert plan.tile is not None and plan.lane is not None
+    tile, lane = names.value(plan.tile.name), names.value(plan.lane.name)
+    begins = {plan.tile.name: f"({row} + {tile}_ahead)", plan.lane.name: f"{lane}_next"}
+    return f"{names.buffer(s.buffer)} + {_spelled(s.index[0], begins, text)}"
+
+
+def block_ahead(s: Load | Store, plan: Schedule, text: Statements, names: Names) -> str:
+    """What a load or store along the lanes touches in the current row with the lanes that follow."""
+    assert plan.tile is not None
+    place = next_lanes(s, plan, names.value(plan.tile.name), text, names)
     if isinstance(s, Store):
-        return _written(s, start, block, names)
-    return _lines(s, start, block * s.dtype.itemsize, names, near=True)
+        return f"tc::claim_near<{plan.block}>({place});"
+    return (
+        f"tc::fetch_near<{max(-(-plan.block * s.dtype.itemsize // CACHE_LINE), 1)}>({place}, {CACHE_LINE // s.dtype.itemsize});"
+    )
 
 
 def stretches(items: Iterable[Statement], plan: Schedule, text: Statements, names: Names, piece: str) -> list[str]:

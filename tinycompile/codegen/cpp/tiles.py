@@ -1,5 +1,5 @@
 """Blocks where some loads are contiguous across the lanes: those are transposed into arrays, and each row asks for what it
-reads and writes in the next block."""
+reads and writes with the lanes that follow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tinycompile.base import expr as ex
 from tinycompile.base.expr import Dim
-from tinycompile.codegen.cpp.fetch import block_ahead
+from tinycompile.codegen.cpp.fetch import block_ahead, next_lanes
 from tinycompile.codegen.cpp.indexing import c_dim
 from tinycompile.codegen.cpp.names import Names
 from tinycompile.codegen.cpp.scalars import MEMORY_TYPES
@@ -27,14 +27,14 @@ def tile_lines(plan: Schedule, body: Sequence[Statement], text: Statements, name
         if is_across(s, tile, lane):
             across.setdefault((s.buffer, s.index[0]), []).append(s)
     before: list[str] = []
-    ahead = [block_ahead(s, lane, plan.block, text, names) for s in body if is_along(s, lane)]
+    ahead = [block_ahead(s, plan, text, names) for s in body if is_along(s, lane)]
     for (first, *_), pointer in ((group, names.buffer(buffer)) for (buffer, _), group in across.items()):
         array = names.fresh(f"{pointer}_tile")
         before += _transposed(first, array, plan, text, names)
         row, column = names.value(tile.name), names.value(lane.name)
         place = f"{array}[({row} - {row}_begin)*{plan.block} + {column} - {column}_begin]"
         text.tiled |= {s.name: place for s in across[first.buffer, first.index[0]]}
-    return before, list(dict.fromkeys(ahead)) if lane.extent != plan.block else []
+    return before, list(dict.fromkeys(ahead))
 
 
 def _transposed(s: Load, array: str, plan: Schedule, text: Statements, names: Names) -> list[str]:
@@ -45,8 +45,9 @@ def _transposed(s: Load, array: str, plan: Schedule, text: Statements, names: Na
     step = ex.coefficient(s.index[0], plan.lane.name)
     assert step is not None
     start = f"{names.buffer(s.buffer)} + {c_dim(s.index[0], lambda n: begins.get(n) or text.symbol(n))}"
+    ahead = next_lanes(s, plan, f"{row}_begin", text, names)
     sizes = f"{text.dim(step)}, {lane}_end - {lane}_begin, {row}_end - {row}_begin"
     return [
         f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{block * plan.tile_rows}];",
-        f"tc::transpose<{block}, {plan.tile_rows}>({array}, {start}, {sizes});",
+        f"tc::transpose<{block}, {plan.tile_rows}>({array}, {start}, {ahead}, {sizes});",
     ]

@@ -56,9 +56,12 @@ template <int N, class T> static inline void two_pages_on(const T* at) {
     fetch_near<N * (int)sizeof(T) / 64>((const char*)at + 8192, 64);
 }
 
-// The same for N elements in a row that are written soon.
+// The same for N elements in a row that are written soon; _near: as far as the second cache.
 template <int N, class T> static inline void claim(const T* to) {
     for (int n = 0; n < N; n += 64 / (int)sizeof(T)) __builtin_prefetch(to + n, 1);
+}
+template <int N, class T> static inline void claim_near(const T* to) {
+    for (int n = 0; n < N; n += 64 / (int)sizeof(T)) __builtin_prefetch(to + n, 1, 2);
 }
 
 // The N elements of an array joined pairwise. It overwrites the array.
@@ -242,68 +245,83 @@ template <class T> static inline T fmin(T a, T b) { return (a < b) | (b != b) ? 
 static inline bool signbit(float x) { return bits(x) >> 31; }
 static inline bool signbit(double x) { return bits(x) >> 63; }
 
-// ---- transposing a block: tile[c*N + r] = from[r*step + c] for r < rows, c < columns; the N rows after it are asked for ----
-#if defined(__clang__) || __GNUC__ >= 12
-typedef uint32_t Four __attribute__((vector_size(16), aligned(4), may_alias));
-typedef uint16_t Eight __attribute__((vector_size(16), aligned(2), may_alias));
+// ---- transposing a block: tile[c*N + r] = from[r*step + c] for r < rows, c < columns; as many at `ahead` are asked for ----
+template <int BYTES> struct Bits;  // as what elements of so many bytes move
+template <> struct Bits<1> { using type = uint8_t; };
+template <> struct Bits<2> { using type = uint16_t; };
+template <> struct Bits<4> { using type = uint32_t; };
+template <> struct Bits<8> { using type = uint64_t; };
 
-// Four rows of four 32-bit elements at once, in registers.
-static inline void transpose_square(uint32_t* tile, int64_t tile_step, const uint32_t* from, int64_t step) {
-    const Four a = *(const Four*)from, b = *(const Four*)(from + step);
-    const Four c = *(const Four*)(from + 2 * step), d = *(const Four*)(from + 3 * step);
-    const Four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    const Four AB = __builtin_shufflevector(a, b, 2, 6, 3, 7), CD = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    *(Four*)tile = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
-    *(Four*)(tile + tile_step) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
-    *(Four*)(tile + 2 * tile_step) = __builtin_shufflevector(AB, CD, 0, 1, 4, 5);
-    *(Four*)(tile + 3 * tile_step) = __builtin_shufflevector(AB, CD, 2, 3, 6, 7);
+#if defined(__clang__) || __GNUC__ >= 12
+#ifdef __AVX512F__
+constexpr int WIDE = 64;  // bytes of a row of a square of elements of four bytes or eight
+#else
+constexpr int WIDE = 16;
+#endif
+template <class U> constexpr int64_t side_of_square = (sizeof(U) < 4 ? 16 : WIDE) / sizeof(U);
+template <int N, class U> struct Row { typedef U type __attribute__((vector_size(N * sizeof(U)), aligned(sizeof(U)), may_alias)); };
+template <int... I> struct Places {};
+template <int N, int... I> struct PlacesUpTo : PlacesUpTo<N - 1, N - 1, I...> {};
+template <int... I> struct PlacesUpTo<0, I...> : Places<I...> {};
+
+// The elements of a and b in turns, from a place on.
+template <int N, int FIRST, class V, int... I> static inline V interleaved(V a, V b, const Places<I...>&) {
+    return __builtin_shufflevector(a, b, (I % 2 * N + I / 2 + FIRST)...);
 }
 
-// Eight rows of eight 16-bit elements: three rounds, each interleaving row r with row r + 4.
-static inline void transpose_square(uint16_t* tile, int64_t tile_step, const uint16_t* from, int64_t step) {
-    Eight row[8], next[8];
-    for (int r = 0; r < 8; ++r) row[r] = *(const Eight*)(from + r * step);
-    for (int round = 0; round < 3; ++round) {
-        for (int r = 0; r < 4; ++r) {
-            next[2 * r] = __builtin_shufflevector(row[r], row[r + 4], 0, 8, 1, 9, 2, 10, 3, 11);
-            next[2 * r + 1] = __builtin_shufflevector(row[r], row[r + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+// A square in registers: in each of log2(N) rounds row r and row r + N/2 are interleaved.
+template <int N, class U> __attribute__((always_inline)) static inline void transpose_square(U* tile, int64_t tile_step, const U* from, int64_t step) {
+    using V = typename Row<N, U>::type;
+    V row[N], next[N];
+    for (int r = 0; r < N; ++r) row[r] = *(const V*)(from + r * step);
+    #pragma GCC unroll 4
+    for (int round = 1; round < N; round *= 2) {
+        #pragma GCC unroll 8
+        for (int r = 0; r < N / 2; ++r) {
+            next[2 * r] = interleaved<N, 0>(row[r], row[r + N / 2], PlacesUpTo<N>());
+            next[2 * r + 1] = interleaved<N, N / 2>(row[r], row[r + N / 2], PlacesUpTo<N>());
         }
-        for (int r = 0; r < 8; ++r) row[r] = next[r];
+        #pragma GCC unroll 16
+        for (int r = 0; r < N; ++r) row[r] = next[r];
     }
-    for (int r = 0; r < 8; ++r) *(Eight*)(tile + r * tile_step) = row[r];
+    for (int r = 0; r < N; ++r) *(V*)(tile + r * tile_step) = row[r];
 }
 #else
-template <class T> static inline void transpose_square(T* tile, int64_t tile_step, const T* from, int64_t step) {
-    for (int r = 0; r < 16 / (int)sizeof(T); ++r)
-        for (int c = 0; c < 16 / (int)sizeof(T); ++c) tile[c * tile_step + r] = from[r * step + c];
+template <class U> constexpr int64_t side_of_square = 16 / sizeof(U);
+template <int N, class U> static inline void transpose_square(U* tile, int64_t tile_step, const U* from, int64_t step) {
+    for (int r = 0; r < N; ++r)
+        for (int c = 0; c < N; ++c) tile[c * tile_step + r] = from[r * step + c];
 }
 #endif
 
-template <class T> struct SameBits { using type = uint32_t; };  // as what elements of two and four bytes move
-template <> struct SameBits<uint16_t> { using type = uint16_t; };
-template <> struct SameBits<int16_t> { using type = uint16_t; };
+// All squares of a side in the rows [r0, r1) and columns [c0, c1).
+template <int N, int SIDE, class U>
+__attribute__((always_inline)) static inline void transpose_squares(U* tile, const U* from, int64_t step, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
+    for (int64_t r = r0; r < r1; r += SIDE)
+        for (int64_t c = c0; c < c1; c += SIDE) transpose_square<SIDE>(tile + c * N + r, (int64_t)N, from + r * step + c, step);
+}
 
 template <int N, class T>
-__attribute__((always_inline)) static inline void transpose_part(T* tile, const T* from, int64_t step, int64_t rows, int64_t columns) {
-    using U = typename SameBits<T>::type;
-    constexpr bool in_squares = sizeof(T) == sizeof(U);
-    constexpr int64_t side = 16 / sizeof(U);
-    const int64_t whole_rows = in_squares ? rows & -side : 0, whole_columns = in_squares ? columns & -side : 0;
-    for (int64_t r = 0; r < whole_rows; r += side)
-        for (int64_t c = 0; c < whole_columns; c += side) {
-            const int64_t line = c & -(4 * side), row = r + N + (c - line) / 4;  // a quarter of the rows with each quarter of a line
-            fetch_near<side / 4>(from + row * step + line, step);
-            transpose_square((U*)(tile + c * N + r), (int64_t)N, (const U*)(from + r * step + c), step);
-        }
+__attribute__((always_inline)) static inline void transpose_part(T* tile, const T* from, const T* ahead, int64_t step, int64_t rows, int64_t columns) {
+    using U = typename Bits<sizeof(T)>::type;
+    constexpr int64_t wide = side_of_square<U>, narrow = 16 / sizeof(U);
+    const int64_t r0 = rows & -wide, c0 = columns & -wide, r1 = rows & -narrow, c1 = columns & -narrow;
     for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = r < whole_rows ? whole_columns : 0; c < columns; ++c) tile[c * N + r] = from[r * step + c];
+        for (int64_t c = 0; c < columns; c += 64 / sizeof(T)) __builtin_prefetch(ahead + r * step + c, 0, 2);
+    transpose_squares<N, wide>((U*)tile, (const U*)from, step, 0, r0, 0, c0);
+    if (narrow < wide) {
+        transpose_squares<N, narrow>((U*)tile, (const U*)from, step, 0, r0, c0, c1);
+        transpose_squares<N, narrow>((U*)tile, (const U*)from, step, r0, r1, 0, c1);
+    }
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = r < r1 ? c1 : 0; c < columns; ++c) tile[c * N + r] = from[r * step + c];
 }
 
 // The loops over a whole block have numbers for bounds, which unrolls them: a quarter of the time of a kernel bound by memory.
 template <int N, int M, class T>
-static inline void transpose(T* tile, const T* from, int64_t step, int64_t rows, int64_t columns) {
-    if (rows == N && columns == M) transpose_part<N>(tile, from, step, N, M);
-    else transpose_part<N>(tile, from, step, rows, columns);
+static inline void transpose(T* tile, const T* from, const T* ahead, int64_t step, int64_t rows, int64_t columns) {
+    if (rows == N && columns == M) transpose_part<N>(tile, from, ahead, step, N, M);
+    else transpose_part<N>(tile, from, ahead, step, rows, columns);
 }
 
 }  // namespace tc
