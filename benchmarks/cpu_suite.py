@@ -32,7 +32,8 @@ PROTOCOL = (
     f"{FLUSH_BYTES['cpu'] >> 20} MB are read to empty the caches; page faults of fresh results count, for all. "
     "Cold compile: the first call with empty caches on disk, all in one process; torch.compile's first is shown apart. Cached: "
     "the same code on tensors of the same sizes whose pages are all the same 64 KB, one thread's time over the number of "
-    "threads. Memory bounds a row if the better cached time, of ours and torch.compile's, is below the copy's or triad's"
+    "threads. Memory bounds a row of 1 MB or more if the better cached time, of ours and torch.compile's, is below the "
+    "copy's or triad's"
 )
 SECONDS = 5.0  # of measuring, a row: some 60 rounds, each of which reads 1 GB to empty the caches
 CACHED_SECONDS = 0.5  # of that, on data in the cache, a row
@@ -49,8 +50,9 @@ class CpuRow(Row):
 
     @property
     def by_memory(self) -> bool:
-        """Whether memory bounds it: the least time of its arithmetic that was seen is below that of its bytes."""
-        return bool(self.copy and self.cached) and min(self.cached.values()) < (self.copy or 0)
+        """Whether memory bounds it: the least time of its arithmetic that was seen is below that of its bytes, of which there
+        are so many that the call's own time does not count."""
+        return bool(self.copy and self.cached) and self.bytes >= 1 << 20 and min(self.cached.values()) < (self.copy or 0)
 
 
 Column = tuple[str, Callable[[Any], str]]

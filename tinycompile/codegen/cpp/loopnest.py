@@ -346,6 +346,8 @@ class LoopNest:
 
         def lines(piece: str) -> list[str]:
             picked = picked_rows(around, self.plan, self.text, self.names, f"{piece} - {begin}")
+            if not picked and not self.plan.each_line:
+                return []
             return picked + stretches(around, self.plan, self.text, self.names, piece)
 
         with self.pieces(self.lanes, begin, end, lines) as (first, stop):

@@ -110,7 +110,7 @@ class _Choice:
         items = self.count(outer) * (-(-self.size(lane.extent) // block) if lane and block else 1)
         split = inner[0].name if inner and self.shareable(inner[0], items) else None
         chunk = ADDITIONS * self.target.vector // 4  # so the error does not depend on the width
-        foreseen = self.target.foresees and outer == by_stores
+        foreseen = self.target.foresees and outer == by_stores and self.writes_much()
         each_line = not foreseen and self.bytes_read() > self.target.l2
         turns, group = self.turns_ahead(outer, inner) if each_line else 0, self.target.vector
         return Schedule(outer, lane, block, inner, split, tile, rows, panel, self.cost(), chunk, group, each_line, turns)
@@ -125,11 +125,20 @@ class _Choice:
         """Additions an iteration point is worth."""
         return 1 + sum(COST.get(s.op, 1) for s in self.body if isinstance(s, Scalar)) // 2
 
+    def happen(self, kind: type[Load] | type[Store]) -> list[tuple[Statement, int]]:
+        """The accesses of a kind, and how often each happens."""
+        axes = {a.name: a for a in self.flat.axes}
+        both = zip(self.body, self.loops, strict=True)
+        return [(s, self.count(axes[n] for n in loops)) for s, loops in both if isinstance(s, kind)]
+
     def bytes_read(self) -> int:
         """By all loads, each as often as it happens."""
-        axes = {a.name: a for a in self.flat.axes}
-        loads = [(s, loops) for s, loops in zip(self.body, self.loops, strict=True) if isinstance(s, Load)]
-        return sum(s.dtype.itemsize * self.count(axes[n] for n in loops) for s, loops in loads)
+        return sum(s.dtype.itemsize * times for s, times in self.happen(Load) if isinstance(s, Load))
+
+    def writes_much(self) -> bool:
+        """Whether a store happens a quarter as often as all loads."""
+        stores, loads = ([times for _, times in self.happen(kind)] for kind in (Store, Load))
+        return 4 * max(stores, default=0) >= sum(loads)
 
     def turns_ahead(self, outer: Sequence[Axis], inner: Sequence[Axis]) -> int:
         """As many turns of ``outer`` as read AHEAD, if they stay in the second cache until then."""
