@@ -28,6 +28,7 @@ from tinycompile.base.collector import without_collections
 from tinycompile.base.config import config
 from tinycompile.base.device import Device
 from tinycompile.base.errors import BackendError
+from tinycompile.base.internal_frames import internal_frame
 from tinycompile.base.logs import log, warn_once
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.tensor_words import WatchedTensors
@@ -150,6 +151,7 @@ class CompiledStep:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
+    @internal_frame
     def __call__(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         kind = KINDS.get(type(optimizer))
         if kind is None or hooked(optimizer):

@@ -15,7 +15,12 @@ from tinycompile.capture.breaks import FrameAsked
 
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 _OTHERS = tuple(_STANDARD + name + os.sep for name in ("site-packages", "dist-packages"))
-_WORDS = frozenset({"_getframe", "_getframemodulename", "currentframe", "getouterframes", "f_back", "stacklevel"})
+_WORDS = frozenset(
+    {
+        "_current_frames", "_getframe", "_getframemodulename", "currentframe", "extract_stack", "f_back", "format_stack",
+        "getouterframes", "print_stack", "stack_info", "stacklevel", "tb_frame", "walk_stack",
+    }
+)  # fmt: skip
 
 
 def may_look_up(error: BaseException, codes: Sequence[CodeType]) -> bool:

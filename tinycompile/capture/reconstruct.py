@@ -126,6 +126,8 @@ class Rebuilder:
         plain = cls.__call__ is torch.nn.Module.__call__ and "forward" not in fn.obj.__dict__
         if not plain or not isinstance(cls.forward, FunctionType) or trusts(cls.forward):
             return None
+        if speaks_of_frames(cls.forward.__code__):
+            return None
         return self.held(ModuleCall(fn.obj, compile_callee(cls.forward)), f"compiled_{cls.__name__}")
 
     def _count_all(self, values: Sequence[Value | Lazy]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from types import GeneratorType
+from collections.abc import Callable, Iterator, Sequence
+from types import GeneratorType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tinycompile.base.internal_frames import internal_frame
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.sources import Held, HeldItem
 from tinycompile.capture.values.base import Kwargs, Lazy, Value
@@ -372,18 +373,27 @@ class ModuleValue(ObjectValue):
 
 
 class ModuleCall:
-    """A call of a module whose ``forward`` is compiled on its own; the module's own way where it has hooks."""
+    """A call of a module whose ``forward`` is compiled on its own; the module's own way where it has hooks.
+
+    It stands for the module in the methods of torch's own way, so what asks for its caller finds the frames of these."""
 
     __slots__ = ("forward", "module")
+    _call_impl = torch.nn.Module._call_impl
+    _compiled_call_impl = None
+    _forward_hooks = _forward_pre_hooks = _backward_hooks = _backward_pre_hooks = MappingProxyType[int, Any]({})
 
-    def __init__(self, module: torch.nn.Module, forward: Any) -> None:
-        self.module, self.forward = module, forward
+    def __init__(self, module: torch.nn.Module, forward: Callable[..., Any]) -> None:
+        self.module, self.forward = module, MethodType(forward, module)
 
+    @internal_frame
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         own, everywhere = self.module.__dict__, vars(torch.nn.modules.module)
         if any(own[name] for name in _HOOKS) or any(everywhere[name] for name in _GLOBAL_HOOKS) or "forward" in own:
             return self.module(*args, **kwargs)
-        return self.forward(self.module, *args, **kwargs)
+        return torch.nn.Module._wrapped_call_impl(self, *args, **kwargs)  # type: ignore[arg-type]  # (stands for it)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
 
 
 def _dict(tr: Tracer, kwargs: Kwargs) -> DictValue:
