@@ -39,7 +39,7 @@ from tinycompile.capture.values.exception import ExceptionValue
 from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell, CodeConstant, FunctionValue
 from tinycompile.capture.values.generic import Hint
 from tinycompile.capture.values.mapping import DictValue, DictView
-from tinycompile.capture.values.module import ModuleCall, ModuleValue
+from tinycompile.capture.values.module import ModuleCall, ModuleValue, is_called_plainly
 from tinycompile.capture.values.namespace import AttributesValue
 from tinycompile.capture.values.object import DELETED, NewObject, ObjectValue
 from tinycompile.capture.values.partial import KeywordsValue, PartialValue
@@ -123,8 +123,7 @@ class Rebuilder:
 
     def _compiled_module(self, fn: ModuleValue, compile_callee: Callable[[FunctionType], Callable[..., Any]]) -> str | None:
         cls = type(fn.obj)
-        plain = cls.__call__ is torch.nn.Module.__call__ and "forward" not in fn.obj.__dict__
-        if not plain or not isinstance(cls.forward, FunctionType) or trusts(cls.forward):
+        if not is_called_plainly(fn.obj) or not isinstance(cls.forward, FunctionType) or trusts(cls.forward):
             return None
         if speaks_of_frames(cls.forward.__code__):
             return None

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize
 
+import tinycompile
 from tests.capture.changes.stories import AS_BEFORE, UNRELATED, Story, patched, story
 from tests.capture.corpus import r
 
@@ -132,3 +133,44 @@ def hooks_of_every_kind() -> Story:
     for handle in handles:
         handle.remove()
     yield AS_BEFORE
+
+
+def _ways_of_being_called(net: nn.Module, part: nn.Module) -> Story:
+    """Whatever stands between a call of ``part``, of a class of its own, and its class's forward."""
+    x = r(2, 3)
+    cls = type(part)
+    yield lambda x: net(x) + 1, x
+    for owner, name, value in [
+        (cls, "forward", lambda self, x: x - 1),
+        (cls, "__call__", lambda self, x: x - 2),
+        (cls, "_call_impl", lambda self, x: x - 3),
+        (cls, "__getattribute__", lambda self, k: torch.neg if k == "forward" else nn.Module.__getattribute__(self, k)),
+        (nn.Module, "_call_impl", lambda self, x: x - 5),
+        (nn.Module, "__call__", lambda self, x: x - 6),
+        (part, "_call_impl", lambda x: x - 7),
+        (part, "_compiled_call_impl", lambda x: x - 8),
+        (part, "forward", lambda x: x - 9),
+    ]:
+        with patched(owner, name, value):
+            yield
+        yield AS_BEFORE
+    del cls.forward
+    yield
+
+
+@story
+def ways_in_which_a_module_is_called() -> Story:
+    part = of_its_own()
+    type(part).forward = lambda self, x: Gain.forward(self, x) * 2
+    yield from _ways_of_being_called(nn.Sequential(part), part)
+
+
+@story
+def ways_in_which_a_module_that_breaks_is_called() -> Story:
+    class Breaks(Gain):
+        def forward(self, x: Any) -> Any:
+            tinycompile.graph_break()
+            return x * 2
+
+    part = Breaks()
+    yield from _ways_of_being_called(nn.Sequential(part), part)

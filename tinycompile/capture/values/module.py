@@ -32,8 +32,23 @@ _GLOBAL_HOOKS = (
     "_global_backward_pre_hooks",
 )
 _STATE = ("_parameters", "_buffers", "_modules")
-# What torch's own way of calling a module is made of.
-_CALLING = {name: torch.nn.Module.__dict__[name] for name in ("__call__", "_wrapped_call_impl", "_call_impl")}
+# What torch's own way of calling a module is made of, and what of it an instance may have instead.
+_CALLING = {
+    name: torch.nn.Module.__dict__[name] for name in ("__call__", "_wrapped_call_impl", "_call_impl", "_compiled_call_impl")
+}
+_OF_INSTANCES = ("_call_impl", "_compiled_call_impl")
+
+
+def is_called_plainly(module: torch.nn.Module) -> bool:
+    """Whether a call of it goes torch's own way to its class's ``forward``."""
+    cls, own = type(module), module.__dict__
+    if "forward" in own or any(name in own for name in _OF_INSTANCES):
+        return False
+    return class_lookup(cls, "__getattribute__") == (object, object.__getattribute__) and _goes_torchs_way(cls)
+
+
+def _goes_torchs_way(cls: type) -> bool:
+    return all(class_lookup(cls, name) == (torch.nn.Module, fn) for name, fn in _CALLING.items())
 
 
 class StateDict(DictValue):
@@ -200,9 +215,12 @@ class ModuleValue(ObjectValue):
             tr.guards.item(HeldItem(tr.class_dict(torch.nn.Module), name, f"Module.{name}"), fn, equal=False)
         if isinstance(self.obj, (torch.jit.ScriptModule, torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
             raise GraphBreak("unsupported-value", f"a call of a {cls.__name__}")
-        if cls.__call__ is not here["__call__"] or here != _CALLING:
+        if not _goes_torchs_way(cls) or any(name in self._attributes(tr) for name in _OF_INSTANCES):
             return super().call(tr, args, kwargs)
-        tr.inherited(cls, torch.nn.Module, "__call__")
+        for name in _CALLING:
+            tr.inherited(cls, torch.nn.Module, name)
+        for name in _OF_INSTANCES:
+            tr.guards.absent(tr.guards.hold(self.obj.__dict__, "attributes"), name, f"{self.where.label} has no {name!r}")
         self._no_other_hooks(tr)
         args, kwargs = self._before_forward(tr, args, kwargs)
         depth = len(tr.frames)
@@ -373,22 +391,24 @@ class ModuleValue(ObjectValue):
 
 
 class ModuleCall:
-    """A call of a module whose ``forward`` is compiled on its own; the module's own way where it has hooks.
+    """A call of a module whose ``forward`` is compiled on its own; the module's own way where it has hooks, or
+    another way of being called, by now.
 
     It stands for the module in the methods of torch's own way, so what asks for its caller finds the frames of these."""
 
-    __slots__ = ("forward", "module")
+    __slots__ = ("forward", "forward_was", "module")
     _call_impl = torch.nn.Module._call_impl
     _compiled_call_impl = None
     _forward_hooks = _forward_pre_hooks = _backward_hooks = _backward_pre_hooks = MappingProxyType[int, Any]({})
 
     def __init__(self, module: torch.nn.Module, forward: Callable[..., Any]) -> None:
-        self.module, self.forward = module, MethodType(forward, module)
+        self.module, self.forward, self.forward_was = module, MethodType(forward, module), type(module).forward
 
     @internal_frame
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         own, everywhere = self.module.__dict__, vars(torch.nn.modules.module)
-        if any(own[name] for name in _HOOKS) or any(everywhere[name] for name in _GLOBAL_HOOKS) or "forward" in own:
+        hooked = any(own[name] for name in _HOOKS) or any(everywhere[name] for name in _GLOBAL_HOOKS)
+        if hooked or type(self.module).forward is not self.forward_was or not is_called_plainly(self.module):
             return self.module(*args, **kwargs)
         return torch.nn.Module._wrapped_call_impl(self, *args, **kwargs)  # type: ignore[arg-type]  # (stands for it)
 
