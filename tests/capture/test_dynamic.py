@@ -169,3 +169,26 @@ def test_ranges_of_floats_and_sizes(fn, given):
     compiled = tinycompile.compile(asked, backend="eager")
     for n in (4, 5, 6):
         assert told(compiled, n) == told(asked, n)
+
+
+PARTS_OF_ONE = {  # of a vector of two elements or more, and of a matrix
+    "picked": lambda x, o: x[o[1:]],
+    "picked before": lambda x, o: x[o[:-1]],
+    "columns": lambda x, o: x[:, o[1:]],
+    "picked, new axis": lambda x, o: x[o[1:], None],
+    "picked by two": lambda x, o: x[o[1:], o[1:]],
+    "viewed": lambda x, o: (o[1:].view(-1, 1), o[1:].view(1, -1), o[:-1].unsqueeze(0).view(-1)),
+    "strided": lambda x, o: (x[: o.shape[0] - 1].view(1, -1, 7), x.t()[:, : o.shape[0] - 1].reshape(7, -1)),
+    "flattened": lambda x, o: (x[1 : o.shape[0]].flatten(), x[1 : o.shape[0], : o.shape[0] - 1].reshape(-1)),
+}
+
+
+@pytest.mark.parametrize("fn", PARTS_OF_ONE.values(), ids=list(PARTS_OF_ONE))
+def test_a_symbolic_size_that_is_one(fn):
+    """A size like ``s - 1`` is no symbol that is known not to be one."""
+    compiled, x = tinycompile.compile(fn, backend="eager"), r(7, 7)
+    for n in (3, 2, 4, 1, 5, 2):
+        o = torch.arange(n)
+        got, want = compiled(x, o), fn(x, o)
+        for a, b in zip(*((r,) if isinstance(r, torch.Tensor) else r for r in (got, want)), strict=True):
+            assert torch.equal(a, b) and a.stride() == b.stride()

@@ -292,10 +292,10 @@ def view_strides(shape: Sequence[Dim], strides: Sequence[Dim], new_shape: Sequen
     view_count: Dim = 1
     for d in range(len(shape) - 1, -1, -1):
         tensor_count = tensor_count * shape[d]
-        last = d == 0 or (not _is_one(shape[d - 1]) and not same(strides[d - 1], tensor_count * chunk_stride))
+        last = d == 0 or not (same(strides[d - 1], tensor_count * chunk_stride) or same(shape[d - 1], 1))
         if not last:
             continue
-        while view_d >= 0 and (not same(view_count, tensor_count) or _is_one(new_shape[view_d])):
+        while view_d >= 0 and (not same(view_count, tensor_count) or same(new_shape[view_d], 1)):
             result[view_d] = view_count * chunk_stride
             view_count = view_count * new_shape[view_d]
             view_d -= 1
