@@ -44,6 +44,7 @@ class ShapeEnv:
 
     hints: dict[str, int] = field(default_factory=dict)
     relations: dict[Relation, None] = field(default_factory=dict)
+    _settled: dict[Dim, Dim] = field(default_factory=dict)
 
     def new_size(self, name: str, hint: int, lo: int = 2, stop: Dim | None = None) -> Dim:
         """A fresh size symbol of at least ``lo``."""
@@ -53,6 +54,13 @@ class ShapeEnv:
     def hint(self, d: Dim) -> int:
         """The value of ``d`` in the call being captured."""
         return ex.evaluate(d, self.hints)
+
+    def settle(self, d: Dim) -> Dim:
+        """``d``, or the number where it is 0 or 1 in the call being captured; proven by ranges, else decided and guarded."""
+        found = self._settled.get(d)
+        if found is None:
+            found = self._settled[d] = next((n for n in (0, 1) if same(d, n)), d)
+        return found
 
     def decide(self, kind: str, d: Dim) -> bool:
         """Answer by hint and record the relation."""
@@ -128,6 +136,14 @@ def same(a: Dim, b: Dim) -> bool:
 def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
     """Whether two shapes are equal, size by size; decided and guarded as :func:`same` does."""
     return len(a) == len(b) and all(map(same, a, b))
+
+
+def settled(dims: Shape) -> Shape:
+    """Sizes or strides of which the symbolic ones are neither 0 nor 1: what is, is a number. Within an environment."""
+    env = current_env()
+    if env is None or all(isinstance(d, int) for d in dims):
+        return dims
+    return tuple(d if isinstance(d, int) else env.settle(d) for d in dims)
 
 
 def hint(d: Dim) -> int:

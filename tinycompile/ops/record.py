@@ -6,12 +6,14 @@ lowering, generated tests and the docs table all derive from these records.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
 from tinycompile.base.expr import Dim
 from tinycompile.base.meta import TensorMeta
+from tinycompile.base.shapes import current_env, settled
 from tinycompile.dispatch.schema import Schema
 from tinycompile.ops.scalar import Value
 
@@ -162,7 +164,9 @@ class Sample:
 class Op:
     """One op. ``meta`` takes the call's arguments with TensorMeta for each tensor and returns the outputs' metas, raising what
     torch would raise; ``eager`` takes torch tensors; ``vjp`` None: not differentiable, or through its decomposition.
-    ``functions`` are dotted torch names that mean this op ("torch.gelu", "torch.Tensor.add", "operator.add")."""
+    ``functions`` are dotted torch names that mean this op ("torch.gelu", "torch.Tensor.add", "operator.add").
+
+    Rules ask of a size whether it is 1, or 0, without a guard: symbolic ones never are, so what ``meta`` gives is settled."""
 
     schema: Schema
     meta: Callable[..., Metas]
@@ -174,6 +178,9 @@ class Op:
     ulp: float = 1.0
     doc: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "meta", _settling(self.meta))
+
     @property
     def name(self) -> str:
         """ATen's name without overload."""
@@ -183,6 +190,25 @@ class Op:
     def moves(self) -> bool:
         """Whether it brings values elsewhere, or to another dtype, and computes nothing: what there is for float8."""
         return isinstance(self.lowering, View) or self.name in _MOVES
+
+
+def _settling(rule: Callable[..., Metas]) -> Callable[..., Metas]:
+    @functools.wraps(rule)
+    def meta(*args: Any) -> Metas:
+        found = rule(*args)
+        return found if current_env() is None else _settled(found)
+
+    return meta
+
+
+def _settled(found: Any) -> Any:
+    if isinstance(found, tuple):
+        return tuple(map(_settled, found))
+    if not isinstance(found, TensorMeta):
+        return found
+    shape, strides = settled(found.shape), settled(found.strides)
+    kept = shape is found.shape and strides is found.strides
+    return found if kept else TensorMeta(shape, strides, found.dtype, found.device, found.offset)
 
 
 _MOVES = frozenset(("to", "clone", "contiguous", "restride"))
