@@ -62,6 +62,12 @@ class ShapeEnv:
             found = self._settled[d] = next((n for n in (0, 1) if same(d, n)), d)
         return found
 
+    def settle_size(self, d: Dim) -> Dim:
+        """The same of a size, which is guarded not to become negative. Raises RuntimeError, in torch's words, where it is."""
+        if d not in self._settled and not at_least(d, 0):
+            raise RuntimeError(f"Trying to create tensor with negative dimension {self.hint(d)}")
+        return self.settle(d)
+
     def decide(self, kind: str, d: Dim) -> bool:
         """Answer by hint and record the relation."""
         value = self.hint(d)
@@ -138,12 +144,14 @@ def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
     return len(a) == len(b) and all(map(same, a, b))
 
 
-def settled(dims: Shape) -> Shape:
-    """Sizes or strides of which the symbolic ones are neither 0 nor 1: what is, is a number. Within an environment."""
+def settled(shape: Shape, strides: Shape) -> tuple[Shape, Shape]:
+    """Sizes and strides of which the symbolic ones are neither 0 nor 1: what is, is a number. Within an environment. Raises
+    RuntimeError where a size is negative."""
     env = current_env()
-    if env is None or all(isinstance(d, int) for d in dims):
-        return dims
-    return tuple(d if isinstance(d, int) else env.settle(d) for d in dims)
+    if env is None or all(isinstance(d, int) for d in (*shape, *strides)):
+        return shape, strides
+    sizes = tuple(d if isinstance(d, int) else env.settle_size(d) for d in shape)
+    return sizes, tuple(d if isinstance(d, int) else env.settle(d) for d in strides)
 
 
 def hint(d: Dim) -> int:

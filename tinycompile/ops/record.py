@@ -206,7 +206,7 @@ def _settled(found: Any) -> Any:
         return tuple(map(_settled, found))
     if not isinstance(found, TensorMeta):
         return found
-    shape, strides = settled(found.shape), settled(found.strides)
+    shape, strides = settled(found.shape, found.strides)
     kept = shape is found.shape and strides is found.strides
     return found if kept else TensorMeta(shape, strides, found.dtype, found.device, found.offset)
 

@@ -311,6 +311,9 @@ def _section_lengths(x: Any, dim: int, sizes: Sequence[Dim]) -> list[Dim]:
             f"split_with_sizes expects split_sizes to sum exactly to {total} (input tensor's size at dimension {dim}), but got "
             f"split_sizes={list(sizes)}"
         )
+    if not all(shapes.at_least(size, 0) for size in sizes):
+        shown = list(map(shapes.hint, sizes))
+        raise RuntimeError(f"split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes={shown}")
     return list(sizes)
 
 
