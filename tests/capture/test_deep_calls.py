@@ -12,6 +12,7 @@ import torch
 
 import tinycompile
 from tinycompile.api import CompiledFunction
+from tinycompile.base import stack_room
 from tinycompile.base.errors import GraphBreakError
 from tinycompile.base.stack_room import has_room
 from tinycompile.capture.provenance import is_the_programs, natively
@@ -393,3 +394,10 @@ def test_a_recursion_error_that_the_program_raises_is_its_own():
 def test_room_is_what_is_left_of_the_limit():
     assert in_a_thread(has_room) and in_a_thread(lambda: at_depth(LIMIT // 2, has_room))
     assert not in_a_thread(lambda: at_depth(LIMIT - 100, has_room))
+
+
+def test_what_the_interpreter_counts_is_what_a_look_at_the_stack_finds() -> None:
+    assert stack_room._thread.left is not None
+    for depth in range(0, LIMIT - 60, 50):
+        told = in_a_thread(lambda depth=depth: at_depth(depth, lambda: (has_room(), stack_room._has_room_by_frames())))
+        assert told[0] == told[1]

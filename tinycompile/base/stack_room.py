@@ -3,6 +3,7 @@ functions that call each other. The program must not miss them."""
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from types import CodeType, FrameType
@@ -19,12 +20,41 @@ _MOST_OF_OURS = 12_000  # in each call of a wrapper are three, and they take a K
 
 
 class _Thread(threading.local):
-    """For how many of its frames the limit was raised. ``at``: up to which frame (its id) how many of ours were counted."""
+    """For how many of its frames the limit was raised. ``at``: up to which frame (its id) how many of ours were counted.
+    ``left``: how many frames the interpreter lets it have yet, and the limit."""
 
     frames = 0
     at: tuple[int, int] = (0, 0)
 
+    def __init__(self) -> None:
+        self.left: memoryview[int] | None = None if _LEFT_AT is None else _numbers(_state() + _LEFT_AT, 2)
 
+
+def _state() -> int:
+    """Where the interpreter keeps what it knows of this thread, which lies there as long as the thread's variables do."""
+    read = ctypes.pythonapi.PyThreadState_Get
+    read.restype = ctypes.c_void_p
+    return int(read())
+
+
+def _numbers(address: int, count: int) -> memoryview[int]:
+    """The C ints that lie there, as they are whenever they are read."""
+    return memoryview((ctypes.c_int * count).from_address(address)).cast("B").cast("i")
+
+
+def _left_at() -> int | None:
+    """Where in it the frames that are left and the limit are (``PyThreadState`` in ``cpython/pystate.h``): a number that calls
+    lower by one each, before one that is the limit. None where that is not seen."""
+
+    def seen(calls: int) -> list[int]:
+        return seen(calls - 1) if calls else list(_numbers(_state(), 32))
+
+    at_first, then, limit = seen(0), seen(3), sys.getrecursionlimit()
+    found = [i for i in range(31) if at_first[i] - then[i] == 3 and at_first[i + 1] == then[i + 1] == limit]
+    return found[0] * ctypes.sizeof(ctypes.c_int) if len(found) == 1 else None
+
+
+_LEFT_AT = _left_at() if sys.implementation.name == "cpython" else None
 _thread = _Thread()
 
 
@@ -69,6 +99,17 @@ _limit = _Limit()
 
 def has_room() -> bool:
     """Whether so much is left of what the program allows (``sys.setrecursionlimit``) that a call may still be followed."""
+    counts = _thread.left
+    if counts is None:
+        return _has_room_by_frames()
+    left, limit = counts[0], counts[1]
+    if limit <= _MOST and not _limit.added:
+        return left > _KEPT
+    return limit - left < min(_limit.of_this_thread(), _MOST) - _KEPT
+
+
+def _has_room_by_frames() -> bool:
+    """The same by a look at the stack."""
     most = max(min(_limit.of_this_thread(), _MOST) - _KEPT, 1)
     try:
         sys._getframe(most // 2 if _C_COUNTS else most)

@@ -1,11 +1,13 @@
 """Machine words of live objects, read where they lie: hundreds of them in one call of numpy.
 
 To numpy an address is an index into one array that begins at the first word of memory. 300 words take 0.5 us so, where a view
-of each and a join of these took 2.4. Nothing is read but what is asked for. Whoever asks keeps alive what lies there.
+of each and a join of these took 2.4; of one or two places the views take a third of numpy's 0.2 us. Nothing is read but what is
+asked for. Whoever asks keeps alive what lies there.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,6 +38,8 @@ def _memory(count: int) -> np.ndarray[Any, Any]:
 
 def reader(addresses: Sequence[int], count: int = 1) -> Callable[[], bytes]:
     """A function that gives the ``count`` words at each of these addresses, which are multiples of eight."""
+    if 0 < len(addresses) <= 2:
+        return _joined([memoryview((ctypes.c_char * (WORD * count)).from_address(at)).tobytes for at in addresses])
     places = np.array(addresses, np.intp) // WORD - 1
     if len(places) <= _AT_ONCE:
         return functools.partial(_one, _memory(count), places)
@@ -45,6 +49,11 @@ def reader(addresses: Sequence[int], count: int = 1) -> Callable[[], bytes]:
 def read(address: int, count: int) -> list[int]:
     """The words from one address on, now."""
     return list(memoryview(reader([address], count)()).cast("Q"))
+
+
+def _joined(reads: list[Callable[[], bytes]]) -> Callable[[], bytes]:
+    first, last = reads[0], reads[-1]
+    return first if len(reads) == 1 else lambda: first() + last()
 
 
 def _one(memory: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> bytes:

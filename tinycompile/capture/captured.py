@@ -6,6 +6,7 @@ import dis
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -145,6 +146,11 @@ class Captured:
     _compile_guards: Callable[[Collection[int] | None], CompiledGuards] = field(repr=False)
     _forget: Callable[[], None] = field(repr=False)
     _relied_on: Collection[int] | None = None
+
+    @cached_property
+    def backwards(self) -> Callable[[Sequence[Any]], tuple[Any, ...]] | None:
+        """Gives a state with what goes last first, as a tuple lets go of its entries; None where there is no order."""
+        return itemgetter(*reversed(self.held)) if len(self.held) > 1 else None
 
     @cached_property
     def _guards(self) -> CompiledGuards:

@@ -55,6 +55,8 @@ _KNOWN = (Const, TensorValue, SymInt, ScalarValue)
 
 def ends_quietly(obj: Any) -> bool:
     """Whether nobody notices when an object goes, with all that it may be the last to hold."""
+    if type(obj) in _QUIET:
+        return True
     todo, seen = [obj], {id(obj)}
     while todo:
         found = todo.pop()

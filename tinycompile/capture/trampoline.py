@@ -71,17 +71,6 @@ class Stop:
         return None, result
 
 
-def let_go(held: CellType, order: tuple[int, ...]) -> None:
-    """Drop the entries of a state in this order, as Python drops what a frame holds at its end. (A tuple would let go of its
-    last entry first.)"""
-    state = held.cell_contents
-    left = [state[at] for at in order]
-    held.cell_contents = state = ()
-    left.reverse()
-    while left:
-        left.pop()
-
-
 @internal_frame
 def drive(stop: Stop, held: CellType) -> Any:
     """Run a function on from a break to its end. ``held``: the state there."""
@@ -101,7 +90,10 @@ def drive(stop: Stop, held: CellType) -> Any:
             failure = error
         else:
             if entry.stop is None:
-                let_go(held, entry.captured.held)
+                backwards = entry.captured.backwards
+                if backwards is not None:
+                    held.cell_contents = backwards(held.cell_contents)
+                held.cell_contents = ()  # what the frame held goes in its order
                 return result
             stop, held.cell_contents = entry.stop, result
             del result
