@@ -18,12 +18,12 @@ from tinycompile.capture.endings import check_contents, held_at_end
 from tinycompile.capture.execute import Frame, run_outermost
 from tinycompile.capture.guard_code import CompiledGuards, compile_guards, define
 from tinycompile.capture.modes import guard_modes
-from tinycompile.capture.opcodes.stack import NULL
+from tinycompile.capture.opcodes.stack import NULL, callee_at
 from tinycompile.capture.pins import guard_kind
 from tinycompile.capture.provenance import declines, is_the_programs
 from tinycompile.capture.reconstruct import Rebuilder
 from tinycompile.capture.resume import TRIVIAL, NotResumableError, Place, Slot, is_resumable, is_trivial, outcomes
-from tinycompile.capture.rules.namespaces import may_show_again
+from tinycompile.capture.rules.namespaces import leaves_showing, may_show_again
 from tinycompile.capture.sources import is_argument
 from tinycompile.capture.start import FunctionStart, Start
 from tinycompile.capture.tracer import Tracer
@@ -66,6 +66,7 @@ def _stopped(broken: _Attempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         attempt = _Attempt(broken.start, broken.options)
         as_broken = stop == broken.leave_at
         attempt.breaks, attempt.callee_broke = broken.breaks, broken.callee_broke and as_broken
+        attempt.callee_asks = broken.callee_asks and as_broken
         attempt.asks_inside, attempt.meets_write = broken.asks_inside, meets_write
         attempt.follows = broken.follows and as_broken
         attempt.follow(args, kwargs, stop)
@@ -102,6 +103,7 @@ class _Attempt:
         self.asks_inside = False  # whether gradients of values on the way were asked for
         self.meets_write = False  # whether a write behind where it ends can't be in the graph
         self.callee_broke = False
+        self.callee_asks = False  # whether it broke in a callee that asks for the frame
         self.follows = False  # whether the instruction at which it broke is followed behind the break
         self.held: tuple[int, ...] = ()  # entries of the state that is left at the frame's end, in the order of their going
         self.leave_at: int | None = None  # the instruction, by count, at which the frame may be left
@@ -153,6 +155,7 @@ class _Attempt:
             self.follows = is_a(error, KnownBehind) and self.frame.count > 0  # (else it would break there again)
             inlined = failure.depth > 1 and not may_look_up(error, failure.codes[1:])
             self.callee_broke = not self.follows and (inlined or kind == "optimizer")
+            self.callee_asks = kind == "frame"
             trivial = self.frame.current.op in TRIVIAL and kind not in ("forced", "finalizer")
             self.leave_at = None if trivial else self.frame.count
 
@@ -190,6 +193,10 @@ class _Attempt:
             raise NotRebuildable(self.tr.handled, "an exception handler is left")
         if may_show_again(self.tr, frame):
             raise GraphBreak("frame", "the dict that locals() gives is one in all of a function")
+        if leaves_showing(frame, self.callee_asks):  # the rest runs in one frame
+            if frame.count == 0:
+                raise GraphBreak("frame", "the dict of a frame's variables is one in all of a function")
+            self.follows, self.callee_broke = True, False
         order = {name: i for i, name in enumerate((*code.co_varnames, *code.co_cellvars))}
         variables = sorted((n for n in frame.slots if n in order and n not in code.co_freevars), key=order.__getitem__)
         stack = list.copy(frame.stack)
@@ -216,12 +223,9 @@ class _Attempt:
         """A callee that broke is called through a compiled wrapper of its own: its place among the stack's values, and an
         expression for the wrapper. Whatever else names the callee keeps it as it is. One that calls too deep runs in plain
         Python, with all that it calls where it is compiled itself: wrappers would take of the stack, too."""
-        compile_callee, ins = self.options.compile_callee, frame.instructions[frame.at]
-        if compile_callee is None or ins.op not in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
+        compile_callee, at = self.options.compile_callee, callee_at(frame)
+        if compile_callee is None or at is None:
             return None
-        below = {"CALL": ins.arg, "CALL_KW": ins.arg + 1 if ins.op == "CALL_KW" else 0}.get(ins.op, 1 + bool(ins.arg))
-        first = len(frame.stack) - below - 2
-        at = next(i for i in (first, first + 1) if list.__getitem__(frame.stack, i) is not NULL)
         if self.breaks[0].id == "recursion":
             text = self.rebuilder.uncompiled(frame.stack[at])
         else:

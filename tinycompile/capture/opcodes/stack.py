@@ -45,6 +45,16 @@ def callable_slots(fn: Any) -> list[Any]:
     return [fn, NULL] if VERSION >= (3, 13) else [NULL, fn]
 
 
+def callee_at(frame: Frame) -> int | None:
+    """Where on the stack the callee of the call that comes next is; None before any other instruction."""
+    ins = frame.instructions[frame.at]
+    if ins.op not in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
+        return None
+    below = {"CALL": ins.arg, "CALL_KW": ins.arg + 1 if ins.op == "CALL_KW" else 0}.get(ins.op, 1 + bool(ins.arg))
+    first = len(frame.stack) - below - 2
+    return next(i for i in (first, first + 1) if list.__getitem__(frame.stack, i) is not NULL)
+
+
 def pop_top(tr: Tracer, frame: Frame, ins: Instruction) -> None:
     """Drop the top."""
     frame.take()

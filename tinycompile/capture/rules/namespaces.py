@@ -7,16 +7,17 @@ import collections
 import inspect
 import sys
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.breaks import FrameAsked, GraphBreak
-from tinycompile.capture.bytecode import VERSION
+from tinycompile.capture.bytecode import VERSION, Instruction
+from tinycompile.capture.opcodes.stack import callee_at
 from tinycompile.capture.rules.registry import Args, rule
-from tinycompile.capture.values.base import Kwargs, Value
+from tinycompile.capture.values.base import Kwargs, Lazy, Value
 from tinycompile.capture.values.classes import ClassValue, PyModuleValue
 from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.exception import Traceback
-from tinycompile.capture.values.function import BoundFunction, Cell
+from tinycompile.capture.values.function import BoundFunction, BuiltinValue, Cell
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.object import ObjectValue
 from tinycompile.capture.values.sequence import TupleValue
@@ -50,13 +51,39 @@ def _locals(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return shown
 
 
+_SHOWING: dict[Any, int] = {locals: 0, vars: 0, dir: 0, eval: 1, exec: 1}  # and with how many arguments at most
+_NAMES = frozenset(fn.__name__ for fn in _SHOWING)
+
+
 def may_show_again(tr: Tracer, frame: Frame) -> bool:
     """Whether a frame that gave its variables may be asked for them once more, which brings the same dict up to date."""
-    if id(frame) not in tr.shown or VERSION >= (3, 13):
+    return id(frame) in tr.shown and VERSION < (3, 13) and _asks_often(frame)
+
+
+def leaves_showing(frame: Frame, callee_asks: bool) -> bool:
+    """Whether the next instruction, which is left to Python, may show the frame's variables, and so may something behind it:
+    before 3.13 in one dict, which has what was shown first in front, and what ``exec`` assigns. ``callee_asks``: it calls what
+    asks for the frame."""
+    if VERSION >= (3, 13):
         return False
-    asking = [ins for ins in frame.instructions if ins.op == "LOAD_GLOBAL" and ins.arg in ("locals", "vars")]
+    if callee_asks:
+        return bool(_asking(frame))
+    callee = callee_at(frame)
+    if callee is None or not _asks_often(frame):
+        return False
+    found, ins = list.__getitem__(frame.stack, callee), frame.instructions[frame.at]
+    fn = found.obj if isinstance(found, Lazy) else found.fn if isinstance(found, BuiltinValue) else None
+    most = next((count for known, count in _SHOWING.items() if known is fn), None)
+    return most is not None and (ins.op != "CALL" or ins.arg <= most)
+
+
+def _asks_often(frame: Frame) -> bool:
     loops = any(ins.target is not None and ins.target <= at for at, ins in enumerate(frame.instructions))
-    return len(asking) > 1 or loops
+    return len(_asking(frame)) > (not loops)
+
+
+def _asking(frame: Frame) -> list[Instruction]:
+    return [ins for ins in frame.instructions if ins.op == "LOAD_GLOBAL" and ins.arg in _NAMES]
 
 
 @rule(vars)
