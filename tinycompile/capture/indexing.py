@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tinycompile.base import shapes
-from tinycompile.capture import array_tensors, torch_calls, writes
+from tinycompile.capture import array_tensors, number_tensors, torch_calls, writes
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.values.array import ArrayValue
 from tinycompile.capture.values.base import Value
@@ -82,6 +82,9 @@ def _part(tr: Tracer, t: TensorValue, key: Value) -> Any:
     if numbers is not None:
         there = {"device": t.meta.device.torch()} | ({} if numbers else {"dtype": torch.int64})
         return torch_calls.extern(tr, "torch.tensor", torch.tensor, [numbers], there, []).argument(tr)
+    changing = number_tensors.ints(tr, key, t.meta.device.torch())
+    if changing is not None:
+        return changing.argument(tr)
     if isinstance(key, Const) and type(key.value) is bool:
         raise GraphBreak("unsupported-argument", "True or False as an index")
     if isinstance(key, (SymInt, TensorValue)) or (isinstance(key, Const) and not isinstance(key.value, _NO_INDICES)):

@@ -55,14 +55,23 @@ def as_tensor(tr: Tracer, value: ScalarValue, dtype: torch.dtype, device: Device
     if found is None:
         make, where = tr.guards.hold(scalar_tensor, "scalar_tensor").name, tr.guards.hold(device.torch(), "device_").name
         made = scalar_tensor(value.value, device.torch())
-        if type(value.value) is int:
-            low, end = ranges.INT64.start, ranges.INT64.stop
-            tr.guards.check(f"{low} <= {value.text} < {end}", f"{value.text} is a number of {torch.int64}")
+        is_torchs(tr, value)
         meta = TensorMeta((), (), made.dtype, device)
         source = Computed(f"{make}({value.text}, {where})")
         found = tr.add_computed(source, made, meta, value.names)
         tr.scalar_inputs[value.text, device] = found
     return _to(tr, found, dtype)
+
+
+def is_torchs(tr: Tracer, value: ScalarValue) -> bool:
+    """Whether torch takes a number, which is guarded: of ints those of 64 bits."""
+    if type(value.value) is float:
+        return True
+    if value.value not in ranges.INT64:
+        return False
+    low, end = ranges.INT64.start, ranges.INT64.stop
+    tr.guards.late_check(f"{low} <= {value.text} < {end}", f"{value.text} is a number of {torch.int64}")
+    return True
 
 
 def _to(tr: Tracer, t: TensorValue, dtype: torch.dtype) -> TensorValue:
@@ -128,7 +137,7 @@ def _dtypes(tensors: Sequence[TensorValue], scalars: Sequence[ScalarValue]) -> t
     return dtype, torch.float32 if dtype in _HALVES else dtype
 
 
-def _held(tr: Tracer, value: Value, dtype: torch.dtype) -> bool:
+def is_held(tr: Tracer, value: Value, dtype: torch.dtype) -> bool:
     """Whether a dtype holds a number, which is guarded: torch refuses others. False: compile for the number of this call."""
     if not isinstance(value, ScalarValue) or dtype == torch.float64:
         return True
@@ -138,7 +147,9 @@ def _held(tr: Tracer, value: Value, dtype: torch.dtype) -> bool:
     low, high = ends
     # infinities and NaN are numbers of all float dtypes
     outside = f"{high!r} < abs({value.text}) <= {sys.float_info.max!r}" if dtype.is_floating_point else ""
-    tr.guards.check(f"not {outside}" if outside else f"{low} <= {value.text} <= {high}", f"{value.text} is a number of {dtype}")
+    tr.guards.late_check(
+        f"not {outside}" if outside else f"{low} <= {value.text} <= {high}", f"{value.text} is a number of {dtype}"
+    )
     return True
 
 
@@ -169,7 +180,7 @@ def _computed(
     if exact is not None:
         result = exact
         compute = torch.float32 if exact in _HALVES else exact
-    if not free and not all(_held(tr, v, result) for v in values):
+    if not free and not all(is_held(tr, v, result) for v in values):
         return None
     if rounded:
         compute = result
@@ -266,7 +277,7 @@ def _masked_fill(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | N
     x, mask = args[0], args[1] if len(args) > 1 else None
     if not isinstance(value, ScalarValue) or not isinstance(x, TensorValue) or not isinstance(mask, TensorValue):
         return None
-    if not _held(tr, value, x.meta.dtype):
+    if not is_held(tr, value, x.meta.dtype):
         return None
     number = as_tensor(tr, value, x.meta.dtype, x.meta.device)
     return torch_calls.call_torch(tr, torch.where, [mask, number, x], {})
@@ -278,6 +289,11 @@ def _full(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
     return None if not isinstance(value, ScalarValue) or not args else _filled(tr, torch.ones, args[:1], kwargs, value)
 
 
+def can_fill(dtype: torch.dtype, value: ScalarValue) -> bool:
+    """Whether a number of a type is converted to a dtype as a product is."""
+    return dtype.is_floating_point or (type(value.value) is int and not dtype.is_complex and dtype != torch.bool)
+
+
 def _filled(tr: Tracer, ones: Any, args: Sequence[Value], kwargs: Kwargs, value: ScalarValue) -> Value | None:
     given = {k: v for k, v in kwargs.items() if k != "fill_value"}
     if ones is torch.ones and "dtype" not in given:
@@ -285,9 +301,21 @@ def _filled(tr: Tracer, ones: Any, args: Sequence[Value], kwargs: Kwargs, value:
     made = torch_calls.call_torch(tr, ones, args, given)
     assert isinstance(made, TensorValue)
     dtype = made.meta.dtype
-    if dtype.is_complex or dtype == torch.bool or (type(value.value) is float and not dtype.is_floating_point):
+    if not can_fill(dtype, value):
         return None
-    return tr.binary("*", made, as_tensor(tr, value, dtype, made.meta.device)) if _held(tr, value, dtype) else None
+    return tr.binary("*", made, as_tensor(tr, value, dtype, made.meta.device)) if is_held(tr, value, dtype) else None
+
+
+def _scalar_tensor(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
+    """Of the default dtype, of an int too."""
+    if len(args) != 1 or not isinstance(args[0], ScalarValue) or set(kwargs) - {"dtype", "device"}:
+        return None
+    return _filled(tr, torch.ones, [TupleValue([])], {"dtype": Const(torch.get_default_dtype()), **kwargs}, args[0])
+
+
+def _new_full(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
+    value = kwargs.get("fill_value", args[2] if len(args) == 3 else None)
+    return None if not isinstance(value, ScalarValue) else _filled(tr, torch.Tensor.new_ones, args[:2], kwargs, value)
 
 
 def _full_like(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
@@ -297,12 +325,6 @@ def _full_like(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | Non
 
 def _fill(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
     return _filled(tr, torch.ones_like, args[:1], {}, args[1]) if len(args) == 2 and isinstance(args[1], ScalarValue) else None
-
-
-def _tensor(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
-    if len(args) != 1 or not isinstance(args[0], ScalarValue) or set(kwargs) - {"dtype", "device"}:
-        return None
-    return _filled(tr, torch.ones, [TupleValue([])], kwargs, args[0])
 
 
 _RULES: dict[str, Callable[[Any, Sequence[Value], Kwargs], Value | None]] = {
@@ -317,5 +339,6 @@ _RULES: dict[str, Callable[[Any, Sequence[Value], Kwargs], Value | None]] = {
     "full": _full,
     "full_like": _full_like,
     "fill": _fill,
-    "tensor": _tensor,
+    "new_full": _new_full,
+    "scalar_tensor": _scalar_tensor,
 }

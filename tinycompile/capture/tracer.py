@@ -15,7 +15,7 @@ import torch
 
 from tinycompile.base.raised import write
 from tinycompile.base.torch_private import any_autocast
-from tinycompile.capture import calls, comparisons, indexing, operators, scalars, torch_calls, wrap, writes
+from tinycompile.capture import calls, comparisons, indexing, number_tensors, operators, scalars, torch_calls, wrap, writes
 from tinycompile.capture.arguments import check_arguments
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
@@ -382,6 +382,10 @@ class Tracer(Inputs, Lookups, Identities):
     def call_with_scalars(self, name: str, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
         """A torch call that has a number among its arguments that changes; None for any other."""
         return scalars.call(self, name, args, kwargs)
+
+    def tensor_of_numbers(self, like: TensorValue, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
+        """``like.new_tensor(...)`` of numbers that change; None for any other."""
+        return number_tensors.called(self, args, kwargs, like)
 
     def tensor_attribute(self, t: TensorValue, name: str) -> Value:
         """``t.name``, an op."""

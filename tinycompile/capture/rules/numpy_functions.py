@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tinycompile.capture import array_tensors, torch_calls
+from tinycompile.capture import array_tensors, number_tensors, torch_calls
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.rules.registry import RULES, Args, rule
@@ -98,6 +98,9 @@ def _tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         held = natively(torch.tensor, plain, device="cpu", **dtype)
         return array_tensors.known(tr, held).call_method(tr, "to", [], wanted) if wanted else array_tensors.known(tr, held)
     if not args or not isinstance(args[0], ArrayValue):
+        made = number_tensors.called(tr, [_as_list(tr, a) for a in args[:1]] + list(args[1:]), kwargs)
+        if made is not None:
+            return made
         return torch_calls.call_torch(tr, torch.tensor, [*(_as_list(tr, a) for a in args[:1]), *args[1:]], kwargs)
     wanted = _wanted(tr, "tensor", args, kwargs)
     made = array_tensors.copied(tr, args[0])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tinycompile.capture import number_tensors
 from tinycompile.capture.breaks import GraphBreak, KnownBehind
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.rules import numpy_functions
@@ -108,7 +109,7 @@ def _as_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], TensorValue):
         given = {k: v for k, v in kwargs.items() if not tr.identical(v, NONE)}
         return args[0].call_method(tr, "to", [], given) if given else args[0]
-    if not args[0].is_constant:
+    if not args[0].is_constant and not number_tensors.are_numbers(tr, args[0]):
         raise GraphBreak("unsupported-op", "torch.as_tensor")
     return tr.from_python(torch.tensor).call(tr, args, kwargs)
 

@@ -350,7 +350,7 @@ def _new_tensor(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwarg
     """torch refuses some of numpy's numbers here."""
     if any(isinstance(v, Const) and isinstance(v.value, np.generic) for v in args):
         raise GraphBreak("unsupported-argument", "new_tensor() of a number of numpy's")
-    return None
+    return tr.tensor_of_numbers(t, args, kwargs)
 
 
 def _split(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
