@@ -12,7 +12,6 @@ import torch.nn.functional as F
 import tinycompile
 from tinycompile.base.errors import FallbackWarning
 from tinycompile.base.expr import evaluate, sym
-from tinycompile.base.expr import symbols as symbols_of
 from tinycompile.capture import extern_sizes
 from tinycompile.capture.extern_sizes import _fit
 
@@ -48,11 +47,26 @@ FOLLOW: dict[str, Callable[[Tensor], Any]] = {
     "cartesian_prod": lambda x: torch.cartesian_prod(x[0], x[:, 0]) + 1,
     "block_diag": lambda x: torch.block_diag(x, x.t()) + 1,
     "sizes of it are used": lambda x: torch.sort(x)[0].reshape(-1) + x.sort(-1)[0].shape[0],
+    "rfft": lambda x: torch.fft.rfft(x).abs() + 1,
+    "irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x)) + 1,
+    "lp_pool1d": lambda x: F.lp_pool1d(x[None], 2.0, 2) + 1,
+    "grid_sample": lambda x: F.grid_sample(x[None, None], x[None, :, :2, None] * x.new_ones(2), align_corners=False) + 1,
+}
+# Calls that are given sizes as numbers.
+GIVEN: dict[str, Callable[[Tensor], Any]] = {
+    "topk": lambda x: x.topk(x.shape[1] // 2)[0] * 2,
+    "topk, both": lambda x: torch.topk(x, k=x.shape[0] - 1, dim=0, largest=False),
+    "kthvalue": lambda x: x.kthvalue(x.shape[1] - 1)[0] + 1,
+    "fft": lambda x: torch.fft.fft(x, n=x.shape[1] * 2).abs() + 1,
+    "histc": lambda x: torch.histc(x.detach(), x.shape[0], -1.0, 1.0) + 1,
+    "interpolate": lambda x: F.interpolate(x[None, None], (x.shape[0] * 2, x.shape[1] // 2 + 1), mode="bilinear"),
+    "interpolate, smoothed": lambda x: F.interpolate(x[None, None], (x.shape[0] * 2, 3), mode="bicubic", antialias=True),
+    "interpolate by a factor": lambda x: F.interpolate(x[None, None], scale_factor=2.0),
+    "interpolate to half": lambda x: F.interpolate(x[None, None], scale_factor=0.5, mode="bicubic", align_corners=True),
 }
 # Their sizes follow in ways that nobody looks for, so each is compiled for itself.
 OWN: dict[str, Callable[[Tensor], Any]] = {
-    "lp_pool1d": lambda x: F.lp_pool1d(x[None], 2.0, 2) + 1,
-    "rfft": lambda x: torch.view_as_real(torch.fft.rfft(x)) + 1,
+    "max_pool with indices": lambda x: F.max_pool1d_with_indices(x[None], 3)[0] + 1,
 }
 SIZES = [(3, 4), (4, 6), (9, 5), (5, 9), (17, 2), (2, 31), (8, 8), (6, 4)]
 
@@ -79,6 +93,39 @@ def test_compiled_twice_for_all_sizes(name: str, grad: bool) -> None:
     assert len(compiled._entries) == 2 and not compiled.breaks
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", GIVEN)
+def test_sizes_as_numbers(name: str, grad: bool) -> None:
+    compiled = tinycompile.compile(GIVEN[name])
+    for size in [(4, 6), (5, 7), (6, 9), (7, 12), (9, 15), (30, 4)]:
+        got, want = results(compiled, size, grad), results(GIVEN[name], size, grad)
+        assert [(t.shape, t.stride(), t.dtype) for t in got] == [(t.shape, t.stride(), t.dtype) for t in want]
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+    assert len(compiled._entries) == 2 and not compiled.breaks, compiled.recompiles
+
+
+def test_numbers_that_a_call_refuses() -> None:
+    """At other sizes than those of the compiled calls, in torch's words, and where the program hears it."""
+    plain: Callable[[Tensor], Any] = lambda x: x.topk(x.shape[1] // 2, 0)[0] + 1
+    compiled = tinycompile.compile(plain)
+
+    @tinycompile.compile
+    def catching(x: Tensor) -> Tensor:
+        try:
+            return plain(x)
+        except RuntimeError:
+            return x - 1
+
+    for size in ((6, 4), (7, 6), (9, 8), (15, 12)):
+        for run in (compiled, catching):
+            torch.testing.assert_close(run(torch.ones(size)), plain(torch.ones(size)))
+    assert len(compiled._entries) == 2
+    with pytest.raises(RuntimeError, match="selected index k out of range"):
+        compiled(torch.ones(3, 14))
+    assert torch.equal(catching(torch.ones(3, 14)), torch.zeros(3, 14))
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_what_does_not_follow_is_compiled_for_its_sizes(name: str) -> None:
     compiled = tinycompile.compile(OWN[name])
@@ -90,7 +137,7 @@ def test_what_does_not_follow_is_compiled_for_its_sizes(name: str) -> None:
 def test_a_wrong_guess_is_left_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if sizes beyond those that were tried went another way."""
     monkeypatch.setattr(extern_sizes, "_TRIALS", (lambda hint, at, top: hint,) * 4)
-    monkeypatch.setattr(extern_sizes, "_fit", lambda values, sizes, symbols: sym(symbols[0].name, 2) * 0 + values[0])
+    monkeypatch.setattr(extern_sizes, "_fit", lambda values, sizes, terms: terms[0] * 0 + values[0])
     compiled = tinycompile.compile(lambda x: torch.cumprod(x.sort(-1)[0], 0) + 1, dynamic=True)
     with tinycompile.config.patch(on_error="eager"):
         compiled(torch.ones(3, 4))
@@ -107,15 +154,17 @@ FORMULAS: dict[str, Callable[[int, int], int]] = {
     "the greater": max,
     "a sum": lambda s, t: s + t,
     "a product": lambda s, t: s * t,
+    "a half": lambda s, t: t // 2 + 1,
+    "a half, rounded up": lambda s, t: (s + 1) // 2,
 }
 
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_expressions(name: str) -> None:
-    symbols = [next(iter(symbols_of(sym(n, 2)))) for n in "st"]
     seen = [{"s": 3, "t": 7}, {"s": 5, "t": 6}, {"s": 10, "t": 4}, {"s": 12, "t": 12}]
-    found = _fit([FORMULAS[name](at["s"], at["t"]) for at in seen], seen, symbols)
+    terms = [sym(n, 2) for n in "st"]
+    found = _fit([FORMULAS[name](at["s"], at["t"]) for at in seen], seen, terms)
     assert found is not None
     for s, t in ((100, 3), (8, 90)):
         assert evaluate(found, {"s": s, "t": t}) == FORMULAS[name](s, t)
-    assert _fit([at["s"] // 2 for at in seen], seen, symbols) is None
+    assert _fit([at["s"] // 3 for at in seen], seen, terms) is None

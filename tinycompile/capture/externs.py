@@ -58,6 +58,15 @@ def viewed_by(path: str, found: Extern, given: tuple[Sequence[Any], Mapping[str,
     return base
 
 
+# Python functions that do, whatever numbers they are given.
+_MAKE_NEW = frozenset({"torch.nn.functional.interpolate"})
+
+
+def makes_new(path: str) -> bool:
+    """Whether a torch function's results have their own memory, whatever numbers it is given."""
+    return path in _MAKE_NEW or not _may_alias(path)
+
+
 @cache
 def _may_alias(path: str) -> bool:
     """Whether a torch function's result can share memory with its input, by ATen's schemas; True when there is none to tell."""

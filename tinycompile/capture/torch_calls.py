@@ -24,7 +24,7 @@ from tinycompile.base.torch_private import any_autocast
 from tinycompile.capture import op_numbers
 from tinycompile.capture.breaks import GraphBreak, NotRebuildable
 from tinycompile.capture.extern_sizes import sized_extern
-from tinycompile.capture.externs import check_extern, gives_sparse_gradients, is_of_tensors, viewed_by
+from tinycompile.capture.externs import check_extern, gives_sparse_gradients, is_of_tensors, makes_new, viewed_by
 from tinycompile.capture.provenance import is_the_programs, natively
 from tinycompile.capture.torch_warnings import listening, tell_of_heard
 from tinycompile.capture.values.base import Kwargs, Value
@@ -375,12 +375,14 @@ def extern(
         raise GraphBreak("unsupported-op", f"{path} has no batching rule: under vmap it is called once an example")
     if torch.is_grad_enabled() and is_tracked([t.fake for t in inputs]):
         raise GraphBreak("unsupported-op", f"{path} under tinycompile.func: torch alone can differentiate it")
-    args, kwargs = op_numbers.settled(tuple(args)), op_numbers.settled(dict(kwargs))
+    args, kwargs = tuple(args), dict(kwargs)
+    if tr.has_handler or not makes_new(path):  # of other numbers it may raise, or return something else than a new tensor
+        args, kwargs = op_numbers.settled(args), op_numbers.settled(kwargs)
     tr.about_to_record()
     sizes = [d for t in inputs for d in (*t.meta.shape, *t.meta.strides)]
     try:
         with listening() as heard:
-            found = sized_extern(fn, args, kwargs, sizes)
+            found, for_others = sized_extern(fn, args, kwargs, sizes)
     except DataDependentError as error:
         raise GraphBreak("data-dependent", f"{path}: {error}") from error
     except Exception as error:
@@ -390,6 +392,8 @@ def extern(
         raise GraphBreak("unsupported-op", reason) from error
     if tr.has_handler and path.endswith("as_strided"):
         raise GraphBreak("try-block", f"{path}: whether the memory is large enough is told when torch makes the view")
+    if not for_others:
+        args, kwargs = op_numbers.settled(args), op_numbers.settled(kwargs)
     metas = found.metas
     if not _all_tensors(metas):
         raise GraphBreak("unsupported-op", f"{path} returns something other than tensors")

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from tinycompile.base import shapes
+from tinycompile.base.expr import Dim, Expr
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, in_format_of, ops, widen
 from tinycompile.ops.declare import composite, spelled
@@ -129,7 +130,7 @@ composite(
 # ----------------------------------------------------------------------------------------------------------- resampled
 
 
-def _place(x: Any, size: int, scale: float, align_corners: bool, offset: float) -> Any:
+def _place(x: Any, size: Dim, scale: Any, align_corners: bool, offset: float) -> Any:
     """Where each of ``size`` new pixels lies among the old, in the dtype of ``x``."""
     i = ops.arange(0, size, 1, dtype=torch.int64, device=x.device)
     at = ops.to(i, x.dtype)
@@ -144,17 +145,24 @@ def _picked(x: Any, dim: int, place: Any) -> Any:
     return ops.index(x, (*(None,) * dim, place))
 
 
-def _nearest(x: Any, dim: int, size: int, scale: float, exact: bool) -> Any:
+def _up_to(v: Any, last: Dim) -> Any:
+    """Places, cut off at the first and the last."""
+    if isinstance(last, int):
+        return ops.clamp(v, 0, last)
+    return ops.minimum(ops.clamp(v, 0), ops.full((), last, dtype=v.dtype, device=v.device))
+
+
+def _nearest(x: Any, dim: int, size: Dim, scale: Any, exact: bool) -> Any:
     i = ops.to(ops.arange(0, size, 1, dtype=torch.int64, device=x.device), torch.float32)
     at = ops.floor(ops.mul(ops.add(i, 0.5) if exact else i, scale))
-    return _picked(x, dim, ops.clamp(ops.to(at, torch.int64), 0, x.shape[dim] - 1))
+    return _picked(x, dim, _up_to(ops.to(at, torch.int64), x.shape[dim] - 1))
 
 
-def _linear(x: Any, dim: int, size: int, scale: float, align_corners: bool) -> Any:
+def _linear(x: Any, dim: int, size: Dim, scale: Any, align_corners: bool) -> Any:
     last = x.shape[dim] - 1
     at = ops.clamp(_place(x, size, scale, align_corners, 0.5), 0.0)
-    low = ops.clamp(ops.to(ops.floor(at), torch.int64), 0, last)
-    high = ops.clamp(ops.add(low, 1), None, last)
+    low = _up_to(ops.to(ops.floor(at), torch.int64), last)
+    high = _up_to(ops.add(low, 1), last)
     weight = _along(ops.clamp(ops.sub(at, ops.to(low, x.dtype)), 0.0, 1.0), len(x.shape), dim)
     return ops.add(ops.mul(_picked(x, dim, low), ops.sub(1.0, weight)), ops.mul(_picked(x, dim, high), weight))
 
@@ -173,14 +181,14 @@ def _cubic_weights(f: Any) -> list[Any]:
     return [far(ops.add(f, 1.0)), near(f), near(g), far(ops.add(g, 1.0))]
 
 
-def _cubic(x: Any, dim: int, size: int, scale: float, align_corners: bool) -> Any:
+def _cubic(x: Any, dim: int, size: Dim, scale: Any, align_corners: bool) -> Any:
     last = x.shape[dim] - 1
     at = _place(x, size, scale, align_corners, 0.5)
     base = ops.floor(at)
     weights = _cubic_weights(_along(ops.sub(at, base), len(x.shape), dim))
     total: Any = None
     for k, weight in enumerate(weights):
-        place = ops.clamp(ops.add(ops.to(base, torch.int64), k - 1), 0, last)
+        place = _up_to(ops.add(ops.to(base, torch.int64), k - 1), last)
         term = ops.mul(_picked(x, dim, place), weight)
         total = term if total is None else ops.add(total, term)
     return total
@@ -201,7 +209,8 @@ def _interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Any:
-    """F.interpolate, dim after dim. A scale that is given is used as it is; else it is the ratio of the sizes."""
+    """F.interpolate, dim after dim. A scale that is given is used as it is; else it is the ratio of the sizes, in float32 or
+    float64 as torch has it."""
     rank, n = len(x.shape), len(x.shape) - 2
     if antialias or rank not in _RANKS.get(mode, ()) or not x.dtype.is_floating_point:
         return NotImplemented
@@ -209,18 +218,19 @@ def _interpolate(
         return NotImplemented
     if not all(shapes.at_least(s, 1) for s in x.shape):
         return NotImplemented
-    old = tuple(shapes.pinned(s) for s in x.shape[2:])
+    old = x.shape[2:]
     factors = None if scale_factor is None else tuple(float(f) for f in _per_dim(scale_factor, n))
-    new = _per_dim(size, n) if factors is None else tuple(int(o * f) for o, f in zip(old, factors, strict=True))
-    if len(new) != n or any(not isinstance(s, int) or s < 1 for s in new):
+    new = _per_dim(size, n) if factors is None else tuple(map(_scaled, old, factors))
+    if len(new) != n or not all(isinstance(s, (int, Expr)) and shapes.at_least(s, 1) for s in new):
         return NotImplemented
     if mode == "area":
-        return getattr(ops, f"adaptive_avg_pool{n}d")(x, new)
+        return getattr(ops, f"adaptive_avg_pool{n}d")(x, tuple(map(shapes.pinned, new)))
     if recompute_scale_factor:
         factors = None
     y = widen(x)
     for d in reversed(range(n)):
-        scale = _scale(old[d], new[d], None if factors is None else factors[d], bool(align_corners))
+        kind = torch.float32 if mode in _NEAREST else y.dtype
+        scale = _scale(y, kind, old[d], new[d], None if factors is None else factors[d], bool(align_corners))
         y = _STEPS[mode](y, d + 2, new[d], scale, bool(align_corners))
     return in_format_of(cast(y, x.dtype), x)
 
@@ -235,10 +245,24 @@ def _per_dim(value: Sequence[Any], n: int) -> tuple[Any, ...]:
     return tuple(value) * n if len(value) == 1 else tuple(value)
 
 
-def _scale(old: int, new: int, factor: float | None, align_corners: bool) -> float:
+def _scaled(old: Dim, factor: float) -> Dim:
+    """A size times a factor, rounded down: in symbols for whole factors and for halves of the size."""
+    if isinstance(old, int) or not (factor.is_integer() or factor == 0.5):
+        return int(shapes.pinned(old) * factor)
+    return old // 2 if factor == 0.5 else old * int(factor)
+
+
+def _scale(y: Any, kind: torch.dtype, old: Dim, new: Dim, factor: float | None, align_corners: bool) -> Any:
     if align_corners:
-        return (old - 1) / (new - 1) if new > 1 else 0.0
-    return 1 / factor if factor else old / new
+        return _ratio(y, kind, old - 1, new - 1) if shapes.at_least(new, 2) else 0.0
+    return 1 / factor if factor else _ratio(y, kind, old, new)
+
+
+def _ratio(y: Any, kind: torch.dtype, a: Dim, b: Dim) -> Any:
+    """Of two sizes: a number, or a tensor where they are symbols."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a / b
+    return ops.div(*(ops.full((), d, dtype=kind, device=y.device) for d in (a, b)))
 
 
 _STEPS: dict[str, Callable[..., Any]] = {
@@ -250,7 +274,7 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "bicubic": _cubic,
 }
 composite(
-    "interpolate(Tensor input, int[]? size=None, float[]? scale_factor=None, str mode='nearest', bool? align_corners=None, "
+    "interpolate(Tensor input, SymInt[]? size=None, float[]? scale_factor=None, str mode='nearest', bool? align_corners=None, "
     "bool? recompute_scale_factor=None, bool antialias=False) -> Tensor",
     _interpolate,
     _eager_interpolate,
