@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from tinycompile.base import shapes
 from tinycompile.ops.calls import cast, ops
 from tinycompile.ops.gradients import Gradients, sum_to, times, vjp
+from tinycompile.ops.linalg import explicit
 
 Args = Sequence[Any]
 
@@ -141,26 +141,12 @@ def _outer(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
 def _einsum(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     """Each operand's gradient is an einsum of the result's with the other operands."""
     equation, tensors = args
-    *terms, output = _explicit(equation, [len(x.shape) for x in tensors])
+    *terms, output = explicit(equation, [len(x.shape) for x in tensors])
     found = []
     for i, (term, x) in enumerate(zip(terms, tensors, strict=True)):
         others = [(t, y) for j, (t, y) in enumerate(zip(terms, tensors, strict=True)) if j != i]
         found.append(cast(_einsum_operand(grads[0], output, others, term, x), x.dtype) if needs[1][i] else None)
     return None, tuple(found)
-
-
-def _explicit(equation: str, ranks: Sequence[int]) -> list[str]:
-    """The terms and the output without ellipsis and with the output spelled out."""
-    left, arrow, output = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    free = [c for c in string.ascii_letters if c not in left]
-    hidden = [rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)]
-    shared = free[: max(hidden, default=0)]
-    terms = [t.replace("...", "".join(shared[len(shared) - n :])) for t, n in zip(terms, hidden, strict=True)]
-    if arrow:
-        return [*terms, output.replace("...", "".join(shared))]
-    letters = "".join(terms)
-    return [*terms, "".join(shared) + "".join(sorted(c for c in set(letters) if letters.count(c) == 1 and c not in shared))]
 
 
 def _einsum_operand(g: Any, output: str, others: Sequence[tuple[str, Any]], term: str, x: Any) -> Any:
@@ -169,7 +155,11 @@ def _einsum_operand(g: Any, output: str, others: Sequence[tuple[str, Any]], term
     once = "".join(dict.fromkeys(term))
     seen = "".join(c for c in once if c in known)
     # Where nothing is summed over torch multiplies, which takes dtypes that differ; here it may have to be a matrix product.
-    found = ops.einsum(f"{','.join((output, *(t for t, _ in others)))}->{seen}", (g, *(cast(y, g.dtype) for _, y in others)))
+    if others:
+        equation = f"{','.join((output, *(t for t, _ in others)))}->{seen}"
+        found = ops.einsum(equation, (g, *(cast(y, g.dtype) for _, y in others)))
+    else:
+        found = ops.permute(g, tuple(map(output.index, seen)))
     for at, c in enumerate(once):  # letters that were summed away by themselves
         if c not in known:
             found = ops.unsqueeze(found, at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -296,6 +297,20 @@ def _einsum_meta(equation: str, tensors: Sequence[TensorMeta]) -> TensorMeta:
         return TensorMeta(shape, tuple(functools.reduce(operator.add, s) for s in along), x.dtype, device, x.offset)
     fastest_first = sorted(range(len(shape)), key=lambda d: (found.stride(d), -d))
     return TensorMeta(shape, rules.strides_in_order(shape, fastest_first), found.dtype, device)
+
+
+def explicit(equation: str, ranks: Sequence[int]) -> list[str]:
+    """The terms and the output without ellipsis and with the output spelled out."""
+    left, arrow, output = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    free = [c for c in string.ascii_letters if c not in left]
+    hidden = [rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)]
+    shared = free[: max(hidden, default=0)]
+    terms = [t.replace("...", "".join(shared[len(shared) - n :])) for t, n in zip(terms, hidden, strict=True)]
+    if arrow:
+        return [*terms, output.replace("...", "".join(shared))]
+    letters = "".join(terms)
+    return [*terms, "".join(shared) + "".join(sorted(c for c in set(letters) if letters.count(c) == 1 and c not in shared))]
 
 
 def _einsum_shape(equation: str, tensors: Sequence[TensorMeta]) -> Shape:

@@ -400,13 +400,6 @@ def _where(form: str) -> Callable[[Args, Kwargs], Bound]:
     return lambda args, kwargs: bind(args, kwargs) if len(args) + len(kwargs) == 3 else None
 
 
-def _einsum(args: Args, kwargs: Kwargs) -> Bound:
-    if not args or not isinstance(args[0], str) or kwargs:
-        return None
-    operands = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
-    return call_of("einsum", args[0], tuple(operands))
-
-
 def _repeat_interleave(args: Args, kwargs: Kwargs) -> Bound:
     given = dict(zip(("self", "repeats", "dim"), args, strict=False)) | {KEYWORDS.get(k, k): v for k, v in kwargs.items()}
     if given.pop("output_size", None) is not None:  # torch compares it
@@ -433,7 +426,6 @@ def _layers() -> None:
         add(dotted, _float_power)
     add("torch.where", _where(FORMS["torch.where"][1]))
     add("torch.Tensor.where", _where(FORMS["torch.Tensor.where"][1]))
-    add("torch.einsum", _einsum)
     for dotted in ("torch.repeat_interleave", "torch.Tensor.repeat_interleave"):
         add(dotted, _repeat_interleave)
 

@@ -1,4 +1,4 @@
-"""Torch callables that return their argument, views of it, or take their tensors one by one."""
+"""Torch callables that return their argument, views of it, or take their tensors one by one; ``einsum`` is all of these."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from tinycompile.base import shapes
 from tinycompile.base.expr import Expr
 from tinycompile.ops.calls import meta_of
+from tinycompile.ops.linalg import explicit
 from tinycompile.ops.record import BoundCall
 from tinycompile.ops.spellings_tensors import identity, reshaped
 from tinycompile.ops.table import KEYWORDS, Args, add, add_attribute, call_of, is_tensor
@@ -69,6 +70,12 @@ def _ravel(args: Args, kwargs: Kwargs) -> Bound:
     return reshaped(x, (-1,)) if meta_of(x).is_contiguous() else call_of("ravel", x)
 
 
+def _masked_prod(args: Args, kwargs: Kwargs) -> Bound:
+    """Of one number it may be the argument."""
+    found = call_of("masked_prod", *args, **kwargs)
+    return None if found is not None and not len(found.args[0].shape) else found
+
+
 def _wholes() -> None:
     for name in ("conj", "conj_physical", "resolve_conj", "resolve_neg"):
         add(f"torch.{name}", _itself)
@@ -83,6 +90,7 @@ def _wholes() -> None:
     for rank in (1, 2, 3):
         add(f"torch.atleast_{rank}d", _at_least(rank))
     add("torch.Tensor.sum_to_size", _sum_to_size)
+    add("torch.masked.prod", _masked_prod)
 
 
 # --------------------------------------------------------------------------------------------------------------- parts
@@ -169,12 +177,37 @@ def _parts() -> None:
     add("torch.linalg.diagonal", _linalg_diagonal)
     for name in ("block_diag", "cartesian_prod"):
         add(f"torch.{name}", _several(name))
+    add("torch.einsum", _einsum)
 
 
 def _linalg_diagonal(args: Args, kwargs: Kwargs) -> Bound:
     given = {"offset": 0, "dim1": -2, "dim2": -1} | kwargs
     x = args[0] if args else given.pop("A", None)
     return None if x is None or len(args) > 1 else call_of("diagonal", x, given["offset"], given["dim1"], given["dim2"])
+
+
+# -------------------------------------------------------------------------------------------------------------- einsum
+
+
+def _einsum(args: Args, kwargs: Kwargs) -> Bound:
+    if not args or not isinstance(args[0], str) or kwargs:
+        return None
+    operands = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
+    if len(operands) == 1 and is_tensor(operands[0]):
+        term, *_, output = explicit(args[0], [len(operands[0].shape)])
+        if set(term) == set(output) and len(term) == len(operands[0].shape):
+            return _with_dims_as(operands[0], term, output)
+    return call_of("einsum", args[0], tuple(operands))
+
+
+def _with_dims_as(x: Any, term: str, output: str) -> Bound:
+    """Where nothing is summed torch gives a view: of turned dims, or of a diagonal. Any other view it makes itself."""
+    if len(output) == len(term):
+        return call_of("permute", x, tuple(map(term.index, output)))
+    twice = next(letter for letter in term if term.count(letter) > 1)
+    if len(term) == len(output) + 1 and output == term.replace(twice, "") + twice:
+        return call_of("diagonal", x, 0, term.index(twice), term.rindex(twice))
+    return None
 
 
 GROUPS = (_wholes, _parts)
