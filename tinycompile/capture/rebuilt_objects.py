@@ -41,6 +41,7 @@ from tinycompile.capture.values.tensor import TensorValue
 from tinycompile.capture.views import UnknownPlace, are_known
 from tinycompile.eager.tensor import Tensor as OurTensor
 from tinycompile.ir.builder import dims_in, identifier
+from tinycompile.ops.record import OPS, View
 
 if TYPE_CHECKING:
     from tinycompile.capture.reconstruct import Rebuilder
@@ -276,6 +277,33 @@ def view_again(rebuilder: Rebuilder, value: TensorValue) -> str:
         made = f"{made}({text}{args})" if value.view.origin != "no_grad" else f"{without_grad}({made}, {text}{args})"
         text = made if step.item is None else f"{made}[{step.item}]"
     return text
+
+
+def comes_as_view(rebuilder: Rebuilder, value: TensorValue) -> bool:
+    """Whether the graph gives as a view what owns its memory to the program: where a write went to a view of it."""
+    if value.view is not None or value.cls is not torch.Tensor or all(f is not value.fake for f in value.memory.contents):
+        return False
+    node = rebuilder.tr.builder.nodes[value.fake.ref.name]
+    return node.kind == "call" and isinstance(OPS[node.target].lowering, View)
+
+
+class _Owner(torch.autograd.Function):
+    """The data and the history of a view."""
+
+    @staticmethod
+    def forward(ctx: Any, view: torch.Tensor) -> torch.Tensor:
+        return view.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad
+
+
+def as_owner(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that is no view, in the same memory."""
+    if not tensor._is_view():
+        return tensor
+    return _Owner.apply(tensor) if tensor.requires_grad else tensor.detach()
 
 
 def taken_again(rebuilder: Rebuilder, place: UnknownPlace) -> str:

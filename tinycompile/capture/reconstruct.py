@@ -282,6 +282,8 @@ class Rebuilder:
         name = self.names[id(value)] = self.tr.guards.names.take(self.tr.builder.wish(value.fake.ref))
         if again is None:
             self.outputs.append(value)
+            if objects.comes_as_view(self, value):
+                self.statements.append(f"{name} = {self.held(objects.as_owner, 'as_owner')}({name})")
         else:
             self.statements.append(f"{name} = {again}")
             self.following += [name] if follows else []

@@ -184,10 +184,11 @@ class Wrapper:
         if not isinstance(value, TensorView):
             return self.arg(value)
         shown = self.view(value)
-        if value.buffer not in self.inputs and self.times_returned[value.buffer] == 1:
-            return shown
-        if value.alias == "detach":
+        alone = value.buffer not in self.inputs and self.times_returned[value.buffer] == 1
+        if value.alias == "detach" and not (alone and shown == self.name(value.buffer)):
             return f"{shown}.detach()"
+        if alone:
+            return shown
         # not view_as: it makes up its own strides for sizes of 1
         return f"{shown}.expand_as({shown})" if value.alias and shown == self.name(value.buffer) else shown
 

@@ -281,6 +281,9 @@ def wrapped(b: Builder, index: Value, size: Dim) -> Value:
 
 
 def _eager_index(x: torch.Tensor, indices: Sequence[Any]) -> torch.Tensor:
+    """As in Python, but for 0-d indices alone: there that gives a view."""
+    if all(i is None or i.dim() == 0 for i in indices):
+        return torch.ops.aten.index(x, list(indices))
     return x[tuple(slice(None) if i is None else i for i in indices)]
 
 

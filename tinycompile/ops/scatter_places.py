@@ -201,8 +201,11 @@ def _eager_index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bo
     before, indexed, after = index_places(x.dim(), indices)
     order = (*before, *indexed, *after)
     at = [*(None for _ in before), *(indices[d] for d in indexed)]
-    made = torch.ops.aten.index_put(x.permute(order), at, values, accumulate)
-    return made.permute([order.index(d) for d in range(x.dim())])
+    if list(order) == sorted(order):
+        return torch.ops.aten.index_put(x, at, values, accumulate)
+    made = x.clone()
+    torch.ops.aten.index_put_(made.permute(order), at, values, accumulate)
+    return made
 
 
 declare(

@@ -12,11 +12,12 @@ from typing import Any
 
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import env_with
+from tinycompile.dispatch import dispatcher
 from tinycompile.eager.fake import FakeTensor, tracing
-from tinycompile.ir.builder import UniqueNames, as_arg, map_refs, with_refs
+from tinycompile.ir.builder import UniqueNames, as_arg, map_refs, refs_in, with_refs
 from tinycompile.ir.graph import Graph, Location, Node, Ref
 from tinycompile.ops.ranges import out_of_range
-from tinycompile.ops.record import OPS, Decompose, Metas, Op
+from tinycompile.ops.record import OPS, Decompose, Metas, Op, View
 
 
 def decompose(graph: Graph) -> Graph:
@@ -45,6 +46,7 @@ class Expander:
         self.results: dict[str, Any] = {}
         self._names = UniqueNames([n.name for n in graph.nodes])
         self._items = {(n.args[0].name, n.args[1]): n.name for n in graph.nodes if n.kind == "item"}
+        self._shown = {r.name for r in refs_in(graph.output.args)}
         self._prefix = ""
         self._location: Location | None = None
 
@@ -72,7 +74,18 @@ class Expander:
             self.metas[node.name] = node.meta
             return
         self.start_part(node)
-        self.end_part(node, self._expand(OPS[node.target], map_refs(node.args, self.fake), node.meta))
+        refs = self._expand(OPS[node.target], map_refs(node.args, self.fake), node.meta)
+        self.end_part(node, self._owned(node, refs) if isinstance(refs, Ref) else refs)
+
+    def _owned(self, node: Node, made: Ref) -> Ref:
+        """What a node comes to; where that is a view, and the graph returns it as what an op made, the memory in a tensor that
+        is none: torch gives that to who detaches."""
+        last = self.part.get(made.name) if node.name in self._shown else None
+        fresh = not any(r.alias for r in OPS[node.target].schema.returns)
+        if last is None or not fresh or last.kind != "call" or not isinstance(OPS[last.target].lowering, View):
+            return made
+        owner: FakeTensor = dispatcher.call("detach", self.fake(made))
+        return owner.ref
 
     def start_part(self, node: Node) -> None:
         """What is recorded from here on stands for ``node``."""
