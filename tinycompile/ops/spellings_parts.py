@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinycompile.base import shapes
-from tinycompile.base.expr import Expr
+from tinycompile.base.expr import Dim, Expr
 from tinycompile.ops.calls import meta_of
 from tinycompile.ops.linalg import explicit
 from tinycompile.ops.record import BoundCall
@@ -96,15 +96,22 @@ def _wholes() -> None:
 # --------------------------------------------------------------------------------------------------------------- parts
 
 
-def _lengths(size: int, pieces: Any) -> list[int] | None:
+def _lengths(size: Dim, pieces: Any) -> list[Dim] | None:
     """Lengths of ``tensor_split``'s parts: almost equal ones, or those between indices (clipped as slices are)."""
     if isinstance(pieces, int):
-        return None if pieces <= 0 else [size // pieces + (i < size % pieces) for i in range(pieces)]
-    if not all(isinstance(i, int) for i in pieces):
-        return None
-    starts = [min(max(i + size if i < 0 else i, 0), size) for i in pieces]
-    lengths = [max(end - start, 0) for start, end in zip([0, *starts], [*starts, size], strict=True)]
-    return lengths if sum(lengths) == size else None  # indices that go back overlap: torch's own
+        longer = shapes.pinned(size % pieces) if pieces > 0 else 0
+        return None if pieces <= 0 else [size // pieces + (i < longer) for i in range(pieces)]
+    starts = [_clipped(i, size) for i in pieces]
+    ends = [*starts, size]
+    if not all(map(shapes.at_least, ends, [0, *starts])):
+        return None  # indices that go back overlap: torch's own
+    return [end - start for start, end in zip([0, *starts], ends, strict=True)]
+
+
+def _clipped(i: Dim, size: Dim) -> Dim:
+    if shapes.at_least(i, 0):
+        return i if shapes.at_least(size, i) else size
+    return size + i if shapes.at_least(size + i, 0) else 0
 
 
 def _tensor_split(args: Args, kwargs: Kwargs) -> Bound:
@@ -114,14 +121,14 @@ def _tensor_split(args: Args, kwargs: Kwargs) -> Bound:
 
 
 def _are_pieces(value: Any) -> bool:
-    return type(value) is int or (isinstance(value, (tuple, list)) and all(type(v) is int for v in value))
+    return type(value) is int or (isinstance(value, (tuple, list)) and all(type(v) in (int, Expr) for v in value))
 
 
 def _split_at(x: Any, pieces: Any, dim: int, equal: bool) -> Bound:
     if not _are_pieces(pieces) or type(dim) is not int or not -len(x.shape) <= dim < len(x.shape):
         return None
-    size = shapes.pinned(x.shape[dim])
-    if equal and isinstance(pieces, int) and (pieces <= 0 or size % pieces):
+    size = x.shape[dim]
+    if equal and isinstance(pieces, int) and (pieces <= 0 or shapes.pinned(size % pieces)):
         return None
     lengths = _lengths(size, pieces)
     bound = None if lengths is None else call_of("split_with_sizes", x, tuple(lengths), dim)
