@@ -278,3 +278,43 @@ def test_constants_under_a_default_device() -> None:
         with torch.device("meta"):
             made = tinycompile.compile(fn)(x)
         torch.testing.assert_close(made, fn(x))
+
+
+def in_a_block(x):
+    with torch.device("meta"):
+        made = torch.zeros(2), torch.empty(3), torch.arange(3), torch.tensor([1.0]), torch.ones_like(x)
+    return *made, torch.ones(2)
+
+
+def broken_in_a_block(x):
+    with torch.device("meta"):
+        y = torch.zeros(2)
+        tinycompile.graph_break()
+        z = torch.ones(2)
+    return y, z, torch.ones(2), x + 1
+
+
+def entered_by_hand(x):
+    device = torch.device("meta")
+    device.__enter__()
+    try:
+        return torch.zeros(1), x + 1
+    finally:
+        device.__exit__(None, None, None)
+
+
+def set_for_a_while(x):
+    torch.set_default_device("meta")
+    try:
+        return torch.zeros(2), x * 2
+    finally:
+        torch.set_default_device(None)
+
+
+@pytest.mark.parametrize("fn", [in_a_block, broken_in_a_block, entered_by_hand, set_for_a_while], ids=lambda f: f.__name__)
+def test_the_default_device_changes_inside(fn):
+    """It was entered for good while capture ran, and not when the graph did."""
+    compiled, x = tinycompile.compile(fn, backend="eager"), torch.ones(2)
+    for _ in range(2):
+        assert [t.device for t in compiled(x)] == [t.device for t in fn(x)]
+        assert torch.zeros(1).device == torch.device("cpu")

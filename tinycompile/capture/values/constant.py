@@ -165,6 +165,8 @@ class Const(Value):
             return own.call(tr, args, kwargs)
         if name.startswith("__"):  # what Python's own has to say may be said in terms of another that is the program's
             self.constant(tr)
+        if isinstance(self.value, torch.device) and name in ("__enter__", "__exit__"):
+            raise GraphBreak("mode", f"with {self.value!r}: the default device changes")
         method = natively(getattr, self.value, name)
         if name == "join" and isinstance(self.value, str) and len(args) == 1 and not kwargs:
             args = [tr.from_python([v.constant(tr) for v in tr.in_a_row(args[0])])]
