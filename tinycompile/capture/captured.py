@@ -108,7 +108,7 @@ class Captured:
     ``guard`` has the function's own parameters, and is compiled when first asked for. ``bind(graph_fn)`` gives the rebuilt
     function, whose source is ``python``; ``graph_fn(*inputs)`` returns the tuple of the graph's outputs. ``input_aligned``:
     whether each input's data starts at a multiple of 16 bytes (guarded). ``overwritten``: the inputs that the rebuilt function
-    writes to behind the graph. ``exposed``: those that may share memory with what is written, by the graph or by what ends it.
+    writes to behind the graph. ``exposed``: those that may be written to through others, or behind a break.
     ``edits``: values of the graph that were in memory which was written to later. ``taken_over``:
     those that lie at the end in the memory of each tensor that the rebuilt function writes to. ``asks_inside``: whether
     gradients of the graph's values are asked for, there or behind the break. ``remakes``: whether the rebuilt function

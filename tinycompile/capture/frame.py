@@ -61,13 +61,13 @@ def capture_from(start: Start, args: Sequence[Any], kwargs: Mapping[str, Any], o
 def _stopped(broken: _Attempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Attempt | None:
     """A capture that ends before the instruction that broke, or earlier, where something was made that can't be carried over
     the break. None: the frame can't be left here."""
-    stop, meets_write = broken.leave_at, broken.meets_write
+    stop = broken.leave_at
     while stop is not None:
         attempt = _Attempt(broken.start, broken.options)
         as_broken = stop == broken.leave_at
         attempt.breaks, attempt.callee_broke = broken.breaks, broken.callee_broke and as_broken
         attempt.callee_asks = broken.callee_asks and as_broken
-        attempt.asks_inside, attempt.meets_write = broken.asks_inside, meets_write
+        attempt.asks_inside = broken.asks_inside
         attempt.follows = broken.follows and as_broken
         attempt.follow(args, kwargs, stop)
         if attempt.place is not None:
@@ -79,7 +79,7 @@ def _stopped(broken: _Attempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -
                 attempt.tr.guards.check(f"{held.name}.lasts()", label)
             return attempt
         attempt.release()
-        earlier, meets_write = attempt.leave_at, attempt.meets_write
+        earlier = attempt.leave_at
         stop = earlier if earlier is not None and earlier < stop else None
     return None
 
@@ -101,7 +101,6 @@ class _Attempt:
         self.place: Place | None = None
         self.breaks: tuple[Break, ...] = ()
         self.asks_inside = False  # whether gradients of values on the way were asked for
-        self.meets_write = False  # whether a write behind where it ends can't be in the graph
         self.callee_broke = False
         self.callee_asks = False  # whether it broke in a callee that asks for the frame
         self.follows = False  # whether the instruction at which it broke is followed behind the break
@@ -142,7 +141,6 @@ class _Attempt:
     def _broke(self, error: Exception, kind: str, reason: str) -> None:
         self.graph = self.place = None
         self.asks_inside |= self.tr.effects.gradients.asks_inside
-        self.meets_write |= kind == "input-mutation"
         if not self.breaks:
             self.breaks = (Break(kind, reason, self._where(error)),)
         failure = self.tr.failure
@@ -312,9 +310,9 @@ def _finish(attempt: _Attempt) -> Captured:
 
 
 def _exposed(attempt: _Attempt) -> frozenset[int]:
-    """The tensors among the inputs, where one of them may be written through another: by the graph, or by the write that ends
-    it. That may be a write to other inputs in a later call."""
-    writes = attempt.tr.effects.shares_storage or attempt.meets_write
+    """The tensors among the inputs, where one of them may be written before the backward runs: through another by the graph, or
+    in any way by what the function does behind it."""
+    writes = attempt.tr.effects.shares_storage or attempt.place is not None
     return frozenset(i for i, given in enumerate(attempt.tr.inputs) if writes and isinstance(given.value, torch.Tensor))
 
 
