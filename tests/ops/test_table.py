@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import tinycompile
 import tinycompile.eager.backends  # noqa: F401
 from tinycompile.ops import table
 from tinycompile.ops.evaluate import meta_of
@@ -160,3 +161,18 @@ def test_no_two_records_claim_one_spelling():
 def test_views_in_place_stay_with_torch(name):
     """They change the tensor itself, not its data."""
     assert not table.known(getattr(M, name))
+
+
+LEFT_TO_TORCH = {  # calls that a decomposition of their record declines
+    "scatter_reduce": lambda x, i: torch.scatter_reduce(x, 0, i, x + 1, "amax"),
+    "trapezoid of integers": lambda x, i: torch.trapezoid(i),
+    "mvlgamma of integers": lambda x, i: torch.mvlgamma(i + 5, 1),
+    "pixel_unshuffle of nothing": lambda x, i: torch.nn.functional.pixel_unshuffle(x[None, :, None, :0].expand(1, 4, 2, 0), 2),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_TO_TORCH)
+def test_what_a_decomposition_declines_is_a_call_of_torch(name):
+    fn, x, i = LEFT_TO_TORCH[name], torch.randn(4, 3), torch.tensor([[0, 1, 2], [2, 0, 1], [1, 1, 0], [0, 0, 2]])
+    compiled = tinycompile.compile(fn, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x, i), fn(x, i))

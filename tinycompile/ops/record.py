@@ -7,6 +7,7 @@ lowering, generated tests and the docs table all derive from these records.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
@@ -185,6 +186,11 @@ class Op:
     def name(self) -> str:
         """ATen's name without overload."""
         return self.schema.name
+
+    @property
+    def rule(self) -> Callable[..., Metas]:
+        """``meta`` as it was declared."""
+        return inspect.unwrap(self.meta)
 
     @property
     def moves(self) -> bool:

@@ -209,7 +209,7 @@ class SchemaBinder:
         self.numbers = tuple(i for i, a in enumerate(op.schema.args) if a.base in _NUMBERS and not a.is_list)
         self.takes = tuple(_taken(a) for a in op.schema.args)
         self.needs_tensor = op.schema.args[0].base == "Tensor"
-        self.outlined = op.meta if isinstance(op.meta, Outlined) else None
+        self.outlined = op.rule if isinstance(op.rule, Outlined) else None
 
     def __call__(self, args: Args, kwargs: dict[str, Any]) -> BoundCall | None:
         if self.varargs is not None and len(args) > self.varargs and not isinstance(args[self.varargs], (tuple, list)):
