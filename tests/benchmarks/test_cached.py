@@ -69,13 +69,16 @@ def test_the_time_is_one_threads_over_all() -> None:
 
 def test_what_bounds_a_row_is_one_formula() -> None:
     """The better of the cached times against the copy's, whatever the note says."""
-    row = CpuRow("a", "8 fp32", copy=1e-3, run={OURS: 1.1e-3})
+    row = CpuRow("a", "8 fp32", copy=1e-3, run={OURS: 1.1e-3}, bytes=1 << 20)
     assert not row.by_memory  # not measured
     for ours, theirs, by_memory in ((0.9e-3, 2e-3, True), (2e-3, 0.9e-3, True), (1e-3, 2e-3, False)):
         row.cached = {OURS: ours, INDUCTOR: theirs}
         for row.note in ("", "arithmetic"):
             assert row.by_memory == by_memory
-    quick = CpuRow("b", "8 fp32", copy=1e-3, run={OURS: 2e-3}, cached={OURS: 0.5e-3, INDUCTOR: 0.6e-3})
-    text = CpuResults("cpu", "cpu", {}, [row, quick]).text()
+    cached = {OURS: 0.5e-3, INDUCTOR: 0.6e-3}
+    quick = CpuRow("b", "8 fp32", copy=1e-3, run={OURS: 2e-3}, bytes=1 << 20, share=0.5, cached=cached)
+    small = CpuRow("c", "8 fp32", copy=1e-3, run={OURS: 2e-3}, bytes=(1 << 20) - 1, share=0.5, cached=cached)
+    assert quick.by_memory and not small.by_memory
+    text = CpuResults("cpu", "cpu", {}, [row, quick, small]).text()
     assert "at 85% of the bandwidth: 0 of 1 bound by memory; below: b 50%" in text
     assert "bound by arithmetic" in text and "a 1.00 (arithmetic)" in text

@@ -68,6 +68,7 @@ GIVEN: dict[str, Callable[[Tensor], Any]] = {
 OWN: dict[str, Callable[[Tensor], Any]] = {
     "max_pool with indices": lambda x: F.max_pool1d_with_indices(x[None], 3)[0] + 1,
 }
+HALVED = ("lp_pool1d",)  # a result's size is 1 where one of x is 2 or 3: that is compiled apart
 SIZES = [(3, 4), (4, 6), (9, 5), (5, 9), (17, 2), (2, 31), (8, 8), (6, 4)]
 
 
@@ -90,7 +91,7 @@ def test_compiled_twice_for_all_sizes(name: str, grad: bool) -> None:
         assert [(t.shape, t.stride(), t.dtype) for t in got] == [(t.shape, t.stride(), t.dtype) for t in want]
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
-    assert len(compiled._entries) == 2 and not compiled.breaks
+    assert len(compiled._entries) == 2 + (name in HALVED) and not compiled.breaks
 
 
 @pytest.mark.parametrize("grad", [False, True])
