@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 
 import tinycompile
+from tinycompile.runtime.cpp_build import compiler
 
 pytestmark = pytest.mark.pure
 
-SHAPES = (((5, 6), (3, 3), (2, 2), (4, 4), (2, 5)), ((2, 2), (5, 5), (2, 4), (3, 2)))
+SHAPES = (((5, 6), (3, 3), (2, 2), (4, 4), (2, 5), (1, 2)), ((2, 2), (5, 5), (2, 4), (3, 2)))
 OF_A_MATRIX: dict[str, Callable[[Any], Any]] = {
     "squeezed": lambda x: x[1:].squeeze(0) * 2,
     "squeezed, all dims": lambda x: x[: x.shape[0] // 2].squeeze() * 2,
@@ -34,6 +35,8 @@ OF_A_MATRIX: dict[str, Callable[[Any], Any]] = {
     "its place, maybe empty": lambda x: (x[2:].argmax(0), x[2:].min(0)),
     "norm, maybe empty": lambda x: x[:, 2:].norm(float("inf"), dim=1),
     "attention": lambda x: F.scaled_dot_product_attention(*(x[None, 1:] * 1,) * 3),
+    "groups": lambda x: F.group_norm(x[None, :, 1:] * 2, 1),
+    "attention of no width": lambda x: F.scaled_dot_product_attention(*(x[None, :, 2:],) * 3),
     "attention of heads": lambda x: F.scaled_dot_product_attention(*(x[None, None],) * 3, is_causal=True),
 }
 OF_A_VECTOR: dict[str, Callable[[Any], Any]] = {
@@ -58,7 +61,7 @@ def outcome(run: Callable[[Any], Any], x: torch.Tensor, grad: bool) -> Any:
         got = run(x)
         if grad and isinstance(got, torch.Tensor) and got.requires_grad:
             got.square().sum().backward()
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, ValueError) as error:
         return type(error)
     return got, x.grad
 
@@ -82,6 +85,17 @@ def check(fn: Callable[[Any], Any], backend: str, shapes: Any, grad: bool) -> No
 def test_one_or_none(name: str, backend: str, grad: bool) -> None:
     for shapes in SHAPES:
         check(OF_A_MATRIX[name], backend, shapes, grad)
+
+
+@pytest.mark.cpu
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+def test_of_one_step() -> None:
+    """A lowering has the size that is settled, not the argument."""
+    for sizes in ((5, 4, 2), (1, 2, 3)):
+        check(lambda x: torch.linspace(2, 3, x.shape[0] // 2) + x.shape[0], "cpp", [(n,) for n in sizes], False)
+        check(
+            lambda x: (torch.linspace(0, 1, x.shape[0] - 1), torch.logspace(0, 1, x.shape[0] - 1)), "cpp", [(5,), (2,)], False
+        )
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -43,7 +43,9 @@ MADE: dict[str, Callable[[Tensor, Any], Any]] = {
     "new_tensor, of a dtype": lambda x, t: x.new_tensor([[t]], dtype=torch.int16),
     "new_full": lambda x, t: x.new_full((3,), t),
     "new_full, of a dtype": lambda x, t: x.new_full([2], fill_value=t, dtype=torch.float64),
+    "full, of no dtype": lambda x, t: torch.full((2,), t, dtype=None),
     "scalar_tensor": lambda x, t: torch.scalar_tensor(t) + x,
+    "scalar_tensor, of no dtype": lambda x, t: torch.scalar_tensor(t, dtype=None, device=None),
     "scalar_tensor, of a dtype": lambda x, t: torch.scalar_tensor(t, dtype=torch.float64),
     "returned twice": lambda x, t: [torch.tensor([t, 1])] * 2,
     "written": lambda x, t: torch.tensor([t, 1.0]).mul_(x[:2]).add_(1),
@@ -164,6 +166,8 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "a list beside a number": lambda t: torch.tensor([t, [1]]),
     "with a word": lambda t: torch.tensor([t, "a"]),
     "a leaf": lambda t: torch.tensor([t, 1.0], requires_grad=True),
+    "without signs": lambda t: torch.tensor([t], dtype=torch.uint64),
+    "without signs, alone": lambda t: torch.as_tensor(-t, dtype=torch.uint64),
 }  # fmt: skip
 ODD = {
     "ints": (300, 5, 200, 0, 1, -1, 2**31, 2**40, 2**63 - 1, 2**63, -(2**63), 2**64, 7),

@@ -15,6 +15,7 @@ import torch
 from tinycompile.base.device import Device
 from tinycompile.base.meta import TensorMeta
 from tinycompile.capture import scalars, torch_calls
+from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Computed
 from tinycompile.capture.values.base import Kwargs, Value
 from tinycompile.capture.values.constant import NONE, Const
@@ -55,7 +56,7 @@ def made(tr: Tracer, data: Value, dtype: torch.dtype, device: torch.device) -> V
     if isinstance(data, SymInt) or (isinstance(data, ScalarValue) and scalars.can_fill(dtype, data)):  # kernels know it
         return torch_calls.call_torch(tr, torch.full, [TupleValue([]), data], {"dtype": Const(dtype), "device": Const(device)})
     make = functools.partial(torch.tensor, dtype=dtype, device=device)
-    value = make(_numbers(tr, data))
+    value = natively(make, _numbers(tr, data))
     source = Computed(f"{tr.guards.hold(make, 'tensor_').name}({_text(tr, data)})")
     names = frozenset().union(*(found[2] for found in map(functools.partial(operand, tr), _members(tr, data)) if found))
     meta = TensorMeta(tuple(value.shape), value.stride(), dtype, Device.of(value.device))

@@ -18,7 +18,7 @@ from tinycompile.capture import torch_calls
 from tinycompile.capture.sources import Computed, Source
 from tinycompile.capture.values import scalar
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import Const
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.sequence import TupleValue
 from tinycompile.capture.values.symbolic import SymInt
@@ -296,7 +296,7 @@ def can_fill(dtype: torch.dtype, value: ScalarValue) -> bool:
 
 def _filled(tr: Tracer, ones: Any, args: Sequence[Value], kwargs: Kwargs, value: ScalarValue) -> Value | None:
     given = {k: v for k, v in kwargs.items() if k != "fill_value"}
-    if ones is torch.ones and "dtype" not in given:
+    if ones is torch.ones and tr.identical(given.get("dtype", NONE), NONE):
         given["dtype"] = Const(torch.get_default_dtype() if type(value.value) is float else torch.int64)
     made = torch_calls.call_torch(tr, ones, args, given)
     assert isinstance(made, TensorValue)
@@ -310,7 +310,8 @@ def _scalar_tensor(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value |
     """Of the default dtype, of an int too."""
     if len(args) != 1 or not isinstance(args[0], ScalarValue) or set(kwargs) - {"dtype", "device"}:
         return None
-    return _filled(tr, torch.ones, [TupleValue([])], {"dtype": Const(torch.get_default_dtype()), **kwargs}, args[0])
+    given = {k: v for k, v in kwargs.items() if not tr.identical(v, NONE)}
+    return _filled(tr, torch.ones, [TupleValue([])], {"dtype": Const(torch.get_default_dtype()), **given}, args[0])
 
 
 def _new_full(tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:

@@ -250,8 +250,9 @@ def _linspace_meta(start: Any, end: Any, steps: Dim, dtype: Any = None, device: 
     return fresh((steps,), dtype or torch.get_default_dtype(), device)
 
 
-def _linspace(b: Builder, coords: Coords, meta_out: TensorMeta, start: Any, end: Any, steps: Dim, *rest: Any) -> Value:
+def _linspace(b: Builder, coords: Coords, meta_out: TensorMeta, start: Any, end: Any, *rest: Any) -> Value:
     """From both ends towards the middle, so that both are exact; integers between the ends as integers."""
+    (steps,) = meta_out.shape  # which is settled, as the argument is not
     if rules.is_one(steps):
         return constant(b, start, meta_out.dtype)
     if not meta_out.dtype.is_floating_point:

@@ -119,7 +119,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    factor = 1 / math.sqrt(rules.shapes.pinned(q.shape[-1])) if scale is None else scale
+    width = rules.shapes.pinned(q.shape[-1])
+    factor = scale if scale is not None else 1 / math.sqrt(width) if width else math.inf
     groups = _groups(q, k) if enable_gqa else 1
     if groups != 1 and not _takes_groups(q, mask) and q.dtype in rules.HALVES:
         k, v, groups = _repeated(k, groups), _repeated(v, groups), 1
