@@ -37,7 +37,8 @@ def holds(dtype: torch.dtype, value: Any) -> bool:
         return True
     low, high = ends
     if isinstance(value, Expr):
-        return high >= _OVERFLOWING or (shapes.at_least(int(high), value) and shapes.at_least(value, int(low)))
+        below = high >= _OVERFLOWING or shapes.at_least(int(high), value)
+        return below and (low <= -_OVERFLOWING or shapes.at_least(value, int(low)))
     if isinstance(value, int):
         return INT64.start <= value < INT64.stop and low <= value <= high
     if not math.isfinite(value):
