@@ -87,3 +87,16 @@ def test_gradients_are_of_what_was_there(name: str, edit: str, backend: str | No
                 assert found == expected
             else:
                 torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_input_expanded_to_nothing(backend: Any) -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        y = x.exp() * w
+        tinycompile.graph_break()
+        return y + 1
+
+    w = torch.randn(4, requires_grad=True)
+    got = tinycompile.compile(fn, backend=backend)(torch.randn(4).expand(0, -1), w)
+    got.sum().backward()
+    assert got.shape == (0, 4) and torch.equal(w.grad, torch.zeros(4))

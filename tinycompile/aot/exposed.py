@@ -122,7 +122,7 @@ class _Exposed:
     def _copied(self, node: Node) -> Node:
         """A copy with the same strides; what lies several times in one place by a stride of 0 is copied once."""
         shape, strides = node.meta.shape, node.meta.strides
-        once = [d for d, (n, s) in enumerate(zip(shape, strides, strict=True)) if s == 0 and n != 1]
+        once = [d for d, (n, s) in enumerate(zip(shape, strides, strict=True)) if s == 0 and n not in (0, 1)]
         for d in once:
             node = self._call("narrow", (Ref(node.name), d, 0, 1), f"{node.name}_once")
         lone = replace(node.meta, strides=tuple(1 if d in once else s for d, s in enumerate(strides)))
