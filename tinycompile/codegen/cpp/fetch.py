@@ -79,22 +79,19 @@ def later_turn(
 
 
 def next_lanes(s: Load | Store, plan: Schedule, row: str, text: Statements, names: Names) -> str:
-    """Where an access of a block comes to in ``row``, with the lanes that follow."""
+    """The index that an access of a block comes to in ``row``, with the lanes that follow."""
     assert plan.tile is not None and plan.lane is not None
     tile, lane = names.value(plan.tile.name), names.value(plan.lane.name)
-    begins = {plan.tile.name: f"({row} + {tile}_ahead)", plan.lane.name: f"{lane}_next"}
-    return f"{names.buffer(s.buffer)} + {_spelled(s.index[0], begins, text)}"
+    return _spelled(s.index[0], {plan.tile.name: f"({row} + {tile}_ahead)", plan.lane.name: f"{lane}_next"}, text)
 
 
 def block_ahead(s: Load | Store, plan: Schedule, text: Statements, names: Names) -> str:
     """What a load or store along the lanes touches in the current row with the lanes that follow."""
     assert plan.tile is not None
-    place = next_lanes(s, plan, names.value(plan.tile.name), text, names)
+    start = next_lanes(s, plan, names.value(plan.tile.name), text, names)
     if isinstance(s, Store):
-        return f"tc::claim_near<{plan.block}>({place});"
-    return (
-        f"tc::fetch_near<{max(-(-plan.block * s.dtype.itemsize // CACHE_LINE), 1)}>({place}, {CACHE_LINE // s.dtype.itemsize});"
-    )
+        return _written(s, start, plan.block, names, near=True)
+    return _lines(s, start, plan.block * s.dtype.itemsize, names, near=True)
 
 
 def stretches(items: Iterable[Statement], plan: Schedule, text: Statements, names: Names, piece: str) -> list[str]:
@@ -177,5 +174,5 @@ def _lines(s: Load, start: str, size: int, names: Names, near: bool = False) -> 
     return f"tc::{call}<{count}>({names.buffer(s.buffer)} + {start}, {CACHE_LINE // s.dtype.itemsize});"
 
 
-def _written(s: Store, start: str, count: int, names: Names) -> str:
-    return f"tc::claim<{count}>({names.buffer(s.buffer)} + {start});"
+def _written(s: Store, start: str, count: int, names: Names, near: bool = False) -> str:
+    return f"tc::{'claim_near' if near else 'claim'}<{count}>({names.buffer(s.buffer)} + {start});"

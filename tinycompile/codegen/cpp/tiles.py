@@ -45,7 +45,7 @@ def _transposed(s: Load, array: str, plan: Schedule, text: Statements, names: Na
     step = ex.coefficient(s.index[0], plan.lane.name)
     assert step is not None
     start = f"{names.buffer(s.buffer)} + {c_dim(s.index[0], lambda n: begins.get(n) or text.symbol(n))}"
-    ahead = next_lanes(s, plan, f"{row}_begin", text, names)
+    ahead = f"{names.buffer(s.buffer)} + {next_lanes(s, plan, f'{row}_begin', text, names)}"
     sizes = f"{text.dim(step)}, {lane}_end - {lane}_begin, {row}_end - {row}_begin"
     return [
         f"alignas(64) {MEMORY_TYPES[s.dtype]} {array}[{block * plan.tile_rows}];",
