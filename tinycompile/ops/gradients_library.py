@@ -119,8 +119,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    width = rules.shapes.pinned(q.shape[-1])
-    factor = scale if scale is not None else 1 / math.sqrt(width) if width else math.inf
+    factor = _scale_of(q.shape[-1]) if scale is None else scale
     groups = _groups(q, k) if enable_gqa else 1
     if groups != 1 and not _takes_groups(q, mask) and q.dtype in rules.HALVES:
         k, v, groups = _repeated(k, groups), _repeated(v, groups), 1
@@ -132,6 +131,12 @@ def _attention(
     if dropout_p:
         p = ops.dropout(p, dropout_p, True)
     return cast(ops.matmul(p, _repeated(widen(v), groups)), q.dtype)
+
+
+def _scale_of(width: Any) -> float:
+    """A root of the width, which becomes a condition of the capture; of none, what C++ makes of it."""
+    size = rules.shapes.pinned(width)
+    return 1 / math.sqrt(size) if size else math.inf
 
 
 def _groups(q: Any, k: Any) -> Any:
