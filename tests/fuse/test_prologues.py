@@ -38,12 +38,22 @@ class RandomBlocks:
         self.args = [torch.randn(self.rows, w).to(BF16) for w in WIDTHS]
         self.args += [torch.randn(b, a).mul(0.3).to(BF16) for a in WIDTHS for b in WIDTHS]
 
-    def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, *args: Tensor, noise: float = 0.0) -> tuple[Tensor, ...]:
+        """``noise``: each value is off by up to this share of itself."""
         values, weights = [*args[:2]], args[2:]
         for kind, a, b, c in self.plan:
             x = values[-1 - min(a, b) % min(3, len(values))]
-            values.append(self.one(kind, x, values, weights, c))
+            made = self.one(kind, x, values, weights, c)
+            values.append(made * (1 + noise * (2 * torch.rand(made.shape) - 1)) if noise else made)
         return (values[-1], *(values[2 + i] for i in self.returned))
+
+    def judged(self) -> list[tuple[Tensor, float]]:
+        """The results in float64, and by which norm they move where each value is rounded to bfloat16 (2**-9 of itself) at random:
+        much, where a softmax is sharp."""
+        args = [a.double() for a in self.args]
+        exact = self(*args)
+        draws = [self(*args, noise=2.0**-9) for _ in range(8)]
+        return [(e, max(float((d[i] - e).norm()) for d in draws)) for i, e in enumerate(exact)]
 
     def one(self, kind: int, x: Tensor, values: list[Tensor], weights: tuple[Tensor, ...], c: int) -> Tensor:
         same = [v for v in values if v.shape == x.shape]
@@ -67,13 +77,14 @@ class RandomBlocks:
 
 def compare(blocks: RandomBlocks, target: Target) -> int:
     """Plan, verify and run; how many products make their rows. Values that stay in registers are not rounded, so results are
-    compared by their norm."""
+    judged by what rounding does to them (of 400 seen, the largest was 2.7 times the noise)."""
     loops = traced(blocks, *blocks.args, products=True)
     plan = make_plan(loops, target)
     verify_plan(plan)
     want, got = run_loops(loops, clone(blocks.args)), run_plan(plan, clone(blocks.args))
-    for w, g in zip(want, got, strict=True):
-        assert w.shape == g.shape and (w.float() - g.float()).norm() <= 0.05 * w.float().norm(), print_plan(plan)
+    for (exact, noise), *found in zip(blocks.judged(), want, got, strict=True):
+        for result in found:
+            assert result.shape == exact.shape and (result.double() - exact).norm() <= 8 * noise, print_plan(plan)
     return sum(d.why == AGAIN for d in plan.decisions)
 
 

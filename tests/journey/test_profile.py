@@ -291,6 +291,15 @@ def test_clocks_are_fitted_through_the_quickest_marks() -> None:
         fit(ours, [(0.0, 1.0)])
 
 
+def test_clocks_are_fitted_by_marks_that_all_waited() -> None:
+    """A thread that waits for Python's lock in each of its marks, before what the tracer times or behind it (it took kernels
+    from their steps)."""
+    theirs = [(at, at + 2000) for begin in (0, 9_000_000) for at in range(begin, begin + 400_000, 50_000)]
+    ours = [(start - (8000 if i % 2 else 30), end + (30 if i % 2 else 8000)) for i, (start, end) in enumerate(theirs)]
+    clock = fit(ours, [(s / 1e3 + 5e6, e / 1e3 + 5e6) for s, e in theirs])
+    assert all(abs(clock(5e6 + at / 1e3) - at) <= 2 for at in (0, 3_000_000, 9_400_000))
+
+
 def test_off_it_costs_nothing() -> None:
     """The hot path holds the very functions that it held before: there is nothing to pay. (The suite ``overhead`` has times.)"""
     x = tinycompile.randn(4)

@@ -25,7 +25,7 @@ from tinycompile.base import torch_private
 from tinycompile.journey.events import KernelRun
 
 MARK = "tinycompile.clock"
-MARKS = 3  # at each end; the quickest counts
+MARKS = 12  # at each end: a thread that waits for Python's lock inside one says little by it
 USER_SCOPE = 7  # at::RecordScope: a label of the program's
 
 
@@ -109,7 +109,7 @@ class Segment(_Told):
             self.problem = f"torch's tracer was disturbed: {error}"
 
     def _mark(self) -> None:
-        """A few spans that both clocks see."""
+        """Spans that both clocks see."""
         for _ in range(MARKS):
             start = perf_counter_ns()
             with torch.profiler.record_function(MARK):
@@ -267,16 +267,19 @@ def _exported(profiler: Any) -> list[dict[str, Any]]:
 
 
 def fit(ours: list[tuple[int, int]], theirs: list[tuple[float, float]]) -> Callable[[float], int]:
-    """From their microseconds to our nanoseconds: through the middles of the quickest mark at each end.
+    """From their microseconds to our nanoseconds. Each mark of theirs lies within ours, which bounds how far the clocks are
+    apart; at each end, the middle of what all marks there allow.
 
     Raises ValueError when the marks don't match in number."""
     if len(ours) != len(theirs):
         raise ValueError(f"torch's tracer saw {len(theirs)} of {len(ours)} marks")
-    half = len(ours) // 2
+    half, zero = len(ours) // 2, theirs[0][0]
     points = []
-    for part in (range(half), range(half, len(ours))):
-        best = min(part, key=lambda i: ours[i][1] - ours[i][0])
-        points.append((sum(theirs[best]) / 2, sum(ours[best]) / 2))
+    for part in (slice(half), slice(half, None)):
+        pairs = [(o, ((start - zero) * 1000, (end - zero) * 1000)) for o, (start, end) in zip(ours[part], theirs[part], strict=True)]
+        apart = max(o[0] - t[0] for o, t in pairs) + min(o[1] - t[1] for o, t in pairs)
+        x = sum(t[0] + t[1] for _, t in pairs) / (2 * len(pairs))
+        points.append((x, x + apart / 2))
     (x0, y0), (x1, y1) = points
-    slope = (y1 - y0) / (x1 - x0) if x1 - x0 > 1000 else 1000.0  # a span under a millisecond fits no slope
-    return lambda x: int(y0 + (x - x0) * slope)
+    slope = (y1 - y0) / (x1 - x0) if x1 - x0 > 1e6 else 1.0  # a span under a millisecond fits no slope
+    return lambda time: int(y0 + ((time - zero) * 1000 - x0) * slope)
