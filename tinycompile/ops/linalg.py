@@ -289,10 +289,10 @@ def _einsum_meta(equation: str, tensors: Sequence[TensorMeta]) -> TensorMeta:
     )
     if all(isinstance(n, int) for x in tensors for n in (*x.shape, *x.strides)):
         return meta_of_torch(found, device)
-    shape = _einsum_shape(equation, tensors)
-    term, _, output = equation.replace(" ", "").partition("->")
-    if len(tensors) == 1 and set(term) == set(output):  # a permutation or a diagonal: a view
-        x = tensors[0]
+    *terms, output = explicit(equation, [len(x.shape) for x in tensors])
+    shape = _einsum_shape(terms, output, tensors)
+    if len(tensors) == 1 and set(terms[0]) == set(output):  # a permutation or a diagonal: a view
+        term, x = terms[0], tensors[0]
         along = [[s for letter, s in zip(term, x.strides, strict=True) if letter == o] for o in output]
         return TensorMeta(shape, tuple(functools.reduce(operator.add, s) for s in along), x.dtype, device, x.offset)
     fastest_first = sorted(range(len(shape)), key=lambda d: (found.stride(d), -d))
@@ -313,18 +313,12 @@ def explicit(equation: str, ranks: Sequence[int]) -> list[str]:
     return [*terms, "".join(shared) + "".join(sorted(c for c in set(letters) if letters.count(c) == 1 and c not in shared))]
 
 
-def _einsum_shape(equation: str, tensors: Sequence[TensorMeta]) -> Shape:
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if "..." in equation:
-        raise NotImplementedError("einsum with an ellipsis and symbolic sizes")
+def _einsum_shape(terms: Sequence[str], output: str, tensors: Sequence[TensorMeta]) -> Shape:
     sizes: dict[str, Dim] = {}
     for term, x in zip(terms, tensors, strict=True):
         for letter, size in zip(term, x.shape, strict=True):
             if letter not in sizes or rules.is_one(sizes[letter]):
                 sizes[letter] = size
-    letters = left.replace(",", "")
-    output = right if arrow else "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     return tuple(sizes[c] for c in output)
 
 
