@@ -341,10 +341,13 @@ UNDER_VMAP: dict[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
 def test_examples_are_cast_as_torchs_vmap_casts_them(name: str, dtype: torch.dtype, region: torch.dtype) -> None:
     fn, shapes = UNDER_VMAP[name]
     given = [torch.linspace(0.1, 1.3, torch.Size((2, *shape)).numel()).view(2, *shape).to(dtype) for shape in shapes]
-    if name == "attention" and dtype is torch.bfloat16 and region is torch.float16:
-        return  # torch's own refuses the two of them
     with torch.autocast("cpu", dtype=region):
-        want, got = torch.vmap(fn)(*given), tc.vmap(fn)(*map(from_torch, given)).torch()
+        try:
+            want = torch.vmap(fn)(*given)
+        except RuntimeError as refused:  # torch's own mixes no halves: in attention, and on some CPUs in convolutions
+            assert dtype is torch.bfloat16 and region is torch.float16 and "autocast::prioritize" in str(refused)
+            return
+        got = tc.vmap(fn)(*map(from_torch, given)).torch()
         compiled = tc.compile(lambda *a: tc.vmap(fn)(*a), backend="eager")(*given)
     for found in (got, compiled):
         torch.testing.assert_close(found, want, rtol=2e-2, atol=2e-2)

@@ -276,9 +276,9 @@ def fit(ours: list[tuple[int, int]], theirs: list[tuple[float, float]]) -> Calla
     half, zero = len(ours) // 2, theirs[0][0]
     points = []
     for part in (slice(half), slice(half, None)):
-        pairs = [(o, ((start - zero) * 1000, (end - zero) * 1000)) for o, (start, end) in zip(ours[part], theirs[part], strict=True)]
-        apart = max(o[0] - t[0] for o, t in pairs) + min(o[1] - t[1] for o, t in pairs)
-        x = sum(t[0] + t[1] for _, t in pairs) / (2 * len(pairs))
+        since = [((start - zero) * 1000, (end - zero) * 1000) for start, end in theirs[part]]
+        starts, ends = ([o[i] - t[i] for o, t in zip(ours[part], since, strict=True)] for i in (0, 1))
+        x, apart = sum(map(sum, since)) / (2 * len(since)), max(starts) + min(ends)
         points.append((x, x + apart / 2))
     (x0, y0), (x1, y1) = points
     slope = (y1 - y0) / (x1 - x0) if x1 - x0 > 1e6 else 1.0  # a span under a millisecond fits no slope

@@ -135,14 +135,28 @@ def test_what_is_asked_for_changes_no_number(
     assert waiting is not None or name in ("columns", "statistics") or shape[-1] < 1000
 
 
-def test_each_pass_over_a_row_asks_for_its_share_of_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together all lines, each once; of rows of half of two pages the second next."""
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("vector", [16, 32, 64])
+@pytest.mark.parametrize(("name", "readers"), [("norm", 3), ("softmax", 2)])  # the last pass reads what the second kept
+def test_each_pass_over_a_row_asks_for_its_share_of_a_later_one(
+    name: str, readers: int, vector: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together all lines, each once, where a group has that many."""
     on(monkeypatch, False, 1 << 16)
-    text = source_of(norm, torch.randn(64, 1024))
-    asked = re.findall(r"tc::fetch_near<(\d+)>\(x \+ i0\*1024 \+ \w+ \+ (\d+), 16\)", text)
-    assert len(asked) == 3 and "tc::next_page<" not in text
-    if cpp_build.cpu_target().vector == 64:
-        assert sorted(int(start) - 2048 + 16 * n for count, start in asked for n in range(int(count))) == [0, 16, 32, 48]
+    target = dataclasses.replace(cpp_build.cpu_target(), vector=vector)
+    monkeypatch.setattr(cpp_build, "cpu_target", lambda: target)
+    text = source_of(STRETCHES[name], torch.randn(64, 1024).to(dtype))  # type: ignore[arg-type]
+    asked = re.findall(r"tc::fetch_near<(\d+)>\(x \+ i0\*1024 \+ (\w+) \+ (\d+), (\d+)\)", text)
+    assert "tc::next_page<" not in text
+    line, lines = 64 // dtype.itemsize, list[int]()
+    for count, place, start, step in asked:  # of 64 elements, which a pass takes by groups or as a piece
+        for at in range(0, 64, vector if "_first" in place else 64):
+            lines += [int(start) % 1024 + at + int(step) * n for n in range(int(count))]
+    if line <= vector:  # elements of a group
+        assert sorted(lines) == list(range(0, 64, line))
+    else:  # each line by two groups
+        assert sorted({n // line * line for n in lines}) == list(range(0, 64, line))
+    assert len({place for _, place, _, _ in asked}) <= readers
 
 
 def test_what_the_cache_holds_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

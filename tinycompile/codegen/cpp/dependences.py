@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tinycompile.base import expr as ex
 from tinycompile.codegen.cpp.analysis import FlatNest, defined, expressions, locate, loops_of, operands
@@ -42,9 +42,15 @@ class Dependences:
         """The roots and all that must be computed for them here, in program order."""
         return self._reachable(roots, lambda d: True)
 
-    def pass_items(self, roots: Iterable[int], opened: Open) -> list[int]:
-        """What a loop computes for its roots: back to what lives outside the loop, or completes there."""
-        return self._reachable(roots, lambda d: not self.loops[d] <= opened and not self.completes(d, opened))
+    def pass_items(self, roots: Iterable[int], opened: Open, arrays: Collection[str] = ()) -> list[int]:
+        """What a loop computes for its roots: back to what lives outside the loop, or completes there, or is read from
+        ``arrays``, by the values' names."""
+
+        def inside(d: int) -> bool:
+            kept = arrays and not set(defined(self.body[d])).isdisjoint(arrays)
+            return not kept and not self.loops[d] <= opened and not self.completes(d, opened)
+
+        return self._reachable(roots, inside)
 
     def _reachable(self, roots: Iterable[int], inside: Callable[[int], bool]) -> list[int]:
         found: set[int] = set()

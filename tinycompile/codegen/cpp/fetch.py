@@ -64,17 +64,20 @@ def group_ahead(
 def later_turn(
     rows: Sequence[Load], plan: Schedule, text: Statements, names: Names, share: tuple[int, int], size: int, first: str
 ) -> list[str]:
-    """What ``rows`` read some turns later at the ``size`` elements that begin at ``first``: the part of its lines that the pass
-    of that number, of so many, asks for."""
+    """What ``rows`` read some turns later at the ``size`` elements that begin at ``first``: of the lines of each group there
+    the part that the pass of that number, of so many, asks for. (Passes differ in size: a group at a time, or a piece.)"""
     found = []
     for s in rows:
         assert plan.lane is not None
-        lines, per_line = max(size * s.dtype.itemsize // CACHE_LINE, 1), CACHE_LINE // s.dtype.itemsize
+        unit, per_line = min(plan.group, size), CACHE_LINE // s.dtype.itemsize
+        lines = max(unit // per_line, 1)
         begin, end = (lines * (share[0] + n) // share[1] for n in (0, 1))
         step = ex.coefficient(s.index[0], plan.outer[-1].name) or 0
         if end > begin and step != 0:
-            start = _spelled(s.index[0] + step * plan.turns_ahead + begin * per_line, {plan.lane.name: first}, text)
-            found.append(_lines(s, start, (end - begin) * CACHE_LINE, names, near=True))
+            for at in range(0, size, max(unit, per_line)):
+                index = s.index[0] + step * plan.turns_ahead + at + begin * per_line
+                start = _spelled(index, {plan.lane.name: first}, text)
+                found.append(_lines(s, start, (end - begin) * CACHE_LINE, names, near=True))
     return list(dict.fromkeys(found))
 
 

@@ -25,7 +25,7 @@ from tinycompile.codegen.cpp.dependences import Dependences, Open
 from tinycompile.codegen.cpp.fetch import PIECE, claims, group_ahead, later_turn, named_rows, picked_rows, stretches
 from tinycompile.codegen.cpp.groups import can_group, group_loops, group_of
 from tinycompile.codegen.cpp.jam import JAM, can_jam, jammed_rows
-from tinycompile.codegen.cpp.kept import Keep, keep_dear
+from tinycompile.codegen.cpp.kept import Keep, Pass, keep_dear
 from tinycompile.codegen.cpp.names import Names
 from tinycompile.codegen.cpp.outer import outer_loops
 from tinycompile.codegen.cpp.scalars import C_TYPES, MEMORY_TYPES, c_read
@@ -98,7 +98,7 @@ class LoopNest:
         if self.lanes is None and self.plan.lane and self.plan.lane.name != self.plan.split:
             keep = keep_dear(self.deps, passes, self.plan.lane, opened, self.kept, self.names, self.out)
         around, share = self.claimed, self.share
-        readers = [p for p in passes if self.rows_read(p[2])] if share == (0, 1) else []
+        readers = self.readers(passes, keep, opened) if share == (0, 1) else []
         claimed = claims(self.deps, passes, self.plan.lane, opened) if self.lanes is None and self.plan.lane else {}
         for step in range(max(stage.values(), default=0) + 1):
             self.straight(self.deps.closure(i for i in here if stage[i] == step), items)
@@ -112,13 +112,21 @@ class LoopNest:
                     self.kept.pop(name, None)
         self.claimed, self.share = around, share
 
-    def rows_read(self, roots: Sequence[int]) -> list[Load]:
-        """What ``roots`` read along the lane, where it is asked for some turns before."""
+    def readers(self, passes: Sequence[Pass], keep: Keep, opened: Open) -> list[Pass]:
+        """The passes with :meth:`rows_read`: not those that find in an array what an earlier one read and kept."""
+        found, arrays = [], set[str]()
+        for step, axis, roots in passes:
+            if self.rows_read(self.deps.pass_items(roots, opened, arrays)):
+                found.append((step, axis, roots))
+            arrays |= {name for name, _ in keep.get((step, axis), ())}
+        return found
+
+    def rows_read(self, items: Iterable[int]) -> list[Load]:
+        """What ``items`` read along the lane, where it is asked for some turns before."""
         lane = self.plan.lane
         if lane is None or not self.plan.turns_ahead:
             return []
-        loads = [s for i in self.deps.closure(roots) if isinstance(s := self.body[i], Load)]
-        return [s for s in loads if is_along(s, lane)]
+        return [s for i in items if isinstance(s := self.body[i], Load) and is_along(s, lane)]
 
     def overwriting(self, here: Sequence[int], items: Sequence[int]) -> list[int]:
         """Stores to what is read here too: they come last, for a later loop over lanes reads its values anew."""
@@ -218,7 +226,7 @@ class LoopNest:
                     return  # nothing is left, and chunks are whole groups
         with contextlib.ExitStack() as stack:
             if axis == self.plan.lane:
-                read = self.rows_read(roots) if self.lanes is None and not reduces else []
+                read = self.rows_read(self.deps.closure(roots)) if self.lanes is None and not reduces else []
                 lines = functools.partial(later_turn, read, self.plan, self.text, self.names, self.share, PIECE)
                 begin, end = stack.enter_context(self.pieces(axis, begin, end, lines))
                 self.out.line(self.simd(items, reduces))
@@ -238,7 +246,7 @@ class LoopNest:
         self.fetched |= {s.name for s in loads}
         written = [] if loads else self.claimed  # a pass that waits for memory asks for no more
         claimed = [s for i in written if isinstance(s := self.body[i], Store) and self.loops[i] <= open_axes | {axis.name}]
-        read = self.rows_read(roots)
+        read = self.rows_read(self.deps.closure(roots))
         ahead = functools.partial(group_ahead, loads, read, claimed, self.plan, self.text, self.names, self.share)
         with group_loops(self.out, self.names, name, list(groups.values()), begin, whole, ahead) as place:
             self.text.forget_comment()
