@@ -46,7 +46,7 @@ GENERATED = (
     "end_to_end/test_overwritten_after_reductions.py", "end_to_end/test_scatter.py", "end_to_end/test_transforms.py",
     "fuse/test_every_record.py", "lower/test_every_record.py", "lower/test_symbolic_records.py", "ops/test_gradients.py",
     "ops/test_other_dtypes.py", "ops/test_records.py", "ops/test_strides.py", "ops/test_wrong_calls.py",
-    "passes/test_in_place.py",
+    "passes/test_every_decomposition.py", "passes/test_in_place.py",
 )  # fmt: skip  # tests from records and tables, many thousands and alike
 SHARE = 6  # a run of the whole suite takes one in so many of these
 WHOLE = 100  # files of tests: a run of more is one of the whole suite

@@ -28,7 +28,7 @@ def _pixel_shuffle(x: Any, upscale_factor: int) -> Any:
     n = len(lead)
     split = ops.reshape(x, (*lead, c // (r * r), r, r, h, w))
     turned = ops.permute(split, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
-    return in_format_of(ops.reshape(turned, (*lead, c // (r * r), h * r, w * r)), x)
+    return in_format_of(ops.clone(ops.reshape(turned, (*lead, c // (r * r), h * r, w * r))), x)
 
 
 def _pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
@@ -43,7 +43,7 @@ def _pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
     n = len(lead)
     split = ops.reshape(x, (*lead, c, h // r, r, w // r, r))
     turned = ops.permute(split, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
-    return in_format_of(ops.reshape(turned, (*lead, c * r * r, h // r, w // r)), x)
+    return in_format_of(ops.clone(ops.reshape(turned, (*lead, c * r * r, h // r, w // r))), x)
 
 
 def _channel_shuffle(x: Any, groups: int) -> Any:
@@ -51,7 +51,7 @@ def _channel_shuffle(x: Any, groups: int) -> Any:
     if len(shape) < 3 or groups < 1 or not shapes.same(shape[1] % groups, 0):
         return NotImplemented
     split = ops.reshape(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
-    return in_format_of(ops.reshape(ops.transpose(split, 1, 2), shape), x)
+    return in_format_of(ops.clone(ops.reshape(ops.transpose(split, 1, 2), shape)), x)
 
 
 def _unfold(x: Any, kernel_size: Sequence[int], dilation: Any = (1,), padding: Any = (0,), stride: Any = (1,)) -> Any:

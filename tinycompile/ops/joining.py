@@ -268,7 +268,7 @@ def _repeat_interleave(x: Any, repeats: Dim, dim: int | None = None) -> Any:
     at = shapes.normalize_dim(dim, len(x.shape))
     shape = tuple(x.shape)
     wide = ops.expand(ops.unsqueeze(x, at + 1), (*shape[: at + 1], repeats, *shape[at + 1 :]))
-    return ops.reshape(wide, rules.replaced(shape, at, shape[at] * repeats))
+    return ops.clone(ops.reshape(wide, rules.replaced(shape, at, shape[at] * repeats)))
 
 
 declare(

@@ -126,7 +126,8 @@ class LoopNest:
         lane = self.plan.lane
         if lane is None or not self.plan.turns_ahead:
             return []
-        return [s for i in items if isinstance(s := self.body[i], Load) and is_along(s, lane)]
+        loads = [s for i in items if isinstance(s := self.body[i], Load)]
+        return [s for s in loads if is_along(s, lane)]
 
     def overwriting(self, here: Sequence[int], items: Sequence[int]) -> list[int]:
         """Stores to what is read here too: they come last, for a later loop over lanes reads its values anew."""
