@@ -19,9 +19,7 @@ _DTYPES = tuple(getattr(torch, name) for name in ANY)
 
 
 def _to_meta(x: TensorMeta, dtype: torch.dtype, copy: bool = False, memory_format: Any = None) -> TensorMeta:
-    if dtype == x.dtype and not copy and (memory_format is None or memory_format == torch.preserve_format):
-        return x
-    if dtype == x.dtype and not copy and rules.format_strides(x, memory_format) == x.strides:
+    if dtype == x.dtype and not copy and (memory_format in (None, torch.preserve_format) or rules.stays_in(x, memory_format)):
         return x
     return TensorMeta(x.shape, rules.format_strides(x, memory_format), dtype, x.device)
 

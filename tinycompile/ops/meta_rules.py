@@ -187,6 +187,13 @@ def suggests_channels_last(x: TensorMeta) -> bool:
     return True
 
 
+def stays_in(x: TensorMeta, memory_format: torch.memory_format) -> bool:
+    """Whether ``x.to(memory_format=...)`` is x: where torch suggests that format for it, however its strides be."""
+    if memory_format == torch.contiguous_format:
+        return not suggests_channels_last(x)
+    return x.rank == (4 if memory_format == torch.channels_last else 5) and suggests_channels_last(x)
+
+
 def is_row_major(meta: TensorMeta) -> bool:
     """``meta.is_contiguous()``, quick for the common case."""
     return meta.strides == dense_strides(meta.shape) or meta.is_contiguous()
@@ -214,7 +221,12 @@ def may_overlap_itself(meta: TensorMeta) -> bool:
 
 
 def _by_stride(strides: Shape) -> Callable[[int, int], int]:
-    return lambda a, b: 0 if strides[a] == strides[b] else (1 if shapes.at_least(strides[a], strides[b]) else -1)
+    return lambda a, b: _compared(strides[a], strides[b])
+
+
+def _compared(a: Dim, b: Dim) -> int:
+    """1, 0 or -1: larger, equal, smaller. Symbols may be equal by value: that is decided, and guarded."""
+    return 0 if shapes.same(a, b) else 1 if shapes.at_least(a, b) else -1
 
 
 def is_one(d: Dim) -> bool:
@@ -248,7 +260,7 @@ def iterator_strides(shape: Shape, operands: Sequence[TensorMeta], with_numbers:
         if len(shape) == 4 and all(is_channels_last(t) for t in operands):
             return channels_last_strides(shape)
         last = operands[-1].strides
-        if all(t.strides == last for t in operands) and is_non_overlapping_and_dense(operands[-1]):
+        if all(shapes.same_shape(t.strides, last) for t in operands) and is_non_overlapping_and_dense(operands[-1]):
             return last
     order = _iteration_order(shape, [_strides_within(t, shape) for t in operands])
     if order == list(range(len(shape) - 1, -1, -1)):
@@ -283,11 +295,9 @@ def _compare_dims(shape: Shape, strides: Sequence[Shape], inner: int, outer: int
         a, b = of[inner], of[outer]
         if is_zero(a) or is_zero(b):
             continue
-        if a == b:
-            if shape[inner] != shape[outer] and shapes.at_least(shape[inner], shape[outer]):
-                return 1
-        else:
-            return 1 if shapes.at_least(a, b) else -1
+        longer = _compared(a, b) or max(_compared(shape[inner], shape[outer]), 0)
+        if longer:
+            return longer
     return 0
 
 

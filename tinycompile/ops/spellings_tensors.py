@@ -40,7 +40,7 @@ def converted(x: Any, dtype: Any = None, device: Any = None, copy: bool = False,
     chosen = x.dtype if dtype is None else dtype
     if device is not None and Device.of(device) != Device.of(x.device) and not _same_cuda(device, x.device):
         return call_of("to_device", x, _placed(device), chosen, copy, memory_format)
-    preserved = memory_format in (None, torch.preserve_format) or strides_match(x, memory_format)
+    preserved = memory_format in (None, torch.preserve_format) or rules.stays_in(meta_of(x), memory_format)
     if chosen == x.dtype and not copy and preserved:
         return identity(x)
     return call_of("to", x, chosen, copy, memory_format)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from tinycompile.base.expr import sym
 from tinycompile.base.meta import TensorMeta
 from tinycompile.base.shapes import env_with
@@ -40,11 +42,12 @@ _NEUTRAL: dict[str, Callable[..., bool]] = {
     "positive": lambda x: True,
     "restride": lambda x, stride: True,
     "copy": lambda x, src: True,
+    "to": lambda x, dtype, copy=False, memory_format=None: not copy,
 }
 _POSITION = {"copy": 1}
 # Calls that return their first argument itself when its metadata is already what they make.
 _HANDS_ON: dict[str, Callable[..., bool]] = {
-    "to": lambda x, dtype, copy=False, memory_format=None: not copy,
+    "to": lambda x, dtype, copy=False, memory_format=None: not copy and memory_format in (None, torch.preserve_format),
     "to_device": lambda x, device, dtype=None, copy=False, memory_format=None: not copy,
     "contiguous": lambda x, memory_format=None: True,
     "identity": lambda x: True,
@@ -80,8 +83,8 @@ def _handed_on(node: Node, metas: dict[str, Any], visible: set[str]) -> Ref | No
     if not isinstance(source, Ref) or metas.get(source.name) != node.meta:
         return None
     same = _HANDS_ON.get(node.target)
-    if same is not None:
-        return source if same(*node.args) else None
+    if same is not None and same(*node.args):
+        return source
     if node.name in visible:
         return None
     neutral = _NEUTRAL.get(node.target)
