@@ -81,3 +81,41 @@ def test_in_each_mode(kind: str, mode: Any) -> None:
         with mode():
             found.append(run(y, torch.ones(3, requires_grad=True)))
     assert found[0] == found[1]
+
+
+FROM_NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "new_tensor": lambda x: x.new_tensor([1.0, 2.0]),
+    "new_tensor of a number": lambda x: x.new_tensor(3),
+    "new_tensor of another dtype": lambda x: x.new_tensor([1], dtype=torch.float64),
+    "new_zeros": lambda x: x.new_zeros(3),
+    "new_full": lambda x: x.new_full((2,), 1.5),
+    "new_empty": lambda x: x.new_empty(2),
+    "zeros_like": torch.zeros_like,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", FROM_NUMBERS)
+def test_what_is_made_like_a_tensor_has_no_part_of_its_history(name: str, backend: str) -> None:
+    def program(x: Tensor) -> Any:
+        made = FROM_NUMBERS[name](x)
+        return made.is_leaf, made.requires_grad, made, x * 2
+
+    x = torch.ones(3, requires_grad=True)
+    found = tinycompile.compile(program, backend=backend, fullgraph=True)(x)
+    assert found[:2] == program(x)[:2] == (True, False)
+    assert found[2].is_leaf and not found[2].requires_grad and found[3].requires_grad
+
+
+def test_conjugates_and_negatives_made_inside_tell_so() -> None:
+    """The fakes have no such bit: asked about what is complex, the graph ends; of what is not, it is known."""
+
+    def program(x: Tensor) -> Any:
+        y = x.conj()
+        return y.is_conj(), y.imag.is_neg(), torch.is_conj(y), x.is_conj(), x * 1 if y.is_conj() else x * 100
+
+    x = torch.tensor([1 + 2j, 3 - 1j])
+    found, want = tinycompile.compile(program, backend="eager")(x), program(x)
+    assert found[:4] == want[:4] == (True, True, True, False) and torch.equal(found[4], want[4])
+    plain = tinycompile.compile(lambda x: ((x * 2).is_conj(), (x * 2).is_neg(), x.is_neg()), backend="eager", fullgraph=True)
+    assert plain(torch.ones(2)) == (False, False, False)

@@ -350,7 +350,19 @@ def _new_tensor(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwarg
     """torch refuses some of numpy's numbers here."""
     if any(isinstance(v, Const) and isinstance(v.value, np.generic) for v in args):
         raise GraphBreak("unsupported-argument", "new_tensor() of a number of numpy's")
-    return tr.tensor_of_numbers(t, args, kwargs)
+    made = tr.tensor_of_numbers(t, args, kwargs)
+    if made is None and t.requires_grad:  # it only says which dtype and where: nothing flows to it
+        return t.call_method(tr, "detach", [], {}).call_method(tr, "new_tensor", args, kwargs)
+    return made
+
+
+def _bit(t: TensorValue, tr: Tracer, name: str) -> Value:
+    """Inputs have neither bit: they would not be plain. What is made of complex tensors may, and fakes don't tell."""
+    if t.is_input or not any(isinstance(m := n.meta, TensorMeta) and m.dtype.is_complex for n in tr.builder.nodes.values()):
+        return FALSE
+    raise GraphBreak(
+        "tensor-kind", f"Tensor.{name}() of {t.describe()}, which may be a view that torch conjugates when it is read"
+    )
 
 
 def _split(t: TensorValue, tr: Tracer, args: Sequence[Value], kwargs: Kwargs) -> Value | None:
@@ -410,8 +422,8 @@ METHODS: dict[str, _Rule] = {
     "is_floating_point": lambda t, tr, args, kwargs: boolean(t.meta.dtype.is_floating_point),
     "is_complex": lambda t, tr, args, kwargs: boolean(t.meta.dtype.is_complex),
     "is_signed": lambda t, tr, args, kwargs: boolean(t.meta.dtype.is_signed),
-    "is_conj": lambda t, tr, args, kwargs: FALSE,
-    "is_neg": lambda t, tr, args, kwargs: FALSE,
+    "is_conj": lambda t, tr, args, kwargs: _bit(t, tr, "is_conj"),
+    "is_neg": lambda t, tr, args, kwargs: _bit(t, tr, "is_neg"),
     "is_inference": _is_inference,
     "get_device": lambda t, tr, args, kwargs: Const(t.meta.device.index),
     "type": _type,
