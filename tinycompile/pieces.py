@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -38,7 +38,7 @@ from tinycompile.capture.trampoline import Stop
 from tinycompile.compiler import CompiledGraph
 from tinycompile.eager import autocast
 from tinycompile.entries import CacheEntry, OwnedEntry, by_first_argument, give, itself
-from tinycompile.failures import is_without_effect
+from tinycompile.failures import is_without_effect, tell_of_misfit
 from tinycompile.faults import is_the_users, is_wrong_call, serial, tell_of_fault, uncompiled, write_artifacts
 from tinycompile.ir.graph import Graph, Location
 from tinycompile.ir.graph_text import print_graph
@@ -386,6 +386,25 @@ class ResumedPiece(Piece):
 
     def callee(self, fn: FunctionType) -> Callable[..., Any]:
         return self.first.callee(fn)
+
+    @internal_frame
+    def recover(self, entry: CacheEntry | None, failure: BaseException, held: CellType) -> Any:
+        """Redo what can be redone; any other error (a backend's, an interrupt) is raised in the program's frame, so that its
+        handlers see it, and the blocks that it has entered are left."""
+        try:
+            if entry is not None and is_a(failure, Exception):
+                if self.can_be_redone(entry, failure):
+                    return self.redo(entry, failure, held.cell_contents, {})
+                try:
+                    tell_of_misfit(failure, self.options.backend, entry.captured.graph)
+                except BackendError as told:
+                    failure = told
+            if is_committed(failure):  # who knows how far it has come
+                raise failure
+            held.cell_contents = (*held.cell_contents, failure)
+            return self._start.thrower(held)
+        finally:
+            del failure  # which its traceback leads to
 
 
 class FirstPiece(Piece):

@@ -19,7 +19,7 @@ if "tinycompile" not in sys.modules:  # the package without its __init__, which 
         sys.modules.setdefault(_name, _package)
 
 from tinycompile.capture.bytecode import decode
-from tinycompile.capture.resume import TRIVIAL, Outcome, Place, Slot, is_resumable, rest, step
+from tinycompile.capture.resume import TRIVIAL, Outcome, Place, Slot, is_resumable, rest, step, throw
 
 if not hasattr(sys.modules["tinycompile"], "__file__") or sys.modules["tinycompile"].__file__ is None:
     for _name in ("tinycompile", "tinycompile.capture"):  # whoever comes next gets the real ones
@@ -391,14 +391,16 @@ def functions(frame):
     frame.at = at
 
 
-def by_steps(fn, args, stop=None):
-    """The result of ``fn``; after ``stop`` instructions the rest runs at once."""
+def by_steps(fn, args, stop=None, error=None):
+    """The result of ``fn``; after ``stop`` instructions the rest runs at once, or ``error`` is raised there."""
     frame = Emulator(*start(fn, args), fn)
     count = 0
     while True:
         ins = decode(frame.code)[frame.at]
         if count == stop and ins.op != "SET_FUNCTION_ATTRIBUTE":
             place, state = frame.place()
+            if error is not None:
+                return call(throw(place), fn, (*state, error)), count
             return call(rest(place), fn, state), count
         count += 1
         bound = ins.op == "LOAD_FAST" and any(s.name == ins.arg for s in frame.slots)
@@ -443,6 +445,87 @@ def check(name):
     for stop in range(total) if total < 400 else range(0, total, 97):
         got = observed(lambda: stepped(stop))
         assert got == want, (name, stop, got, want)
+
+
+class Block:
+    """Notes that it was entered, and how it was left."""
+
+    def __init__(self, name):
+        self.name, self.value = name, 0
+
+    def __enter__(self):
+        LOG.append(("enter", self.name))
+
+    def __exit__(self, kind, error, trace):
+        LOG.append(("exit", self.name, kind))
+
+
+def left_by_falling(box):
+    with Block("a"), Block("b"):
+        box.value = 1
+        with Block("c"):
+            pass
+    return box.value
+
+
+def left_by_returning(box):
+    with Block("a"):
+        for k in (1, 2):
+            with Block("b"):
+                box.value = k
+                if k == 2:
+                    return box.value + 1
+
+
+def left_by_going_on(box):
+    for k in (1, 2, 3):
+        with Block("a"):
+            with Block(k):
+                box.value = k
+                if k == 2:
+                    break
+                continue
+    return box.value
+
+
+def left_at_last(box):
+    try:
+        with Block("a"):
+            box.value = 1
+    finally:
+        with Block("b"):
+            box.value += 1
+    return [box.value]
+
+
+BLOCKS = [left_by_falling, left_by_returning, left_by_going_on, left_at_last]
+
+
+def check_throw(fn):
+    """Wherever an error is raised, all blocks that were entered are left once, the last first; those that are still entered
+    are told of the error."""
+    _, total = by_steps(fn, (Block("box"),))
+    told = 0
+    for stop in range(total):
+        LOG.clear()
+        error = KeyboardInterrupt()
+        try:
+            by_steps(fn, (Block("box"),), stop, error)
+        except KeyboardInterrupt as raised:
+            assert raised is error
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            assert last.name == fn.__name__
+        else:
+            raise AssertionError("it was not raised")
+        entered = []
+        for what, name, *kind in LOG:
+            if what == "enter":
+                entered.append(name)
+                continue
+            assert entered.pop() == name, (fn, stop, LOG)
+            told += kind == [KeyboardInterrupt]
+        assert not entered, (fn, stop, LOG)
+    assert told, fn
 
 
 def check_lines():
@@ -505,6 +588,10 @@ if pytest is not None:
     def test_step_by_step_and_the_rest_at_once(name):
         check(name)
 
+    @pytest.mark.parametrize("fn", BLOCKS, ids=lambda fn: fn.__name__)
+    def test_an_error_leaves_the_blocks_that_were_entered(fn):
+        check_throw(fn)
+
     def test_tracebacks_show_lines_and_columns():
         check_lines()
 
@@ -518,6 +605,8 @@ if pytest is not None:
 def main():
     for name in CASES:
         check(name)
+    for fn in BLOCKS:
+        check_throw(fn)
     check_lines()
     check_no_leak()
     check_refused()

@@ -8,8 +8,10 @@ index of the original shifts.
     step   load the state; do the instruction; return (the state then, Outcome). An exception goes to the user's handler, and
            then the frame runs to its end in plain Python
     rest   load the state; jump to the instruction
+    throw  load the state; leave the block that is being left there, if any; raise an error, which stands behind the state.
+           It goes to the user's handlers, ``__exit__`` of ``with`` blocks among them
 
-Both empty the cell of the state first: the frame alone holds its objects then, and what the program drops dies there.
+All empty the cell of the state first: the frame alone holds its objects then, and what the program drops dies there.
 
 Needs nothing but the standard library.
 """
@@ -222,6 +224,32 @@ def rest(place: Place) -> CodeType:
     return maker.finish(chunks, [(len(prologue.data), len(prologue.data) + len(data))] if data else [])
 
 
+@cache
+def throw(place: Place) -> CodeType:
+    """A code object that raises, at ``place``, the error behind the state."""
+    maker = _Maker(place)
+    prologue = maker.prologue(throws=True)
+    leaving = b"".join(maker.doing(at, 0) for at in _exit_call(place))
+    raising = encode("LOAD_DEREF", maker.state) + encode("DELETE_DEREF", maker.state) + encode("RAISE_VARARGS", 1)
+    body = Chunk(_AHEAD + leaving + raising, maker.position)
+    return maker.finish([prologue, body], [(len(prologue.data), len(prologue.data) + len(body.data))])
+
+
+_EXIT = ("LOAD_CONST", "LOAD_CONST", "LOAD_CONST", "CALL")  # __exit__(None, None, None): the first stands for a receiver
+
+
+def _exit_call(place: Place) -> range:
+    """Where a ``with`` block is being left already, so that no handler stands for it: what is left of the call of ``__exit__``
+    that comes next. Python lifts the result that is returned out of the block first."""
+    instructions = decode(place.code)
+    first = place.at + (instructions[place.at].op == "SWAP")
+    for start in range(first, max(first - len(_EXIT), -1), -1):
+        call = instructions[start : start + len(_EXIT)]
+        if tuple(i.op for i in call) == _EXIT and [i.arg for i in call] == [None, None, None, 2]:
+            return range(place.at, start + len(_EXIT))
+    return range(0)
+
+
 class _Maker:
     """Builds one code object: collects constants and knows the frame's layout."""
 
@@ -229,6 +257,7 @@ class _Maker:
         self.place, self.code = place, place.code
         self.consts = list(place.code.co_consts)
         self.names = {name: i for i, name in enumerate(_variables(place.code))}
+        self.state = len(self.names)
         self.instructions = decode(place.code)
         self.raw = _raw(place.code)
 
@@ -245,13 +274,12 @@ class _Maker:
 
     # --- parts ---
 
-    def prologue(self) -> Chunk:
-        """Load the state into the frame, and forget it."""
-        state = len(self.names)
+    def prologue(self, throws: bool = False) -> Chunk:
+        """Load the state into the frame, and forget it. ``throws``: an error stands behind it, and alone stays in the cell."""
         out = [encode("COPY_FREE_VARS", len(self.code.co_freevars) + 1), encode("RESUME", 0)]
 
         def item(i: int) -> None:
-            out.extend((encode("LOAD_DEREF", state), self.const(i), encode("BINARY_SUBSCR")))
+            out.extend((encode("LOAD_DEREF", self.state), self.const(i), encode("BINARY_SUBSCR")))
 
         bound = {slot.name for slot in self.place.slots}
         if self._arguments() and self.code.co_varnames[0] not in bound:
@@ -268,7 +296,10 @@ class _Maker:
                 at += 1
             else:
                 out.append(encode("PUSH_NULL"))
-        return Chunk(b"".join([*out, encode("DELETE_DEREF", state)]))
+        if throws:
+            item(at)
+        out.append(encode("STORE_DEREF" if throws else "DELETE_DEREF", self.state))
+        return Chunk(b"".join(out))
 
     def epilogue(self, end: Outcome) -> bytes:
         """Return the state behind the instruction, and how it came out. The stack stays as it is, NULLs and all."""

@@ -14,7 +14,7 @@ from tinycompile.capture.execute import Frame
 from tinycompile.capture.guard_code import signature_text
 from tinycompile.capture.guards import OWN_NAMES
 from tinycompile.capture.opcodes.stack import NULL, LazyStack
-from tinycompile.capture.resume import Place, rest
+from tinycompile.capture.resume import Place, rest, throw
 from tinycompile.capture.sources import Attr, Held, HeldItem, Local
 from tinycompile.capture.tracer import Tracer
 from tinycompile.capture.values.base import Lazy
@@ -121,6 +121,11 @@ class ResumeStart:
     def eager(self) -> Rest:
         """Runs from ``place`` to the end in plain Python."""
         return Rest(Runner(self.function, rest(self.place)))
+
+    @cached_property
+    def thrower(self) -> Runner:
+        """Raises the error that stands behind a state, in the frame at ``place``."""
+        return Runner(self.function, throw(self.place))
 
 
 Start = FunctionStart | ResumeStart

@@ -30,11 +30,9 @@ class Piece(Protocol):
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         """The entry for a state, compiled if need be."""
 
-    def can_be_redone(self, entry: Any, error: Exception) -> bool:
-        """Whether compiled code failed in a way that eager Python may not, and before any effect."""
-
-    def redo(self, entry: Any, failure: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run eagerly to the end what failed."""
+    def recover(self, entry: Any, failure: BaseException, held: CellType) -> Any:
+        """Run to the end in plain Python what failed: from the state again, or from the error, raised in the frame there.
+        ``entry``: None where there is no code for the state."""
 
 
 class Stop:
@@ -78,24 +76,26 @@ def drive(stop: Stop, held: CellType) -> Any:
         piece, result = stop.advance(held)
         if piece is None:
             return result
-        entry = piece.find(held.cell_contents, {})
-        run = entry.run
+        entry: Any = None
+        failure: BaseException | None = None
+        try:
+            entry = piece.find(held.cell_contents, {})
+            run = entry.run
+            result = None if type(run) is Rest else run(*held.cell_contents)
+        except BaseException as error:  # noqa: BLE001  # what the frame has entered is left, also when it is interrupted
+            failure = error
+        if failure is not None:
+            try:
+                return piece.recover(entry, failure, held)
+            finally:
+                del failure  # which its traceback leads to
         if type(run) is Rest:
             return run.run(held)
-        try:
-            result = run(*held.cell_contents)
-        except Exception as error:
-            if not piece.can_be_redone(entry, error):
-                raise
-            failure = error
-        else:
-            if entry.stop is None:
-                backwards = entry.captured.backwards
-                if backwards is not None:
-                    held.cell_contents = backwards(held.cell_contents)
-                held.cell_contents = ()  # what the frame held goes in its order
-                return result
-            stop, held.cell_contents = entry.stop, result
-            del result
-            continue
-        return piece.redo(entry, failure, held.cell_contents, {})
+        if entry.stop is None:
+            backwards = entry.captured.backwards
+            if backwards is not None:
+                held.cell_contents = backwards(held.cell_contents)
+            held.cell_contents = ()  # what the frame held goes in its order
+            return result
+        stop, held.cell_contents = entry.stop, result
+        del result
