@@ -23,7 +23,7 @@ from tinycompile.capture.sources import Local
 from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import defines
 from tinycompile.capture.values.constant import Const
-from tinycompile.capture.values.descriptors import has_dict, own_dict
+from tinycompile.capture.values.descriptors import has_dict, kept_under, own_dict
 from tinycompile.capture.values.function import Cell
 from tinycompile.capture.values.scalar import ScalarValue
 from tinycompile.capture.values.symbolic import SymInt
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from tinycompile.capture.execute import Frame
+    from tinycompile.capture.guards import GuardSet
     from tinycompile.capture.sources import Source
     from tinycompile.capture.tracer import Tracer
 
@@ -50,21 +51,27 @@ _MANY = 1000  # objects; in more nobody looks for one
 _KEEPS_ALL = frozenset(
     {"LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "PUSH_NULL", "COPY", "SWAP", "JUMP", "MAKE_CELL"}
 )
-_KNOWN = (Const, TensorValue, SymInt, ScalarValue)
+_NUMBERS = (Const, SymInt, ScalarValue)
+_KNOWN = (*_NUMBERS, TensorValue)
 
 
 def ends_quietly(obj: Any) -> bool:
     """Whether nobody notices when an object goes, with all that it may be the last to hold."""
     if type(obj) in _QUIET:
         return True
+    if type(obj) is torch.Tensor:
+        return not is_waited_for(obj)
     todo, seen = [obj], {id(obj)}
     while todo:
         found = todo.pop()
-        if issubclass(type(found), _WHOLE) and _is_noticed(found):
-            return False
-        if type(found) in _QUIET or issubclass(type(found), (type, *_WHOLE)):
+        kind = type(found)
+        if kind in _QUIET or issubclass(kind, type):
             continue
-        if _is_noticed(found) or len(seen) > _MANY:
+        if _is_noticed(found):
+            return False
+        if issubclass(kind, _WHOLE):
+            continue
+        if len(seen) > _MANY:
             return False
         for part in _held_by(found):
             if type(part) not in _QUIET and id(part) not in seen:
@@ -76,6 +83,8 @@ def ends_quietly(obj: Any) -> bool:
 def _is_noticed(obj: Any) -> bool:
     """Nothing of the object is asked: the program would notice that."""
     kind = type(obj)
+    if kind is torch.Tensor:
+        return is_waited_for(obj)
     if kind is types.GeneratorType:
         return _runs_when_dropped(obj)
     if kind in _SLEEPERS:
@@ -88,9 +97,14 @@ def _is_noticed(obj: Any) -> bool:
     return not issubclass(kind, torch.nn.Module) and weakref.getweakrefcount(obj) > 0  # (we have some to those ourselves)
 
 
+def drops_quietly(holder: Any, name: Any) -> bool:
+    """Whether nobody notices when what an object's attribute, or a dict, holds is overwritten."""
+    return ends_quietly(kept_under(holder, name))
+
+
 def is_waited_for(obj: Any) -> bool:
     """Whether a weak reference calls something when an object goes."""
-    return any(ref.__callback__ is not None for ref in weakref.getweakrefs(obj))
+    return weakref.getweakrefcount(obj) > 0 and any(ref.__callback__ is not None for ref in weakref.getweakrefs(obj))
 
 
 def _held_by(obj: Any) -> Iterable[Any]:
@@ -151,7 +165,7 @@ class Carried:
             if isinstance(value, TensorValue):
                 quiet = not is_waited_for(entry.obj)
             else:
-                quiet = isinstance(value, _KNOWN) or _is_quiet(tr, entry.obj, entry.source)
+                quiet = isinstance(value, _KNOWN) or _is_quiet(tr.guards, entry.obj, entry.source)
             if not quiet:
                 frame.at = at + 1
                 raise GraphBreak("finalizer", f"of {entry.source.label}, a {type(entry.obj).__name__}")
@@ -161,17 +175,33 @@ def check_contents(tr: Tracer) -> None:
     """Called at the end of a capture. Containers from outside are changed behind the graph: where one lets go of an object
     whose end is noticed, plain Python runs all of it."""
     for entry in tr.effects.let_go():
-        obj = entry.obj if isinstance(entry, Lazy) else tr.object_of(entry)
-        if entry.source is None or obj is None or isinstance(entry, _KNOWN):
-            continue
-        if not _is_quiet(tr, obj, entry.source):
-            raise GraphBreak("finalizer", f"of {entry.source.label}, a {type(obj).__name__}")
+        check_content(tr.guards, entry, entry.obj if isinstance(entry, Lazy) else tr.object_of(entry))
 
 
-def _is_quiet(tr: Tracer, obj: Any, source: Source) -> bool:
+def check_overwritten(guards: GuardSet, holder: Any, source: Source, name: Any) -> None:
+    """Called before an attribute of an object from outside, or a dict's entry, is overwritten first: where somebody notices the
+    end of what it holds, plain Python does it in its place."""
+    quiet, ask = drops_quietly(holder, name), guards.hold(drops_quietly, "drops_quietly").name
+    what = f"{source.label}, {name!r}"
+    text = f"{ask}({source.text}, {name!r})"
+    guards.check(text if quiet else f"not {text}", f"nobody notices the end of what was in {what}: {quiet}")
+    if not quiet:
+        raise GraphBreak("finalizer", f"of what was in {what}, a {type(kept_under(holder, name)).__name__}")
+
+
+def check_content(guards: GuardSet, content: Value | Lazy, obj: Any) -> None:
+    """The same for what a closure's variable, or a container, held. ``obj``: the object; None where it is not known."""
+    source = content.source
+    if source is None or isinstance(content, _NUMBERS) or (obj is None and not isinstance(content, Lazy)):
+        return
+    if not _is_quiet(guards, obj, source):
+        raise GraphBreak("finalizer", f"of {source.label}, a {type(obj).__name__}")
+
+
+def _is_quiet(guards: GuardSet, obj: Any, source: Source) -> bool:
     """``ends_quietly``, guarded."""
-    quiet, text = ends_quietly(obj), f"{tr.guards.hold(ends_quietly, 'ends_quietly').name}({source.text})"
-    tr.guards.check(text if quiet else f"not {text}", f"nobody notices the end of {source.label}: {quiet}")
+    quiet, text = ends_quietly(obj), f"{guards.hold(ends_quietly, 'ends_quietly').name}({source.text})"
+    guards.check(text if quiet else f"not {text}", f"nobody notices the end of {source.label}: {quiet}")
     return quiet
 
 

@@ -13,11 +13,12 @@ import torch
 
 from tinycompile.capture.breaks import GraphBreak
 from tinycompile.capture.effects import Effects
+from tinycompile.capture.endings import check_content, check_overwritten
 from tinycompile.capture.guards import GuardSet, shown_shortly
 from tinycompile.capture.provenance import natively
 from tinycompile.capture.sources import Attr, Held, HeldItem, Own, Source
 from tinycompile.capture.trust import trusts, trusts_variables_of
-from tinycompile.capture.values.base import Value
+from tinycompile.capture.values.base import Lazy, Value
 from tinycompile.capture.values.classes import class_lookup, is_heap_type, is_pythons_own, looks, takes_data
 from tinycompile.capture.values.constant import Const, is_written_in_python
 from tinycompile.capture.values.descriptors import asks_the_program, is_data_descriptor
@@ -100,7 +101,21 @@ class Lookups:
         if self.effects.assigned(cls, name) is None:
             ask = self.guards.hold(takes_data, "takes_data").name
             self.guards.check(f"{ask}({held.text}, {name!r})", f"{cls.__name__}.{name} is plain data")
-        self.effects.assign(held, name, value)
+        self.assign(held, name, value)
+
+    def assign(self, of: Held, name: str, value: Value) -> None:
+        """Assign to a module's variable (``of`` is its dict), or to an attribute of a class or a function."""
+        if self.effects.assigned(of.value, name) is None:
+            self.check_overwritten(of.value, of, name)
+        self.effects.assign(of, name, value)
+
+    def check_overwritten(self, holder: Any, source: Source, name: Any) -> None:
+        """Called before what something from outside holds is overwritten first."""
+        check_overwritten(self.guards, holder, source, name)
+
+    def check_content(self, content: Value | Lazy, obj: Any) -> None:
+        """The same for a closure's variable."""
+        check_content(self.guards, content, obj)
 
     @contextmanager
     def looking_up(self) -> Iterator[None]:
@@ -307,7 +322,7 @@ class Lookups:
 
     def set_global(self, globals_: dict[str, Any], name: str, value: Value) -> None:
         """Assign a global variable."""
-        self.effects.assign(self.globals_of(globals_), name, value)
+        self.assign(self.globals_of(globals_), name, value)
 
     def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
         if name in globals_:

@@ -81,7 +81,7 @@ def _look_into_list(tr: Tracer, obj: Any, source: Source) -> list[Any]:
 
 def dict_(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     source = guard_type(tr, obj, source)
-    return UnreadDict(tr, functools.partial(_look_into_dict, tr, obj, source), type(obj), source)
+    return UnreadDict(tr, functools.partial(_look_into_dict, tr, obj, source), obj, source)
 
 
 def _look_into_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> dict[Any, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
+import torch
+
 from tinycompile.capture.trust import trusts
 from tinycompile.capture.values.classes import class_lookup, defines, is_heap_type
 
@@ -13,6 +15,23 @@ def own_dict(obj: Any) -> dict[str, Any]:
     """An object's attributes, if it has a place for any, without asking a ``__getattribute__`` of the program's."""
     found: dict[str, Any] = object.__getattribute__(obj, "__dict__") if has_dict(obj) else {}
     return found
+
+
+def kept_under(holder: Any, name: Any) -> Any:
+    """What a dict has under a key, or an object as an attribute: in its ``__dict__``, in a slot, or among a module's buffers.
+    None for nothing."""
+    kind = type(holder)
+    if issubclass(kind, dict):
+        return dict.get(holder, name)
+    if issubclass(kind, type):
+        return type.__dict__["__dict__"].__get__(holder).get(name)
+    own = own_dict(holder)
+    if name in own:
+        return own[name]
+    slot = _of_class(kind, name)
+    if isinstance(slot, MemberDescriptorType):
+        return None if is_unset(slot, holder) else slot.__get__(holder)
+    return own["_buffers"].get(name) if issubclass(kind, torch.nn.Module) else None
 
 
 def has_dict(obj: Any) -> bool:

@@ -41,6 +41,9 @@ class Cell(Value):
 
     def set(self, tr: Tracer, value: Value | None) -> None:
         """Assign, or delete with None."""
+        old = self.content
+        if self.source is not None and old is not None and not tr.effects.changes(self):
+            tr.check_content(old, old.obj if isinstance(old, Lazy) else tr.object_of(old))
         tr.effects.touch(self)
         self.content = value
 
@@ -199,7 +202,7 @@ class FunctionValue(Value):
 
     def set_attr(self, tr: Tracer, name: str, value: Value) -> None:
         if self.fn is not None and self._takes_data(name):
-            tr.effects.assign(tr.guards.hold(self.outside, self.fn.__name__), name, value)
+            tr.assign(tr.guards.hold(self.outside, self.fn.__name__), name, value)
             return
         if self.outside is not None or self.source is not None:
             super().set_attr(tr, name, value)

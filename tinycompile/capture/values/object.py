@@ -215,11 +215,16 @@ class ObjectValue(Value):
 
     def _keep(self, tr: Tracer, name: str, value: Value) -> None:
         """Put an attribute into the object's ``__dict__``."""
+        self._check_overwritten(tr, name)
         tr.effects.touch(self)
         if self.shadow.get(name) is DELETED:
             del self.shadow[name]  # it comes last now
             tr.effects.reborn.add((id(self), name))
         self.shadow[name] = value
+
+    def _check_overwritten(self, tr: Tracer, name: str) -> None:
+        if self.source is not None and name not in self.shadow:
+            tr.check_overwritten(self.obj, self.source, name)
 
     def _class_member(self, tr: Tracer, name: str, owner: type, raw: Any) -> Value:
         tr.inherited(type(self.obj), owner, name)
@@ -333,6 +338,7 @@ class ObjectValue(Value):
             if found is not None and isinstance(found[1], MemberDescriptorType):
                 natively(found[1].__delete__, self.obj)  # fails in Python's words
             raise no_attribute(self, type(self.obj), name)
+        self._check_overwritten(tr, name)
         tr.effects.touch(self)
         if own:
             self.shadow[name] = DELETED

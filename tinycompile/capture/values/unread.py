@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinycompile.capture.sources import Source
 from tinycompile.capture.values.base import Kwargs, Value
-from tinycompile.capture.values.constant import NONE
+from tinycompile.capture.values.constant import NONE, Const
 from tinycompile.capture.values.mapping import DictValue
 from tinycompile.capture.values.queue import DequeValue
 from tinycompile.capture.values.scalar import ScalarValue
@@ -122,17 +122,19 @@ class UnreadDeque(Unread, DequeValue):
 class UnreadDict(Unread, DictValue):
     """A dict or a relative of it."""
 
-    __slots__ = ("_items", "_look", "_tr", "before", "pending")
+    __slots__ = ("_items", "_look", "_tr", "before", "obj", "pending")
     adding = frozenset({"__setitem__"})
 
-    def __init__(self, tr: Tracer, look: Look, cls: type, source: Source) -> None:
-        self._look = None
-        DictValue.__init__(self, tr, (), cls, source)
+    def __init__(self, tr: Tracer, look: Look, obj: dict[Any, Any], source: Source) -> None:
+        self._look, self.obj = None, obj
+        DictValue.__init__(self, tr, (), type(obj), source)
         self.start(tr, look)
 
     def set_item(self, tr: Tracer, key: Value, value: Value) -> None:
         if self.is_unread:
             check_key(tr, key)
+            if isinstance(key, Const) and self.source is not None:
+                tr.check_overwritten(self.obj, self.source, key.value)
             self._defer(tr, "__setitem__", (key, value))
         else:
             DictValue.set_item(self, tr, key, value)
