@@ -297,9 +297,23 @@ def _at_least(d: Expr, bound: int) -> bool:
         if low is not None and low >= bound:
             return True
         if isinstance(worst, int) or (replaced := _worst_value(worst)) is None:
-            return False
+            break
         worst = substitute(worst, replaced)
-    return False
+    split = _split_floors(d)
+    return split is not None and at_least(split, bound)
+
+
+def _split_floors(d: Expr) -> Dim | None:
+    """``d`` with ``a - a % n`` for each ``(a // n)*n``: other terms of ``a`` cancel then. None where there is none."""
+    found: dict[Monomial, Dim] = {}
+    for mono, coeff in d.terms:
+        for at, atom in enumerate(mono):
+            if isinstance(atom, Call) and atom.fn == "//":
+                exact = _exact_quotient(mono[:at] + mono[at + 1 :], coeff, atom.rhs)
+                if exact is not None:
+                    found[mono] = (atom.lhs - mod(atom.lhs, atom.rhs)) * from_terms(dict([exact]))
+    kept = from_terms({mono: coeff for mono, coeff in d.terms if mono not in found})
+    return sum(found.values(), kept) if found else None
 
 
 def _worst_value(d: Expr) -> dict[str, Dim] | None:

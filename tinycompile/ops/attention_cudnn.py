@@ -15,7 +15,7 @@ CUDNN = 3  # torch.nn.attention.SDPBackend.CUDNN_ATTENTION, as _fused_sdp_choice
 WIDEST_HEAD = 128  # of its backward
 
 
-def preferred(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool, scale: float) -> bool:
+def preferred(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool, scale: float | None) -> bool:
     """Whether torch's own choice for these is cuDNN, whose backward takes them too."""
     if q.shape[1] != k.shape[1] or q.shape[3] > WIDEST_HEAD:
         return False
@@ -23,14 +23,14 @@ def preferred(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool
 
 
 def forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool, scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The result and the statistics, [batch, heads, length]."""
     found = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, is_causal, False, scale=scale)
     return found[0], found[1].squeeze(-1)
 
 
-def backward(grad: Any, q: Any, k: Any, v: Any, out: Any, statistics: Any, is_causal: bool, scale: float) -> tuple[Any, ...]:
+def backward(grad: Any, q: Any, k: Any, v: Any, out: Any, statistics: Any, is_causal: bool, scale: Any) -> tuple[Any, ...]:
     """Gradients of query, key and value."""
     seed = torch.empty((), dtype=torch.int64, device=q.device)  # read for dropout alone, which is not done here
     lengths = q.shape[2], k.shape[2]

@@ -119,24 +119,34 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    factor = _scale_of(q.shape[-1]) if scale is None else scale
+    scale = _scale_of(q.shape[-1]) if scale is None else scale
     groups = _groups(q, k) if enable_gqa else 1
     if groups != 1 and not _takes_groups(q, mask) and q.dtype in rules.HALVES:
         k, v, groups = _repeated(k, groups), _repeated(v, groups), 1
     if not dropout_p and (groups == 1 or _takes_groups(q, mask)) and _fuses(q, k, v, mask, groups):
-        return ops.attention_forward(q, k, v, mask, is_causal, factor)[0]
+        return ops.attention_forward(q, k, v, mask, is_causal, scale)[0]
     if q.device.type == "cuda" and len(q.shape) == 4 and q.dtype != torch.float64:
         return NotImplemented  # with dropout, masks that learn, odd sizes: torch's fused kernels, which torch differentiates
-    p = _probabilities(widen(q), _repeated(widen(k), groups), mask, is_causal, factor)
+    p = _probabilities(widen(q), _repeated(widen(k), groups), mask, is_causal, scale)
     if dropout_p:
         p = ops.dropout(p, dropout_p, True)
     return cast(ops.matmul(p, _repeated(widen(v), groups)), q.dtype)
 
 
-def _scale_of(width: Any) -> float:
-    """A root of the width, which becomes a condition of the capture; of none, what C++ makes of it."""
-    size = rules.shapes.pinned(width)
-    return 1 / math.sqrt(size) if size else math.inf
+def _scale_of(width: Any) -> float | None:
+    """One over the root of the width; of none, what C++ makes of it. None where the width is a symbol: kernels know it."""
+    if not isinstance(width, int):
+        return None
+    return 1 / math.sqrt(width) if width else math.inf
+
+
+def _roots(scale: float | None, x: Any) -> tuple[Any, Any]:
+    """Two factors whose product is the scale: numbers, or of a symbolic width one that kernels compute."""
+    if scale is None:
+        root = ops.sqrt(ops.rsqrt(ops.full((), x.shape[-1], dtype=torch.float64, device=x.device)))
+        return root, root
+    root = math.sqrt(abs(scale))
+    return math.copysign(root, scale), root
 
 
 def _groups(q: Any, k: Any) -> Any:
@@ -178,10 +188,10 @@ def _has_grad(x: Any) -> bool:
     return bool(getattr(x, "requires_grad", False))
 
 
-def _probabilities(q: Any, k: Any, mask: Any, is_causal: bool, scale: float) -> Any:
+def _probabilities(q: Any, k: Any, mask: Any, is_causal: bool, scale: float | None) -> Any:
     """softmax(scale q k + mask), where each factor gets a root of the scale, as in torch; a row that sees nothing is zeros."""
-    root = math.sqrt(abs(scale))
-    scores = ops.matmul(ops.mul(q, math.copysign(root, scale)), ops.mul(ops.transpose(k, -2, -1), root))
+    first, second = _roots(scale, q)
+    scores = ops.matmul(ops.mul(q, first), ops.mul(ops.transpose(k, -2, -1), second))
     if is_causal:
         rows, cols = (positions(scores.shape[d], 2, d, q.device) for d in (-2, -1))
         scores = ops.where(ops.ge(rows, cols), scores, -math.inf)
@@ -203,7 +213,7 @@ def _attention_forward(grads: Args, args: Args, results: Args, needs: Args) -> G
 
 @form("attention_backward")
 def _attention_backward(
-    grad: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, statistics: Any, is_causal: bool, scale: float
+    grad: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, statistics: Any, is_causal: bool, scale: float | None
 ) -> Any:
     """From the inputs alone, so that it can be differentiated once more. Dao et al., 2022, appendix B."""
     groups = _groups(q, k)
@@ -211,7 +221,9 @@ def _attention_backward(
     p = _probabilities(wide_q, wide_k, mask, is_causal, scale)
     turned = ops.transpose(p, -2, -1)
     inner = ops.matmul(g, ops.transpose(wide_v, -2, -1))
-    slope = ops.mul(ops.mul(p, ops.sub(inner, ops.sum(ops.mul(inner, p), (-1,), True))), scale)
+    slope = ops.mul(p, ops.sub(inner, ops.sum(ops.mul(inner, p), (-1,), True)))
+    for factor in (scale,) if scale is not None else _roots(scale, q):
+        slope = ops.mul(slope, factor)
     first = ops.matmul(slope, wide_k)
     second = _summed(ops.matmul(ops.transpose(slope, -2, -1), wide_q), k, groups)
     third = _summed(ops.matmul(turned, g), v, groups)

@@ -182,7 +182,11 @@ def _of_variance(g: Any, x: Any, dim: Any, correction: Any, keepdim: bool) -> An
     dims = dims_of(dim, len(x.shape))
     taken = 1 if correction is None else correction
     centered = ops.sub(wide, ops.mean(wide, dims, True) if dims else wide)
-    freedom = count_of(x, dims) - taken
+    count = count_of(x, dims)
+    if isinstance(count, int) or taken == int(taken):
+        freedom = count - (taken if isinstance(count, int) else int(taken))
+    else:
+        freedom = ops.sub(ops.full((), count, dtype=wide.dtype, device=x.device), taken)
     share = 2.0 / freedom if isinstance(freedom, (int, float)) and freedom else None
     scaled = ops.div(ops.mul(widen(g), 2.0), freedom) if share is None else ops.mul(widen(g), share)
     return ops.mul(kept(scaled, x, dim, keepdim), centered)

@@ -137,7 +137,8 @@ def _maximum(windows: Any, n: int) -> Any:
 
 def one_maximum(windows: Any, n: int) -> Any:
     """The same, differentiated as ATen's pools are: all of the gradient goes to the first of equal values."""
-    return ops.max_dim(ops.reshape(windows, (*windows.shape[:-n], -1)), -1)[0]
+    flat = windows if n == 1 else ops.reshape(windows, (*windows.shape[:-n], -1))
+    return ops.max_dim(flat, -1)[0]
 
 
 def maximum_pool(n: int, with_indices: bool, maximum: Callable[[Any, int], Any]) -> Callable[..., Any]:

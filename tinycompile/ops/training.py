@@ -149,7 +149,7 @@ def _statistics_meta(query: TensorMeta, mask: Any) -> TensorMeta:
 
 
 def _attention_forward_meta(
-    query: TensorMeta, key: TensorMeta, value: TensorMeta, mask: Any, is_causal: bool, scale: float
+    query: TensorMeta, key: TensorMeta, value: TensorMeta, mask: Any, is_causal: bool, scale: float | None
 ) -> Metas:
     return attention_meta(query, key, value, mask, 0.0, is_causal, scale, enable_gqa=True), _statistics_meta(query, mask)
 
@@ -163,7 +163,7 @@ def _attention_backward_meta(
     out: TensorMeta,
     statistics: TensorMeta,
     is_causal: bool,
-    scale: float,
+    scale: float | None,
 ) -> Metas:
     flash = query.device.type != "cpu" and _is_flash(query, mask)
 
@@ -175,7 +175,7 @@ def _attention_backward_meta(
 
 
 def _eager_attention_forward(
-    q: Any, k: Any, v: Any, mask: Any, is_causal: bool, scale: float
+    q: Any, k: Any, v: Any, mask: Any, is_causal: bool, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if q.device.type == "cpu":
         mask = mask if mask is None or mask.dtype != torch.bool else _additive(mask, q.dtype)
@@ -207,7 +207,7 @@ def _bias(mask: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.
 
 
 def _eager_attention_backward(
-    grad: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, statistics: Any, is_causal: bool, scale: float
+    grad: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, statistics: Any, is_causal: bool, scale: float | None
 ) -> tuple[torch.Tensor, ...]:
     if q.device.type == "cpu":
         mask = mask if mask is None or mask.dtype != torch.bool else _additive(mask, q.dtype)
@@ -236,7 +236,7 @@ def _eager_attention_backward(
 
 
 declare(
-    "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? mask, bool is_causal, float scale) -> (Tensor, Tensor)",
+    "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? mask, bool is_causal, float? scale) -> (Tensor, Tensor)",
     _attention_forward_meta,
     Extern(),
     _eager_attention_forward,
@@ -246,14 +246,15 @@ declare(
         call(t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), None, True, 0.35),
         call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 8), t(5, 7), False, 0.35),
         call(t(2, 4, 5, 8), t(2, 2, 7, 8), t(2, 2, 7, 8), t(2, 1, 5, 7, dtype="bool"), False, 0.35),
+        call(t(2, 3, 5, 8), t(2, 3, 7, 8), t(2, 3, 7, 8), None, False, None),
     ],
     ulp=16.0,
     doc="Fused attention of [batch, heads, length, dim] without dropout; with the statistics that its backward needs. Keys and "
-    "values may have fewer heads where the kernel reads them for groups of queries.",
+    "values may have fewer heads where the kernel reads them for groups of queries. No ``scale``: one over the root of dim.",
 )
 declare(
     "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor out, Tensor statistics, "
-    "bool is_causal, float scale) -> (Tensor, Tensor, Tensor)",
+    "bool is_causal, float? scale) -> (Tensor, Tensor, Tensor)",
     _attention_backward_meta,
     Extern(),
     _eager_attention_backward,
@@ -261,6 +262,7 @@ declare(
     lambda: [
         call(t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), None, t(2, 3, 5, 8), t(2, 3, 5), True, 0.35),
         call(t(2, 4, 5, 8), t(2, 4, 5, 8), t(2, 2, 7, 8), t(2, 2, 7, 8), t(5, 7), t(2, 4, 5, 8), t(2, 4, 5), False, 0.35),
+        call(t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), t(2, 3, 5, 8), None, t(2, 3, 5, 8), t(2, 3, 5), False, None),
     ],
     ulp=16.0,
     doc="Gradients of the query, key and value of attention_forward.",
