@@ -137,3 +137,32 @@ def test_an_array_that_holds_another_number() -> None:
     for number in (0, 1, -1, 1, 0):
         at[()] = number
         assert answer(compiled, at) == answer(read, at)
+
+
+PUT: dict[str, Callable[..., Any]] = {
+    "function": lambda x, at, v: torch.index_put(x, at, v),
+    "method": lambda x, at, v: x.index_put(at, v),
+    "by name": lambda x, at, v: x.index_put(indices=at, values=v),
+    "in place": lambda x, at, v: x.clone().index_put_(at, v),
+    "function in place": lambda x, at, v: torch.index_put_(x.clone(), at, v),
+    "aten": lambda x, at, v: torch.ops.aten.index_put(x, at, v),
+    "aten in place": lambda x, at, v: torch.ops.aten.index_put_(x.clone(), at, v),
+}
+
+
+@pytest.mark.parametrize("name", PUT)
+def test_whole_dims_are_left_out_in_calls_of_aten_alone(name: str) -> None:
+    def told(fn: Callable[..., Any], at: Any, v: Any) -> Any:
+        try:
+            return fn(torch.zeros(4, 5), at, v).tolist()
+        except (TypeError, RuntimeError) as error:
+            return type(error), str(error)
+
+    i = torch.tensor([0, 1])
+    for at, v in (
+        ((None, i), torch.ones(4, 2)),
+        ([i, None], torch.ones(2, 5)),
+        ((i,), torch.ones(2, 5)),
+        ((), torch.ones(4, 5)),
+    ):
+        assert told(CompiledFunction(PUT[name], Options(backend="eager")), at, v) == told(PUT[name], at, v)

@@ -72,13 +72,14 @@ def _fits_put(x: Any, index: Any, source: Any, accumulate: bool = False) -> bool
 
 
 def _fits_index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> bool:
-    given = [i for i in indices if i is not None]
-    if not given or len(indices) > _rank(x) or any(i.dtype not in (torch.int64, torch.int32) for i in given):
+    if not indices or len(indices) > _rank(x):
+        return False
+    if any(i is None or i.dtype not in (torch.int64, torch.int32) for i in indices):  # (None is aten's alone)
         return False
     if values.dtype != x.dtype or any(map(is_zero, x.shape)):
         return False
     try:
-        block = shapes.broadcast_shapes(*(tuple(i.shape) for i in given))
+        block = shapes.broadcast_shapes(*(tuple(i.shape) for i in indices))
     except RuntimeError:  # they don't broadcast
         return False
     return shapes.broadcasts_to(tuple(values.shape), indexed_shape(x, indices, block))
