@@ -3,8 +3,9 @@
 Nobody states how ``torch.topk`` or ``torch.cdist`` get their results' sizes: they are seen at the call's own sizes and at a few
 others, tried on tensors without data. An expression that is right at all of these is taken: a number, a symbol, a size that the
 call is given (``x.topk(n // 2)``) or that a tensor has, a multiple of one and a number, its half, the lesser or the greater of
-two, a product. Generated code asks each result for its sizes before it is used and leaves the call to eager where they are
-others, so what was guessed can't give a wrong answer. Where nothing fits, the sizes of the call are made a condition.
+two, a product, a multiple of one and another. Generated code asks each result for its sizes before it is used and leaves the
+call to eager where they are others, so what was guessed can't give a wrong answer. Where nothing fits, the sizes of the call
+are made a condition.
 """
 
 from __future__ import annotations
@@ -150,11 +151,20 @@ def _fit(values: Sequence[int], sizes: Sequence[Sizes], terms: Sequence[Dim]) ->
 def _candidates(values: Sequence[int], sizes: Sequence[Sizes], terms: Sequence[Dim]) -> Iterator[Dim]:
     yield from terms
     for t in terms:
-        first, second = (ex.evaluate(t, at) for at in sizes[:2])
-        factor, rest = divmod(values[1] - values[0], second - first) if second != first else (0, 1)
-        if not rest:
-            yield t * factor + (values[0] - first * factor)
+        first = ex.evaluate(t, sizes[0])
+        yield from _multiples(t, values, sizes)
         for half, value in ((ex.floordiv(t, 2), first // 2), (ex.floordiv(t + 1, 2), (first + 1) // 2)):
             yield half + (values[0] - value)
     for a, b in itertools.combinations(terms, 2):
         yield from (ex.minimum(a, b), ex.maximum(a, b), a + b, a * b)
+    for a, b in itertools.permutations(terms, 2):
+        rest = [value - ex.evaluate(b, at) for at, value in zip(sizes, values, strict=True)]
+        yield from (found + b for found in _multiples(a, rest, sizes))
+
+
+def _multiples(t: Dim, values: Sequence[int], sizes: Sequence[Sizes]) -> Iterator[Dim]:
+    """A multiple of a term and a number, that has the first two values."""
+    first, second = (ex.evaluate(t, at) for at in sizes[:2])
+    factor, rest = divmod(values[1] - values[0], second - first) if second != first else (0, 1)
+    if not rest:
+        yield t * factor + (values[0] - first * factor)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
+from tinycompile.base import expr as ex
 from tinycompile.base import shapes
 from tinycompile.base.expr import Dim, Expr
 from tinycompile.ops import meta_rules as rules
@@ -224,7 +226,7 @@ def _interpolate(
     if len(new) != n or not all(isinstance(s, (int, Expr)) and shapes.at_least(s, 1) for s in new):
         return NotImplemented
     if mode == "area":
-        return getattr(ops, f"adaptive_avg_pool{n}d")(x, tuple(map(shapes.pinned, new)))
+        return getattr(ops, f"adaptive_avg_pool{n}d")(x, new)
     if recompute_scale_factor:
         factors = None
     y = widen(x)
@@ -245,11 +247,14 @@ def _per_dim(value: Sequence[Any], n: int) -> tuple[Any, ...]:
     return tuple(value) * n if len(value) == 1 else tuple(value)
 
 
+_FINEST = 1024  # times a size this is exact in floating point, too
+
+
 def _scaled(old: Dim, factor: float) -> Dim:
-    """A size times a factor, rounded down: in symbols for whole factors and for halves of the size."""
-    if isinstance(old, int) or not (factor.is_integer() or factor == 0.5):
+    """A size times a factor, rounded down: in symbols for factors that are a few halves, quarters and so on."""
+    if isinstance(old, int) or not math.isfinite(factor) or (parts := factor.as_integer_ratio())[1] > _FINEST:
         return int(shapes.pinned(old) * factor)
-    return old // 2 if factor == 0.5 else old * int(factor)
+    return ex.floordiv(old * parts[0], parts[1])
 
 
 def _scale(y: Any, kind: torch.dtype, old: Dim, new: Dim, factor: float | None, align_corners: bool) -> Any:

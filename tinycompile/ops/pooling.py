@@ -229,35 +229,39 @@ for _n in (1, 2, 3):
 # -------------------------------------------------------------------------------------------------------------- adaptive
 
 
-def _adaptive_bounds(i: Any, size: Any, count: int) -> tuple[Any, Any]:
+def _adaptive_bounds(i: Any, size: Any, count: Any) -> tuple[Any, Any]:
     """Window i goes from floor(i size / count) to ceil((i + 1) size / count)."""
     first = ops.floor_divide(ops.mul(i, size), count)
     return first, ops.neg(ops.floor_divide(ops.mul(ops.add(i, 1), -size), count))
 
 
-def _adaptive_windows(x: Any, at: int, count: int) -> tuple[Any, Any]:
+def _adaptive_windows(x: Any, at: int, count: Dim) -> tuple[Any, Any]:
     """``count`` windows that cover dim ``at``, as a new last dim; and which of it is inside (None: all of it)."""
     size = x.shape[at]
-    if isinstance(size, int) and size % count == 0:
-        return ops.unfold(x, at, size // count, size // count), None
-    size = shapes.pinned(size)
-    longest = max(-((i + 1) * size // -count) - i * size // count for i in range(count))
+    if shapes.same(ex.mod(size, count), 0):
+        step = ex.floordiv(size, count)
+        if isinstance(step, int):
+            return ops.unfold(x, at, step, step), None
+        return ops.movedim(ops.unflatten(x, at, (count, step)), (at + 1,), (-1,)), None
+    longest = ex.ceildiv(size, count) + 1  # at most
+    if isinstance(size, int) and isinstance(count, int):
+        longest = max(-((i + 1) * size // -count) - i * size // count for i in range(count))
     first, past = _adaptive_bounds(ops.arange(0, count, 1, dtype=torch.int64, device=x.device), size, count)
     place = ops.add(ops.unsqueeze(first, 1), ops.arange(0, longest, 1, dtype=torch.int64, device=x.device))
     taken = ops.index(x, (*(None,) * at, ops.clamp(place, None, size - 1)))  # [..., count, longest, ...]
     return ops.movedim(taken, (at + 1,), (-1,)), ops.lt(place, ops.unsqueeze(past, 1))
 
 
-def _counts(x: Any, n: int, output_size: Sizes) -> tuple[int, ...] | None:
+def _counts(x: Any, n: int, output_size: Sizes) -> tuple[Dim, ...] | None:
     """The windows of each pooled dim, or None for what ATen refuses."""
     sizes = _each(output_size, n)
     if len(x.shape) not in (n + 1, n + 2) or len(sizes) != n or not x.dtype.is_floating_point:
         return None
-    counts = tuple(shapes.pinned(x.shape[d - n]) if c is None else c for d, c in enumerate(sizes))
-    return counts if min(counts) > 0 and all(shapes.at_least(s, 1) for s in x.shape[-n - 1 :]) else None
+    counts = tuple(x.shape[d - n] if c is None else c for d, c in enumerate(sizes))
+    return counts if all(shapes.at_least(s, 1) for s in (*counts, *x.shape[-n - 1 :])) else None
 
 
-def _all_windows(x: Any, counts: tuple[int, ...], fill: float) -> tuple[Any, Any]:
+def _all_windows(x: Any, counts: tuple[Dim, ...], fill: float) -> tuple[Any, Any]:
     """[..., counts, windows] with ``fill`` where a window is shorter than the longest; and how many elements each has."""
     n, rank = len(counts), len(x.shape)
     windows, number = x, None
@@ -328,7 +332,7 @@ def _adaptive_eagerly(name: str, n: int, *more: Any) -> Callable[..., Any]:
 
 for _n in (1, 2, 3):
     composite(
-        f"adaptive_avg_pool{_n}d(Tensor self, int[] output_size) -> Tensor",
+        f"adaptive_avg_pool{_n}d(Tensor self, SymInt[] output_size) -> Tensor",
         _adaptive_average(_n),
         _adaptive_eagerly("adaptive_avg_pool", _n),
         (),
@@ -337,7 +341,7 @@ for _n in (1, 2, 3):
     for _indices in (False, True):
         _name = f"adaptive_max_pool{_n}d{'_with_indices' * _indices}"
         composite(
-            f"{_name}(Tensor self, int[] output_size) -> {'(Tensor, Tensor)' if _indices else 'Tensor'}",
+            f"{_name}(Tensor self, SymInt[] output_size) -> {'(Tensor, Tensor)' if _indices else 'Tensor'}",
             adaptive_maximum(_n, _indices, _maximum),
             _adaptive_eagerly("adaptive_max_pool", _n, _indices),
             (),

@@ -251,12 +251,14 @@ declare(
 
 
 def split_lengths(size: Dim, step: Dim) -> list[Dim]:
-    """Lengths of pieces of ``step`` that cover ``size``, the last one shorter. Pinned unless the size is a multiple of the
-    step."""
-    if not isinstance(step, int):
-        count = ex.floordiv(size, step)
-        if isinstance(count, int) and size == count * step:
+    """Lengths of pieces of ``step`` that cover ``size``, the last one shorter. How many there are becomes a condition."""
+    if not (isinstance(size, int) and isinstance(step, int)) and shapes.at_least(step, 1) and shapes.at_least(size, 1):
+        count = -(-shapes.hint(size) // shapes.hint(step))
+        if shapes.same(size, count * step):
             return [step] * count
+        last = size - (count - 1) * step
+        if shapes.at_least(last, 1) and shapes.at_least(step, last):
+            return [step] * (count - 1) + [last]
     size, step = shapes.pinned(size), shapes.pinned(step)
     if step == 0:
         if size:
@@ -296,12 +298,9 @@ def _at(x: Any, dim: int) -> int:
 def _chunk_lengths(size: Dim, chunks: int) -> list[Dim]:
     if chunks <= 0:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
-    if isinstance(size, int):
-        step = -(-size // chunks)
-        return [0] * chunks if step == 0 else split_lengths(size, step)
-    return (
-        [size // chunks] * chunks if shapes.same(size % chunks, 0) else split_lengths(size, -(-shapes.pinned(size) // chunks))
-    )
+    if isinstance(size, int) and size == 0:
+        return [0] * chunks
+    return [size // chunks] * chunks if shapes.same(size % chunks, 0) else split_lengths(size, ex.ceildiv(size, chunks))
 
 
 def _section_lengths(x: Any, dim: int, sizes: Sequence[Dim]) -> list[Dim]:
