@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 GENERATED = (
-    "aot/test_edited_behind_breaks.py", "aot/test_edited_words.py", "aot/test_every_record.py",
+    "aot/test_edited_behind_breaks.py", "aot/test_edited_records.py", "aot/test_edited_words.py", "aot/test_every_record.py",
     "aot/test_results_written_later.py", "aot/test_symbolic_records.py", "aot/test_written_through_another.py",
     "capture/test_autocast.py", "capture/test_extern_sizes.py", "capture/test_numbers_refused.py",
     "capture/test_own_exceptions.py", "capture/test_owners_of_memory.py", "capture/test_result_types.py",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
@@ -44,6 +45,7 @@ from tinycompile.ir.graph_text import print_graph
 from tinycompile.ir.interpreter import run_graph
 from tinycompile.ir.requires_grad import inputs_with_gradients, outputs_require_grad, views_of_inputs
 from tinycompile.ir.verify_graph import verify_graph
+from tinycompile.passes.fold import fold
 from tinycompile.passes.patterns_attention import recognise_attention
 from tinycompile.passes.patterns_losses import fuse_losses
 from tinycompile.passes.pipeline import optimize
@@ -164,20 +166,19 @@ def _compile_halves(
 ) -> CompiledGraph:
     start = time.perf_counter()
     known = _recognise(graph, budget)
-    recorded = differentiate(known, wanted, flags)
+    rewritten = overwritten | _written_by(graph)
+    spared = exposed - rewritten
+    recorded = differentiate(known, wanted, flags, bool(spared))
     if not recorded.gradients:
         raise UntreatableError("no gradient reaches an input")
     if config.verify_ir:
         verify_graph(recorded.graph)
     _, drawn, reread = gradient_graph(recorded)  # before the passes, which drop detach
-    rewritten = overwritten | _written_by(graph)
     ask_torch = functools.partial(kept_by_torch, graph, tuple(wanted), taken_over)
     watched = [k for k in ask_torch(ask=False) if k.place[0] == "output" or k.place[1] not in rewritten]
-    joint = with_copies(replace(recorded, graph=optimize(recorded.graph, joint=True)), overwritten)
-    spared = exposed - rewritten
     kept = frozenset(k.place[1] for k in (ask_torch() if spared else ()) if k.place[0] == "input")
-    reading_copies = functools.partial(with_exposed, forward={n.name for n in known.nodes}, exposed=spared, kept=kept)
-    joint = reading_copies(joint)
+    optimized = functools.partial(_optimized, exposed=spared, kept=kept)
+    joint = with_copies(optimized(recorded), overwritten)
     every = frozenset(range(joint.primals))
     reading = every if joint.opaque or known is not graph else reread
     split = partition(joint, budget, drawn, reading, {n.name for n in known.nodes}, graph.recomputed)
@@ -199,8 +200,8 @@ def _compile_halves(
     seen = [a for a in aliases if a[0] < split.outputs]
     refusing = forward.target is not None and _may_refuse(forward)
     pull = Pullback(backward.call, *whole_of(split), _by_ops(split.backward), refusing, *_given_up(backward))
-    program = _Program(known, graph, tuple(wanted), tuple(flags), tuple(drawn), compile_one)
-    part = _parts(program, split, joint, pull, refusing, reading_copies)
+    program = _Program(known, graph, tuple(wanted), tuple(flags), tuple(drawn), bool(spared), compile_one)
+    part = _parts(program, split, joint, pull, refusing, optimized)
     freed = functools.cache(functools.partial(freed_behind, graph, program.wanted))
     second = _second(program, split, joint)
     changed = rewritten | (spared & copied_for_gradients(joint))
@@ -210,6 +211,13 @@ def _compile_halves(
     from_disk = forward.from_disk and backward.from_disk
     call = named_by_line(graph, call)
     return replace(forward, call=call, artifacts=artifacts, backward=backward, times=times, from_disk=from_disk)
+
+
+def _optimized(recorded: Joint, exposed: AbstractSet[int], kept: AbstractSet[int]) -> Joint:
+    """The joint graph behind the passes. ``exposed``, ``kept``: as in ``exposed.py``."""
+    if exposed:  # first without what is in the memory of another already
+        recorded = with_exposed(replace(recorded, graph=fold(recorded.graph, recorded.past)), exposed, kept)
+    return replace(recorded, graph=optimize(recorded.graph, joint=True, apart=recorded.copies.keys()))
 
 
 def _may_refuse(half: CompiledGraph) -> bool:
@@ -253,13 +261,15 @@ def _by_ops(graph: Graph) -> Fn:
 @dataclass(frozen=True)
 class _Program:
     """A graph that is differentiated (``known``, with attention recognised in ``graph``), for backwards that are compiled when
-    they are first needed. ``flags``: which outputs depend on an input that requires grad; ``drawn``: its random numbers."""
+    they are first needed. ``flags``: which outputs depend on an input that requires grad; ``drawn``: its random numbers;
+    ``exposed``: whether inputs are."""
 
     known: Graph
     graph: Graph
     wanted: tuple[bool, ...]
     flags: tuple[bool, ...]
     drawn: tuple[Ref, ...]
+    exposed: bool
     compile_one: CompileFn
 
     def of_some(self, split: Split, sizes: Mapping[str, int], defined: frozenset[int], by_hand: bool = False) -> Joint:
@@ -268,11 +278,13 @@ class _Program:
         outputs = {split.tangents[i] for i in defined}
         flags = [f and i in outputs for i, f in enumerate(self.flags)]
         graph = self.graph if by_hand else self.known
-        return differentiate(replace(graph, hints=tuple({**dict(graph.hints), **sizes}.items())), self.wanted, flags)
+        exposed = self.exposed and not by_hand
+        here = replace(graph, hints=tuple({**dict(graph.hints), **sizes}.items()))
+        return differentiate(here, self.wanted, flags, exposed)
 
 
 def _parts(
-    program: _Program, split: Split, joint: Joint, pull: Pullback, refusing: bool, reading_copies: Callable[[Joint], Joint]
+    program: _Program, split: Split, joint: Joint, pull: Pullback, refusing: bool, optimized: Callable[[Joint], Joint]
 ) -> Callable[[Sequence[int], frozenset[int]], Pullback]:
     """The backward for some of the tangents, compiled when it is first needed."""
 
@@ -280,8 +292,7 @@ def _parts(
         if zeros_will_do(split, frozenset(range(len(split.tangents))) - defined):
             return pull
         recorded = program.of_some(split, sizes, defined)
-        optimized = replace(recorded, graph=optimize(recorded.graph, joint=True))
-        found = part_of(split, joint, reading_copies(optimized))
+        found = part_of(split, joint, optimized(recorded))
         if found is None:
             log("graph", f"{split.backward.name}: undefined gradients are taken for zeros")
             return pull

@@ -48,7 +48,7 @@ def with_copies(joint: Joint, overwritten: AbstractSet[int] = frozenset()) -> Jo
                 if twin.meta != made.meta:
                     moved.add(twin.name)
                 (waiting if node.kind == "placeholder" else nodes).append(twin)
-    return replace(joint, graph=replace(graph, nodes=tuple(nodes)), passing=frozenset(twins))
+    return replace(joint, graph=replace(graph, nodes=tuple(nodes)), passing=joint.passing | twins.keys())
 
 
 def meta_again(node: Node, metas: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinycompile.aot.tape import OpaqueStep, Step, Tape
+from tinycompile.aot.tape import AnyStep, OpaqueStep, PartsStep, Step, Tape, tensors_in
 from tinycompile.aot.unsaved import unsaved
 from tinycompile.base import shapes
 from tinycompile.base.errors import InternalError
@@ -37,7 +37,8 @@ class Joint:
     the positions in ``tangents`` that lead to it; it need not depend on them, as where a slope is zero. ``opaque``: it has
     calls that torch differentiates. ``passing``: values that can't be saved, for others may write to their memory
     (``copies.py``), and ``copies``: by name of each copy of what others may write to, the name of that (``exposed.py``).
-    ``unsaved``: results that torch would not have saved (``unsaved.py``)."""
+    ``exposed``: the primals that others may write to. ``early``: the forward's nodes; ``past``: calls that stand for their
+    argument as it was when the forward ran. ``unsaved``: results that torch would not have saved (``unsaved.py``)."""
 
     graph: Graph
     primals: int
@@ -48,20 +49,25 @@ class Joint:
     opaque: bool = False
     passing: frozenset[str] = frozenset()
     copies: Mapping[str, str] = field(default_factory=dict)
+    exposed: frozenset[str] = frozenset()
+    early: frozenset[str] = frozenset()
+    past: frozenset[str] = frozenset()
     unsaved: frozenset[int] = frozenset()
 
 
-def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -> Joint:
+def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool], exposed: bool = False) -> Joint:
     """The joint graph. ``wanted``: which placeholders get a gradient; ``given``: which outputs come with a tangent.
+    ``exposed``: inputs may be written to between the forward and the backward.
 
     A placeholder that no tangent reaches gets no gradient. Raises UntreatableError."""
     check_treatable(graph)
-    tape = Tape()
+    tape = Tape(exposed)
     with env_with(graph.hints).active(), tracing(tape):
         forward = Forward(tape, wanted)
         for node in graph.nodes:
             forward.add(node)
         tape.close()
+        early = list(tape.nodes)
         reverse = Reverse(tape)
         tangents = tuple(i for i, g in enumerate(given) if g and isinstance(forward.outputs[i], FakeTensor))
         for at, i in enumerate(tangents):
@@ -80,7 +86,8 @@ def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool]) -
         joint = tape.finish(graph.name, outputs, dict(graph.hints))
     opaque = any(isinstance(s, OpaqueStep) for s in tape.steps)
     sizes = len(forward.primals), len(forward.outputs)
-    return Joint(joint, *sizes, tangents, gradients, reached, opaque, unsaved=unsaved(graph))
+    before, past = (frozenset(tape.final_names[n] for n in some) for some in (early, tape.past))
+    return Joint(joint, *sizes, tangents, gradients, reached, opaque, unsaved=unsaved(graph), early=before, past=past)
 
 
 def check_treatable(graph: Graph) -> None:
@@ -173,7 +180,10 @@ class Reverse:
 
     def walk(self) -> None:
         """Run the formula of each step that a gradient has come to, the last step first."""
-        for step in reversed(self.tape.steps):
+        self._walk(self.tape.steps)
+
+    def _walk(self, steps: Sequence[AnyStep]) -> None:
+        for step in reversed(steps):
             grads = tuple(self._taken(r.ref.name) for r in step.results)
             if all(g is None for g in grads):
                 continue
@@ -182,8 +192,19 @@ class Reverse:
             if isinstance(step, OpaqueStep):
                 for value, grad in zip(step.inputs, self.tape.pull_back(step, grads), strict=True):
                     self.add(value, grad, "an opaque call", came)
+            elif isinstance(step, PartsStep):
+                self._parts(step, grads, came)
             else:
                 self._formula(step, grads, came)
+
+    def _parts(self, step: PartsStep, grads: tuple[FakeTensor | None, ...], came: frozenset[int]) -> None:
+        inner = Reverse(self.tape)
+        with self.tape.again(step) as (made, steps):
+            for value, grad in zip(made, grads, strict=True):
+                inner.add(value, grad, step.name)
+            inner._walk(steps)
+        for value in {v.ref.name: v for v in tensors_in(step.args)}.values():
+            self.add(value, inner.grads.get(value.ref.name), step.name, came)
 
     def _taken(self, name: str) -> FakeTensor | None:
         return self.grads.get(name) if name in self.wanted else self.grads.pop(name, None)

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tinycompile.aot.exposed import reading_exposed
 from tinycompile.aot.joint import Joint
 from tinycompile.aot.saving import Scene, choose, to_compute_again
 from tinycompile.aot.unsaved import computed_again
@@ -69,7 +70,7 @@ class _Scene:
         self.tangents = graph.placeholders[joint.primals :]
         results = graph.output.args[0]
         self.results, self.gradients = results[: joint.outputs], results[joint.outputs :]
-        self.late = self._depends_on({n.name for n in self.tangents})
+        self.late = self._depends_on({n.name for n in self.tangents} | reading_exposed(joint))
         early = [n for n in graph.nodes[:-1] if n.name not in self.late]
         effects = [Ref(n.name) for n in early if n.kind != "placeholder" and not is_pure(n)]
         self.forward_needs = self.reaches((*refs_in(self.results), *effects))

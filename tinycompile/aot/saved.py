@@ -21,7 +21,8 @@ from tinycompile.eager.torch_names import name_of_call, name_of_record, node_nam
 from tinycompile.eager.torch_words import edited, function_name
 from tinycompile.ir.builder import inputs_of, map_refs, refs_in
 from tinycompile.ir.graph import Graph, Node, Ref
-from tinycompile.ir.requires_grad import has_gradient, live_nodes, saves
+from tinycompile.ir.requires_grad import has_gradient, live_nodes, needs_of, saves
+from tinycompile.ops.gradients import stated
 from tinycompile.ops.record import OPS, View
 
 Items = Mapping[str, Mapping[str, int]]  # by name of a node with several results: their names, with which each is
@@ -250,28 +251,38 @@ def _saved(node: Node, metas: Mapping[str, Any], items: Items, live: Mapping[str
 
 def saved_in_order(node: Node, metas: Mapping[str, Any], items: Items, live: Mapping[str, bool]) -> list[str | None]:
     """The same, one for each of its tensors, arguments first; None for those that are not kept."""
-    args = _specs(node.args, metas, live)
-    kwargs = tuple((k, _specs(v, metas, live)) for k, v in node.kwargs)
-    try:
-        own = _of_own_formula(node)
-        found = _probe(node.kind, node.target, args, kwargs) if own is None else own
-    except TypeError:  # an argument that can't be hashed
-        found = None
+    found = _stated(node, metas, live)
+    if found is None:
+        args = _specs(node.args, metas, live)
+        kwargs = tuple((k, _specs(v, metas, live)) for k, v in node.kwargs)
+        try:
+            found = _probe(node.kind, node.target, args, kwargs)
+        except TypeError:  # an argument that can't be hashed
+            pass
     names = [r.name for r in (*refs_in(node.args), *refs_in(tuple(v for _, v in node.kwargs))) if is_tensor(metas[r.name])]
     everything = [*enumerate(names), *((len(names) + i, n) for n, i in results_of(node, items).items())]
     return [n if found is None or i in found else None for i, n in everything]
 
 
-def _of_own_formula(node: Node) -> frozenset[int] | None:
-    """What the program's own formula has torch keep, and what it holds itself and reads, by position; None for other nodes. An
-    edit of the latter would change the gradient: it is refused, too."""
-    vjp = OPS[node.target].vjp if node.kind == "call" else None
-    if vjp is None or vjp.kept is None:
+def _stated(node: Node, metas: Mapping[str, Any], live: Mapping[str, bool]) -> frozenset[int] | None:
+    """What the records tell, by position; None where they don't: torch is to be asked, which takes meta tensors. Of a program's
+    own formula: what it has torch keep, and what it holds itself and reads. An edit of the latter would change the gradient: it
+    is refused, too."""
+    if node.kind != "call":
         return None
-    schema = OPS[node.target].schema
-    several = len(schema.returns) > 1
-    names = [*(a.name for a in schema.args), *(f"result{i}" if several else "result" for i in range(len(schema.returns)))]
-    return frozenset(i for i, name in enumerate(names) if name in vjp.kept or name in vjp.saves)
+    op, vjp = OPS[node.target], OPS[node.target].vjp
+    if vjp is not None and vjp.kept is not None:
+        names: frozenset[str] | None = frozenset((*vjp.kept, *vjp.saves))
+    else:
+        needs = tuple(needs_of(a, live) for a in node.args)
+        names = stated(op, map_refs(node.args, lambda r: metas[r.name]), needs)
+    if names is None:
+        return None
+    tensors = [sum(is_tensor(metas[r.name]) for r in refs_in(a)) for a in node.args]
+    owners = [a.name for a, count in zip(op.schema.args, tensors, strict=True) for _ in range(count)]
+    several = len(op.schema.returns) > 1
+    owners += [f"result{i}" if several else "result" for i in range(len(op.schema.returns))]
+    return frozenset(i for i, name in enumerate(owners) if name in names or ("result" in names and name.startswith("result")))
 
 
 def _frees(node: Node, metas: Mapping[str, Any], live: Mapping[str, bool]) -> bool:

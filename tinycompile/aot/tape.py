@@ -6,6 +6,7 @@ neither formula nor parts becomes an opaque pair: torch's own autograd runs both
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from tinycompile.eager.fake import FakeTensor
 from tinycompile.ir.builder import GraphBuilder
 from tinycompile.ir.graph import Location, Ref
 from tinycompile.ir.requires_grad import CUT, dense, has_gradient
-from tinycompile.ops.gradients import compared, differentiable_form
+from tinycompile.ops.gradients import compared, differentiable_form, keeps_arguments_alone
 from tinycompile.ops.record import Metas, Op, Vjp
 
 
@@ -38,6 +39,18 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class PartsStep:
+    """One op of which torch keeps arguments alone, but that is differentiated through others (``form``): in the backward these
+    are recorded again, of what the arguments are by then."""
+
+    name: str
+    form: Callable[..., Any]
+    args: tuple[Any, ...]
+    results: tuple[FakeTensor, ...]
+    location: Location | None
+
+
+@dataclass(frozen=True, slots=True)
 class OpaqueStep:
     """One call that torch differentiates. ``inputs``: the tensors that want a gradient."""
 
@@ -47,12 +60,18 @@ class OpaqueStep:
     location: Location | None
 
 
-class Tape(GraphBuilder):
-    """``live`` names the values that require grad. After ``close()`` ops are recorded, and noted no more."""
+AnyStep = Step | PartsStep | OpaqueStep
 
-    def __init__(self) -> None:
+
+class Tape(GraphBuilder):
+    """``live`` names the values that require grad. After ``close()`` ops are recorded, and noted no more. ``exposed``: inputs
+    may be written to before the reverse runs; then ``past`` names the calls that stand for what a value was before."""
+
+    def __init__(self, exposed: bool = False) -> None:
         super().__init__()
-        self.steps: list[Step | OpaqueStep] = []
+        self.exposed = exposed
+        self.past: set[str] = set()
+        self.steps: list[AnyStep] = []
         self.live: set[str] = set()
         self._open = True
 
@@ -78,6 +97,14 @@ class Tape(GraphBuilder):
         """Whether a gradient is wanted of a value: what its fake tensor says of itself."""
         return ref.name in self.live
 
+    def as_it_was(self, value: FakeTensor) -> FakeTensor:
+        """A value as it was when the forward ran."""
+        if not self.exposed:
+            return value
+        ref = self._append(f"{self.wish(value.ref)}_then", "call", "identity", (value.ref,), meta=value.meta)
+        self.past.add(ref.name)
+        return FakeTensor(value.meta, self, ref)
+
     def needs(self, value: Any) -> Any:
         """Whether a tensor requires grad; for a list, one flag an item."""
         if isinstance(value, FakeTensor):
@@ -99,10 +126,25 @@ class Tape(GraphBuilder):
             return refs
         form = differentiable_form(op)
         if form is not None:
+            before = len(self.steps)
             refs_of_parts = self._expand(form, args, metas)
             if refs_of_parts is not None:
+                if self.exposed and keeps_arguments_alone(op, args) and not any(map(_is_opaque, self.steps[before:])):
+                    results = self._fakes(refs_of_parts, metas)
+                    self.steps[before:] = [PartsStep(op.name, form, args, results, self.location)]
                 return refs_of_parts
         return self._opaque("call", op.name, args, {}, metas)
+
+    @contextlib.contextmanager
+    def again(self, step: PartsStep) -> Iterator[tuple[tuple[FakeTensor, ...], list[AnyStep]]]:
+        """The parts of a call recorded once more: their results, and the steps that lead to them. What their formulas take of
+        the forward is of this one."""
+        outer, exposed = self.steps, self.exposed
+        self.steps, self._open, self.exposed = [], True, False
+        made = step.form(*step.args)
+        inner, self.steps, self._open = self.steps, outer, False
+        yield tuple(made) if isinstance(made, (tuple, list)) else (made,), inner
+        self.exposed = exposed
 
     def _fakes(self, refs: Any, metas: Any) -> tuple[FakeTensor, ...]:
         if isinstance(refs, Ref):
@@ -138,7 +180,7 @@ class Tape(GraphBuilder):
         return self._append_results(path.rpartition(".")[2], "extern", path, args, kwargs, metas)
 
     def _opaque(self, kind: str, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], metas: Any) -> Any:
-        tensors = list(_tensors((args, tuple(kwargs.values()))))
+        tensors = list(tensors_in((args, tuple(kwargs.values()))))
         flags = opaque.differentiable_results(
             kind, target, self._specs(args), tuple((k, self._specs(v)) for k, v in kwargs.items())
         )
@@ -178,6 +220,10 @@ class Tape(GraphBuilder):
         return self._fakes(made, metas if len(metas) > 1 else metas[0])
 
 
+def _is_opaque(step: AnyStep) -> bool:
+    return isinstance(step, OpaqueStep)
+
+
 def _flat(flags: Any) -> Iterator[bool]:
     for f in flags:
         if isinstance(f, tuple):
@@ -186,12 +232,13 @@ def _flat(flags: Any) -> Iterator[bool]:
             yield f
 
 
-def _tensors(value: Any) -> Iterator[FakeTensor]:
+def tensors_in(value: Any) -> Iterator[FakeTensor]:
+    """Every tensor in an argument, in order."""
     if isinstance(value, FakeTensor):
         yield value
     elif isinstance(value, (tuple, list)):
         for v in value:
-            yield from _tensors(v)
+            yield from tensors_in(v)
 
 
 def _differentiable(metas: Any) -> bool:

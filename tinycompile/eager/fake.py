@@ -74,6 +74,11 @@ class FakeTensor(Tensor):
     def requires_grad(self, value: bool) -> None:
         raise DataDependentError("requires_grad of a fake tensor is not for the traced program to set")
 
+    def as_it_was(self) -> FakeTensor:
+        """Its value when the forward ran, where the recorder tells that from the value that it has in the backward."""
+        ask = getattr(self.recorder, "as_it_was", None)
+        return self if ask is None else ask(self)
+
     def raw(self) -> torch.Tensor:
         """There is no data to share: raises DataDependentError."""
         raise DataDependentError(f"the value of {self.ref} ({self.meta}) is not known while tracing")

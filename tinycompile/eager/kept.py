@@ -9,7 +9,7 @@ from typing import Any
 from tinycompile.eager.saved import FREED, OpNode, Reads, SavedTensor, reads_for, torchs_name, unpacked
 from tinycompile.eager.tape import Edge, Node, edges_of, set_history
 from tinycompile.eager.tensor import Tensor
-from tinycompile.ops.gradients import KEPT
+from tinycompile.ops.gradients import kept_for
 from tinycompile.ops.record import Op
 
 EdgeOf = Callable[[Any], "Edge | None"]
@@ -84,12 +84,10 @@ def keeper(op: Op, args: Sequence[Any], results: Sequence[Tensor], edge_of: Edge
 
 
 def _reads(op: Op, args: Sequence[Any], edge_of: EdgeOf) -> Reads | None:
-    kept = KEPT.get(op.name)
-    if kept is None or not kept.when(*args):
-        return None
-    return _reads_for(op, edges_of(args, edge_of)[0])
+    kept = kept_for(op, args)
+    return None if kept is None else _reads_for(op, edges_of(args, edge_of)[0], kept.saves)
 
 
 @functools.cache
-def _reads_for(op: Op, needs: tuple[Any, ...]) -> Reads:
-    return reads_for(op, needs, KEPT[op.name].saves)
+def _reads_for(op: Op, needs: tuple[Any, ...], saves: tuple[str, ...]) -> Reads:
+    return reads_for(op, needs, saves)

@@ -83,12 +83,13 @@ def saves(node: Node, live: Mapping[str, bool]) -> bool:
         return True
     if op.vjp.kept is not None:
         return bool(op.vjp.kept)
-    return bool(op.vjp.reads(op.schema, [_needs(a, live) for a in node.args]))
+    return bool(op.vjp.reads(op.schema, [needs_of(a, live) for a in node.args]))
 
 
-def _needs(arg: Any, live: Mapping[str, bool]) -> Any:
+def needs_of(arg: Any, live: Mapping[str, bool]) -> Any:
+    """Whether an argument of a call needs a gradient; for a list, one flag an item. ``live``: as above."""
     if isinstance(arg, tuple):
-        return tuple(_needs(a, live) for a in arg)
+        return tuple(needs_of(a, live) for a in arg)
     return isinstance(arg, Ref) and live[arg.name]
 
 

@@ -166,15 +166,26 @@ def attention_meta(
         given = [x.shape[1] for x in (key, value) if not rules.is_zero(x.shape[1])]
         if not all(shapes.same(ex.mod(query.shape[1], heads), 0) for heads in given):
             raise RuntimeError("Number of heads in key and value must divide the number of heads in ")
-    fused = query.rank == key.rank == value.rank == 4 and _fuses(query, key, value, attn_mask, dropout_p, enable_gqa)
-    if not fused:
+    if not is_fused(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
         return rules.fresh(shape, query.dtype, query.device)
     if query.device.type == "cuda" and (query.dtype not in rules.HALVES or attn_mask is not None):
         return TensorMeta(shape, rules.strides_in_order(shape, (3, 1, 2, 0)), query.dtype, query.device)
     return TensorMeta(shape, rules.preserved_strides(query), query.dtype, query.device)
 
 
-def _fuses(query: TensorMeta, key: TensorMeta, value: TensorMeta, mask: Any, dropout_p: float, enable_gqa: bool) -> bool:
+def is_fused(
+    query: TensorMeta,
+    key: TensorMeta,
+    value: TensorMeta,
+    mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> bool:
+    """Whether torch has one kernel for a call."""
+    if not query.rank == key.rank == value.rank == 4:
+        return False
     if query.device.type != "cpu":
         return query.dtype in rules.HALVES or not dropout_p
     same_heads = shapes.same(query.shape[1], key.shape[1]) or enable_gqa

@@ -15,7 +15,7 @@ from tinycompile.base.meta import TensorMeta
 from tinycompile.ops import families  # noqa: F401  formulas attach to its records
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops, positions, widen  # noqa: F401  positions: for the formulas
-from tinycompile.ops.record import OPS, Decompose, Op, Vjp
+from tinycompile.ops.record import CUSTOM, OPS, Decompose, Op, Vjp, read_for
 
 Gradients = Sequence[Any]
 VjpFn = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]], Gradients]
@@ -101,20 +101,49 @@ def vjp(name: str, *saves: str) -> Callable[[VjpFn], VjpFn]:
 
 
 class Kept(NamedTuple):
-    """What torch's node of an op keeps, in the words of ``Vjp.saves``, in the calls for which ``when(*args)`` holds."""
+    """What torch's node of an op keeps, in the words of ``Vjp.saves``, in the calls for which ``when(*args)`` holds. ``more``:
+    and what its forward computed beside, as which elements were the largest."""
 
     saves: tuple[str, ...]
     when: Callable[..., bool]
+    more: bool
 
 
-KEPT: dict[str, Kept] = {}
+KEPT: dict[str, tuple[Kept, ...]] = {}
 """Ops that are differentiated through others, or keep something in some calls alone: an edit of what torch keeps is its error
 whether or not anything here reads it."""
 
 
-def keeps(name: str, *saves: str, when: Callable[..., bool] = lambda *args: True) -> None:
-    """State what torch keeps for the gradient of an op."""
-    KEPT[name] = Kept(saves, when)
+def keeps(name: str, *saves: str, when: Callable[..., bool] = lambda *args: True, more: bool = False) -> None:
+    """State what torch keeps for the gradient of an op: fields of :class:`Kept`. What is stated first goes."""
+    KEPT[name] = (*KEPT.get(name, ()), Kept(saves, when, more))
+
+
+def kept_for(op: Op, args: Sequence[Any]) -> Kept | None:
+    """What is stated of a call; None where that is nothing."""
+    return next((kept for kept in KEPT.get(op.name, ()) if kept.when(*args)), None)
+
+
+VARIES: dict[str, Callable[..., bool]] = {}
+"""Of ops that have a formula, or something stated above, the calls for which torch may keep something else, as it copies some
+arguments by their layout."""
+
+
+def stated(op: Op, args: Sequence[Any], needs: Sequence[Any]) -> frozenset[str] | None:
+    """What torch keeps for these gradients of a call, in the words of ``Vjp.saves``; None where no record tells. ``args``: with
+    metadata for tensors."""
+    if op.name in CUSTOM or (op.name in VARIES and VARIES[op.name](*args)):
+        return None
+    if op.name in KEPT:
+        known = kept_for(op, args)
+        return frozenset() if known is None else read_for(known.saves, op.schema, needs)
+    return None if op.vjp is None else op.vjp.reads(op.schema, needs)
+
+
+def keeps_arguments_alone(op: Op, args: Sequence[Any]) -> bool:
+    """Whether torch keeps nothing for the gradient of a call that is differentiated through others but arguments of its own."""
+    known = kept_for(op, args)
+    return known is not None and not known.more and not any(name.startswith("result") for name in known.saves)
 
 
 def has_plain_formula(op: Op) -> bool:
@@ -165,6 +194,13 @@ def several_inputs(name: str, saves: Sequence[str], *slopes: Callable[..., Any])
         return (*found, *(None for _ in args[len(slopes) :]))
 
     vjp(name, *saves)(fn)
+
+
+def as_it_was(x: Any) -> Any:
+    """A value as it was when the forward ran: for what torch's forward keeps beside arguments and results. (What is computed of
+    arguments is, in compiled code, of what they are by then: the program may have written to them.)"""
+    ask = getattr(type(x), "as_it_was", None)
+    return x if ask is None else ask(x)
 
 
 def wide(x: Any) -> Any:

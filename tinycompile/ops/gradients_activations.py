@@ -8,7 +8,7 @@ from typing import Any
 
 from tinycompile.ops.activations import slope_of_channels
 from tinycompile.ops.calls import ops
-from tinycompile.ops.gradients import Gradients, one_input, sum_to, vjp
+from tinycompile.ops.gradients import Gradients, as_it_was, one_input, sum_to, vjp
 
 Args = Sequence[Any]
 _SIXTH = 0.1666666716337204  # 1 / 6 in single precision, with which torch multiplies doubles too
@@ -52,8 +52,14 @@ def _hardswish(g: Any, x: Any) -> Any:
 
 def _softsign(g: Any, x: Any) -> Any:
     """Not g / (1 + |x|)^2: torch's is the quotient rule, NaN at infinity."""
-    below = ops.abs(x) + 1
+    below = as_it_was(ops.abs(x) + 1)
     return g / below - g * (x / below / below) * ops.sign(x)
+
+
+def _log_sigmoid(g: Any, x: Any) -> Any:
+    """Torch keeps exp(-|x|) on a CPU, so the sign alone is that of ``x`` by then."""
+    was = as_it_was(x) if x.device.type == "cpu" else x
+    return g * ops.sigmoid(-(x if was is x else ops.copysign(was, x)))
 
 
 def _outside(low: Any, high: Any, g: Any, x: Any) -> Any:
@@ -83,7 +89,7 @@ _FROM_INPUT: dict[str, Any] = {
     "hardswish": _hardswish,
     "hardsigmoid": lambda g, x: ops.where(ops.logical_and(x > -3, x < 3), g * _SIXTH, 0.0),
     "softsign": _softsign,
-    "log_sigmoid": lambda g, x: g * ops.sigmoid(-x),
+    "log_sigmoid": _log_sigmoid,
 }
 for _name, _slope in _FROM_INPUT.items():
     one_input(_name, "self", _slope)

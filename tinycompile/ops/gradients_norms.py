@@ -11,7 +11,7 @@ import torch
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.batch_norm import per_channel, reduced_dims
 from tinycompile.ops.calls import cast, ops, widen
-from tinycompile.ops.gradients import Gradients, positions, sum_to, vjp
+from tinycompile.ops.gradients import Gradients, as_it_was, positions, sum_to, vjp
 from tinycompile.ops.losses_classes import class_dim
 
 Args = Sequence[Any]
@@ -39,7 +39,7 @@ def _layer_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradient
     if needs[0] or needs[2]:
         wide = widen(x)
         var, mean = ops.var_mean(wide, dims, correction=0, keepdim=True)
-        scale = ops.rsqrt(ops.add(var, eps))
+        mean, scale = as_it_was(mean), as_it_was(ops.rsqrt(ops.add(var, eps)))
         normal = ops.mul(ops.sub(wide, mean), scale)
         first = cast(_centered(_weighted(g, weight), normal, scale, dims), x.dtype) if needs[0] else None
         second = sum_to(ops.mul(g, normal), weight) if needs[2] else None
@@ -52,9 +52,10 @@ def _rms_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     wide, g = widen(x), widen(grads[0])
     dims = tuple(range(-len(shape), 0))
     mean = ops.mean(ops.square(wide), dims, True)
-    scale = ops.rsqrt(ops.add(mean, torch.finfo(wide.dtype).eps if eps is None else eps))
+    scale = as_it_was(ops.rsqrt(ops.add(mean, torch.finfo(wide.dtype).eps if eps is None else eps)))
     normal = ops.mul(wide, scale)
     first = cast(_centered(_weighted(g, weight), normal, scale, dims, False), x.dtype) if needs[0] else None
+    normal = as_it_was(normal) if x.device.type == "cpu" else normal  # there torch's is made of several ops
     return first, None, sum_to(ops.mul(g, normal), weight) if needs[2] else None, None
 
 
@@ -66,7 +67,7 @@ def _group_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradient
     g, grouped = widen(grads[0]), ops.reshape(widen(x), apart)
     dims, rest = tuple(range(2, len(size) + 1)), tuple(d for d in range(len(size)) if d != 1)
     var, mean = ops.var_mean(grouped, dims, correction=0, keepdim=True)
-    scale = ops.rsqrt(ops.add(var, eps))
+    mean, scale = as_it_was(mean), as_it_was(ops.rsqrt(ops.add(var, eps)))
     normal = ops.mul(ops.sub(grouped, mean), scale)
     first = second = None
     if needs[0]:
@@ -137,7 +138,7 @@ def _class_grad(g: Any, target: Any, weight: Any, ignore_index: int, reduction: 
             total = ops.to(ops.sum(counts), widen(g).dtype)
         else:
             total = ops.sum(ops.where(counts, _class_weight(weight, target, counts), 0.0))
-        g = ops.div(widen(g), cast(total, widen(g).dtype))
+        g = ops.div(widen(g), cast(as_it_was(total), widen(g).dtype))
     rows = ops.where(counts, widen(g), 0.0)
     return ops.unsqueeze(rows, at)
 
@@ -172,6 +173,7 @@ def _over_classes(v: Any, rank: int, at: int) -> Any:
 def _cross_entropy(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     """A row's loss is -sum(q log p) with q its target distribution, so the gradient is (p sum(q) - q)."""
     x, target, weight, ignore_index, reduction, smoothing = args
+    x = as_it_was(x)  # torch keeps the logarithms
     at, rank = class_dim(len(x.shape)), len(x.shape)
     wide = widen(x)
     top, total = ops.softmax_stats(wide, at)
@@ -182,6 +184,7 @@ def _cross_entropy(grads: Args, args: Args, results: Args, needs: Args) -> Gradi
         rows = rules.shapes.numel(tuple(x.shape)) // x.shape[at]
         g = _share(grads[0], reduction, rows)
         g = ops.unsqueeze(g, at) if reduction == "none" else g
+        target = as_it_was(target) if smoothing else target
         q = _smoothed(widen(target), smoothing, x.shape[at], classes)
         first = cast(ops.mul(g, ops.sub(ops.mul(p, ops.sum(q, (at,), True)), q)), x.dtype)
         second = None

@@ -9,7 +9,7 @@ import torch
 
 from tinycompile.ops import meta_rules as rules
 from tinycompile.ops.calls import cast, ops, widen
-from tinycompile.ops.gradients import Gradients, count_of, dims_of, kept, positions, stored, sum_to, vjp, zeros
+from tinycompile.ops.gradients import Gradients, as_it_was, count_of, dims_of, kept, positions, stored, sum_to, vjp, zeros
 
 Args = Sequence[Any]
 
@@ -107,13 +107,17 @@ def _cumprod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     if not len(x.shape):
         return cast(grads[0], x.dtype), None, None
     g, wide, y = widen(grads[0]), widen(x), widen(results[0])
-    if torch.is_grad_enabled() and getattr(x, "requires_grad", False):
+    was = as_it_was(x)
+    if was is x and torch.is_grad_enabled() and getattr(x, "requires_grad", False):
         return cast(_cumprod_by_pairs(g, wide, dim), x.dtype), None, None
     zero = ops.eq(x, 0)
     seen = ops.cumsum(ops.to(zero, y.dtype), dim)
     first = ops.logical_and(zero, ops.eq(seen, 1))
-    before = ops.div(_reversed_sum(ops.mul(g, y), dim), ops.where(zero, 1.0, wide))
-    without = ops.cumprod(ops.where(first, 1.0, wide), dim)
+    through, factors = ops.mul(g, y), wide
+    if was is not x:  # up to the first zero by now, torch reads the products from before
+        through, factors = (ops.where(ops.eq(seen, 0), v, u) for v, u in ((through, 0.0), (widen(was), wide)))
+    before = ops.div(_reversed_sum(through, dim), ops.where(zero, 1.0, wide))
+    without = ops.cumprod(ops.where(first, 1.0, factors), dim)
     at = _reversed_sum(ops.where(ops.ge(seen, 1), ops.mul(g, without), 0.0), dim)
     return cast(ops.where(ops.eq(seen, 0), before, ops.where(first, at, 0.0)), x.dtype), None, None
 
@@ -259,10 +263,21 @@ def _vector_norm(grads: Args, args: Args, results: Args, needs: Args) -> Gradien
     return cast(found, x.dtype), None, None, None, None
 
 
+@vjp("dist", "self", "other", "result")
+def _dist(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
+    x, other, order = args
+    off = ops.sub(widen(x), widen(other))
+    norm = as_it_was(ops.linalg_vector_norm(off, order))
+    g = _vector_norm((widen(grads[0]),), (off, order, None, False, None), (norm,), (True,))[0]
+    if g is None:
+        return None, None, None
+    return sum_to(g, x) if needs[0] else None, sum_to(ops.neg(g), other) if needs[1] else None, None
+
+
 def _of_order(x: Any, order: float, dim: Any, g: Any) -> Any:
     """In float64, and from a norm in float64: an error of the norm counts ``order - 1`` times in the gradient."""
     wide, g = cast(x, torch.float64), cast(g, torch.float64)
-    size, y = ops.abs(wide), ops.linalg_vector_norm(wide, order, dim, True)  # whose own gradient is zero where it is
+    size, y = ops.abs(wide), as_it_was(ops.linalg_vector_norm(wide, order, dim, True))  # whose own gradient is zero where it is
     if order > 2:  # torch's three ways
         slope = ops.mul(wide, ops.pow_scalar(size, order - 2))
     else:

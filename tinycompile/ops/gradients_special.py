@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tinycompile.ops.calls import ops
-from tinycompile.ops.gradients import constant_op, form, one_input, several_inputs
+from tinycompile.ops.gradients import as_it_was, constant_op, form, one_input, several_inputs
 
 
 def _sinc(g: Any, x: Any) -> Any:
@@ -21,13 +21,14 @@ def _sinc(g: Any, x: Any) -> Any:
 def _i1(g: Any, x: Any) -> Any:
     """i0(x) - i1(x) / x, 1/2 at 0."""
     tiny, safe = _near_zero(x)
-    return g * ops.where(tiny, 0.5, ops.i0(safe) - ops.special_i1(x) / safe)
+    return g * ops.where(tiny, 0.5, ops.i0(safe) - as_it_was(ops.special_i1(x)) / safe)
 
 
 def _i1e(g: Any, x: Any) -> Any:
     """i0e(x) - i1e(x) (sign(x) + 1 / x), 1/2 at 0."""
     tiny, safe = _near_zero(x)
-    return g * ops.where(tiny, 0.5, ops.special_i0e(safe) - ops.special_i1e(x) * (ops.sign(safe) + ops.reciprocal(safe)))
+    y = as_it_was(ops.special_i1e(x))
+    return g * ops.where(tiny, 0.5, ops.special_i0e(safe) - y * (ops.sign(safe) + ops.reciprocal(safe)))
 
 
 def _near_zero(x: Any) -> tuple[Any, Any]:
@@ -46,7 +47,9 @@ def _logit(g: Any, x: Any, eps: float | None) -> Any:
 
 def _log_ndtr(g: Any, x: Any) -> Any:
     """NaN at minus infinity, as in torch, whose own way loses digits before."""
-    slope = math.sqrt(2 / math.pi) / ops.special_erfcx(x * -math.sqrt(0.5))
+    was = as_it_was(x)
+    slope = math.sqrt(2 / math.pi) / ops.special_erfcx(was * -math.sqrt(0.5))
+    slope = slope if was is x else slope * ops.exp((was - x) * (was + x) * 0.5)  # of x by then, and the result before
     return ops.where(ops.isneginf(x), math.nan, g * slope)
 
 
@@ -60,10 +63,10 @@ _FROM_INPUT: dict[str, Any] = {
     "special_entr": lambda g, x: -g * (ops.log(x) + 1),
     "logit": _logit,
     "i0": lambda g, x: g * ops.special_i1(x),
-    "special_i0e": lambda g, x: g * (ops.special_i1e(x) - ops.sign(x) * ops.special_i0e(x)),
+    "special_i0e": lambda g, x: g * (ops.special_i1e(x) - ops.sign(x) * as_it_was(ops.special_i0e(x))),
     "special_i1": _i1,
     "special_i1e": _i1e,
-    "special_erfcx": lambda g, x: g * (x * 2 * ops.special_erfcx(x) - 2 / math.sqrt(math.pi)),
+    "special_erfcx": lambda g, x: g * (x * 2 * as_it_was(ops.special_erfcx(x)) - 2 / math.sqrt(math.pi)),
     "special_log_ndtr": _log_ndtr,
     "erfinv": _erfinv,
 }

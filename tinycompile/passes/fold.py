@@ -7,6 +7,7 @@ so it is only removed where nobody can tell: no output shows it, no write takes 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -54,8 +55,9 @@ _HANDS_ON: dict[str, Callable[..., bool]] = {
 }
 
 
-def fold(graph: Graph) -> Graph:
-    """The graph without calls that hand a value on; their users take the value itself."""
+def fold(graph: Graph, apart: AbstractSet[str] = frozenset()) -> Graph:
+    """The graph without calls that hand a value on; their users take the value itself. ``apart``: nodes that stay: what
+    they hand on may be written to."""
     visible = {n.name for n in graph.nodes} if writes_in_between(graph) else escaping(graph)
     metas: dict[str, Any] = {}
     renamed: dict[str, Ref] = {}
@@ -64,7 +66,7 @@ def fold(graph: Graph) -> Graph:
     with env.active():
         for node in graph.nodes:
             node = with_refs(node, renamed)
-            source = _handed_on(node, metas, visible)
+            source = None if node.name in apart else _handed_on(node, metas, visible)
             if source is None:
                 kept.append(node)
                 metas[node.name] = node.meta

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from tinycompile.base.config import config
 from tinycompile.base.errors import VerifyError
@@ -38,14 +39,20 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 )
 
 
-def optimize(graph: Graph, observe: Callable[[int, str, Graph], None] | None = None, *, joint: bool = False) -> Graph:
+def optimize(
+    graph: Graph,
+    observe: Callable[[int, str, Graph], None] | None = None,
+    *,
+    joint: bool = False,
+    apart: AbstractSet[str] = frozenset(),
+) -> Graph:
     """Run every pass; ``observe(position, name, graph)`` sees each result. ``joint``: it will be split in a forward and a
-    backward, so writes stay at its end, and what the halves would share is not written out. Raises VerifyError, naming the
-    pass at fault."""
+    backward, so writes stay at its end, and what the halves would share is not written out. ``apart``: as
+    :func:`~tinycompile.passes.fold.fold` takes it. Raises VerifyError, naming the pass at fault."""
     for position, (name, run) in enumerate(PASSES):
         if joint and run in (write_in_place, chunk_losses):
             continue
-        graph = run(graph)
+        graph = fold(graph, apart) if run is fold else run(graph)
         if config.verify_ir:
             _verify(name, graph)
         if observe is not None:

@@ -1,0 +1,117 @@
+"""Every op record behind a graph break: an edit of an argument by way of ``.data``, of which torch notices nothing, changes the
+gradients just as it does in eager, which reads what it has saved as that is by then."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tinycompile
+from tests.lower.support import bind_sample, to_double
+from tinycompile.ops.record import OPS, Op, Sample
+
+pytestmark = [pytest.mark.cpu, pytest.mark.filterwarnings("ignore")]
+SAMPLES = 3
+
+
+def mapped(arg: Any, fn: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(arg, Tensor):
+        return fn(arg)
+    return tuple(mapped(a, fn) for a in arg) if isinstance(arg, tuple) else arg
+
+
+def tensors_in(arg: Any) -> Iterator[Tensor]:
+    if isinstance(arg, Tensor):
+        yield arg
+    elif isinstance(arg, tuple):
+        for a in arg:
+            yield from tensors_in(a)
+
+
+def leaf(t: Tensor) -> Tensor:
+    return t.detach().clone(memory_format=torch.preserve_format).requires_grad_(t.is_floating_point())
+
+
+def halve(t: Tensor) -> None:
+    """Half of what is in a domain is in it, too; a place or a class becomes the first."""
+    if t.is_floating_point():
+        t.mul_(0.5)
+    else:
+        t.logical_not_() if t.dtype == torch.bool else t.zero_()
+
+
+def turn(t: Tensor) -> None:
+    """The same values at other places."""
+    t.copy_(t.detach().clone().reshape(-1).roll(1).reshape(t.shape))
+
+
+def gradients(fn: Callable[..., Any], args: tuple[Any, ...], edited: int | None, edit: Callable[[Tensor], None]) -> Any:
+    """The gradients of the arguments when one was edited before the backward; None where nothing has a gradient."""
+    torch.manual_seed(0)
+    given = mapped(args, leaf)
+    tensors = list(tensors_in(given))
+    made = fn(*given)
+    results = [r for r in tensors_in(tuple(made) if isinstance(made, list) else made) if r.requires_grad]
+    if not results:
+        return None
+    seeds = [torch.randn(r.shape, dtype=r.dtype) for r in results]
+    if edited is not None:
+        edit(tensors[edited].data)
+    leaves = [t for t in tensors if t.requires_grad]
+    found = torch.autograd.grad(results, leaves, seeds, allow_unused=True)
+    return [torch.zeros_like(t) if g is None else g for t, g in zip(leaves, found, strict=True)]
+
+
+def samples_of(op: Op) -> Iterator[tuple[Any, ...]]:
+    """Arguments in float64, from samples that differ in more than the dtype of floats."""
+    seen = set[str]()
+    for sample in op.samples():
+        key = re.sub("b?float(16|32)", "float64", repr(sample))
+        args = None if key in seen or "special" in key else bound(op, sample)
+        seen.add(key)
+        if args is not None and len(seen) <= SAMPLES:
+            yield args
+
+
+def bound(op: Op, sample: Sample) -> Any:
+    """None for what torch refuses or does not differentiate."""
+    torch.manual_seed(0)
+    args = to_double(bind_sample(op, sample))
+    tensors = list(tensors_in(args))
+    if any(t.is_complex() or not t.numel() for t in tensors) or not any(t.is_floating_point() for t in tensors):
+        return None
+    try:
+        return None if gradients(op.eager, args, None, turn) is None else args
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+        return None
+
+
+def behind_a_break(op: Op) -> Callable[..., Any]:
+    def fn(*args: Any) -> Any:
+        made = op.eager(*args)
+        tinycompile.graph_break()
+        return made
+
+    return fn
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_gradients_of_what_is_there_by_then(name: str) -> None:
+    op = OPS[name]
+    compiled = tinycompile.compile(behind_a_break(op), backend="aot_eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for args in samples_of(op):
+            for at in range(len(list(tensors_in(args)))):
+                for edit in (halve, turn):
+                    found, expected = (gradients(fn, args, at, edit) for fn in (compiled, op.eager))
+                    torch.testing.assert_close(
+                        found, expected, rtol=1e-6, atol=1e-8, equal_nan=True, check_stride=False,
+                        msg=lambda text, at=at, edit=edit, args=args: f"{edit.__name__} of argument {at} of {args}: {text}",
+                    )  # fmt: skip
