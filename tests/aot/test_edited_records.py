@@ -115,3 +115,35 @@ def test_gradients_of_what_is_there_by_then(name: str) -> None:
                         found, expected, rtol=1e-6, atol=1e-8, equal_nan=True, check_stride=False,
                         msg=lambda text, at=at, edit=edit, args=args: f"{edit.__name__} of argument {at} of {args}: {text}",
                     )  # fmt: skip
+
+
+# One input that several ops read: each as torch keeps it.
+TOGETHER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a_quotient_of_both": lambda x, w: x / w,
+    "a_number_over": lambda x, w: 2 / x + w / x,
+    "a_mean_beside_a_variance": lambda x, w: x.mean(-1) * w.mean(-1) + x.var(-1),
+    "a_loss_beside_a_square": lambda x, w: torch.nn.functional.cross_entropy(x, x.argmax(-1)) + x * x * w,
+    "of_what_was_computed": lambda x, w: (x * 2) / (w + 1) + x / w,
+    "through_views": lambda x, w: x.t() / w.t() + torch.nn.functional.layer_norm(x.view(3, 2).t().contiguous(), (3,), w[0]).t(),
+    "a_view_too": lambda x, w: torch.nn.functional.glu(x.t(), 1) * w[:1].t(),
+    "halves": lambda x, w: x.bfloat16() / w.bfloat16(),
+    "of_halves": lambda x, w: (torch.nn.functional.softsign(x) * w.sum()) / torch.nn.functional.softplus(w),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", None])
+@pytest.mark.parametrize("name", TOGETHER)
+def test_several_read_one_input(name: str, backend: str | None) -> None:
+    program = TOGETHER[name]
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        made = program(x, w)
+        tinycompile.graph_break()
+        return made
+
+    args = torch.arange(1.0, 7).view(2, 3).double().div(3), torch.arange(2.0, 8).view(2, 3).double().div(5).flip(0)
+    compiled = tinycompile.compile(fn, backend=backend)
+    for at in (None, 0, 1):
+        for edit in (halve, turn):
+            found, expected = (gradients(f, args, at, edit) for f in (compiled, fn))
+            torch.testing.assert_close(found, expected, rtol=2e-2 if name == "halves" else 1e-7, atol=1e-9)

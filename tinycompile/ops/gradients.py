@@ -124,15 +124,18 @@ def kept_for(op: Op, args: Sequence[Any]) -> Kept | None:
     return next((kept for kept in KEPT.get(op.name, ()) if kept.when(*args)), None)
 
 
-VARIES: dict[str, Callable[..., bool]] = {}
-"""Of ops that have a formula, or something stated above, the calls for which torch may keep something else, as it copies some
-arguments by their layout."""
+VARIES: dict[str, Callable[..., tuple[str, ...] | bool]] = {}
+"""Of ops that have a formula, or something stated above: what torch keeps in some calls instead. True: nobody knows but torch,
+as it copies some arguments by their layout."""
 
 
 def stated(op: Op, args: Sequence[Any], needs: Sequence[Any]) -> frozenset[str] | None:
     """What torch keeps for these gradients of a call, in the words of ``Vjp.saves``; None where no record tells. ``args``: with
     metadata for tensors."""
-    if op.name in CUSTOM or (op.name in VARIES and VARIES[op.name](*args)):
+    varied = VARIES[op.name](*args) if op.name in VARIES else op.name in CUSTOM
+    if isinstance(varied, tuple):
+        return read_for(varied, op.schema, needs)
+    if varied:
         return None
     if op.name in KEPT:
         known = kept_for(op, args)

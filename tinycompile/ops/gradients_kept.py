@@ -74,6 +74,8 @@ def _copies_batches(x: TensorMeta, other: TensorMeta) -> bool:
 
 
 VARIES.update(
+    div=lambda x, other: False if isinstance(x, TensorMeta) else (),  # a number over it: the reciprocal, times that
+    view_copy=lambda *args: (),
     cross_entropy=lambda *args: True,  # torch differentiates its parts
     linear=lambda x, *rest: x.rank > 2 and not _fold(x, x.rank - 1),
     matmul=_copies_batches,

@@ -9,7 +9,19 @@ from typing import Any
 import torch
 
 from tinycompile.ops.calls import cast, ops, widen
-from tinycompile.ops.gradients import Gradients, constant_op, one_input, several_inputs, stored, sum_to, times, vjp, wide, zeros
+from tinycompile.ops.gradients import (
+    Gradients,
+    as_it_was,
+    constant_op,
+    one_input,
+    several_inputs,
+    stored,
+    sum_to,
+    times,
+    vjp,
+    wide,
+    zeros,
+)
 
 Args = Sequence[Any]
 
@@ -40,6 +52,7 @@ def _dividend(g: Any, x: Any, y: Any) -> Any:
 
 
 def _divisor(g: Any, x: Any, y: Any) -> Any:
+    y = y if hasattr(x, "dtype") else as_it_was(y)  # of a number over it, torch keeps the reciprocal
     return ops.mul(ops.neg(g), ops.div(ops.div(x, y), y))
 
 
