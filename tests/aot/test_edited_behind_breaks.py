@@ -33,7 +33,6 @@ COMPUTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "product": lambda x, w: (x + 1) @ w.t() + (x @ w.t()).sin(),
     "views": lambda x, w: x.t()[1:].cos() @ w * 2,
     "itself": lambda x, w: x * w,
-    "a_number_over_it": lambda x, w: (2 / w) * x,
 }
 EDITS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "none": lambda x, w: None,

@@ -147,3 +147,22 @@ def test_several_read_one_input(name: str, backend: str | None) -> None:
         for edit in (halve, turn):
             found, expected = (gradients(f, args, at, edit) for f in (compiled, fn))
             torch.testing.assert_close(found, expected, rtol=2e-2 if name == "halves" else 1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", None])
+def test_a_number_over_an_input_keeps_the_reciprocal(backend: str | None) -> None:
+    """So an edit of the input that torch counts is no error."""
+
+    def fn(x: Tensor) -> Tensor:
+        made = 3 / x
+        tinycompile.graph_break()
+        return made
+
+    found = []
+    for call in (fn, tinycompile.compile(fn, backend=backend)):
+        x = torch.tensor([2.0, 4.0], requires_grad=True)
+        made = call(x)
+        with torch.no_grad():
+            x.add_(1)
+        found.append(torch.autograd.grad(made.sum(), x)[0])
+    torch.testing.assert_close(found[1], found[0])

@@ -151,12 +151,6 @@ def _not_for_bool(kernel: str) -> Any:
     return meta
 
 
-def _eager_div(x: Any, other: Any) -> torch.Tensor:
-    """A number over a tensor is torch's reciprocal times that, which is what it keeps for the gradient."""
-    made: torch.Tensor = torch.div(x, other) if isinstance(x, torch.Tensor) else x / other
-    return made
-
-
 def _eager_div_floor(x: Any, other: Any) -> torch.Tensor:
     return torch.div(x, other, rounding_mode="floor")
 
@@ -183,7 +177,6 @@ binary(
         *spelled("true_divide", "tm"),
     ),
     two((*FLOATS, "int64", "int32", "uint8", "bool"), fill="positive", number=3),
-    _eager_div,
 )
 binary(
     "floor_divide",
