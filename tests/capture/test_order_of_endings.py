@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ import torch
 import tinycompile
 from tinycompile.capture.endings import ends_quietly
 
-pytestmark = pytest.mark.pure
+pytestmark = [pytest.mark.pure, pytest.mark.usefixtures("no_collector")]
 LOG: list[str] = []
 
 
@@ -296,14 +295,6 @@ FUNCTIONS = (
     data, copies, managers, generators, watched_object, watched_tensor, watched_tensor_that_is_used, watched_function,
     watched_variables,
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def no_collector() -> Iterator[None]:
-    """Nothing ends here but by its count."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def told(fn: Callable[..., Any], x: torch.Tensor) -> tuple[list[str], list[Any]]:

@@ -4,9 +4,8 @@ eager, among whatever else the function does."""
 from __future__ import annotations
 
 import collections
-import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ import tinycompile
 from tinycompile.api import CompiledFunction
 from tinycompile.options import Options
 
-pytestmark = pytest.mark.pure
+pytestmark = [pytest.mark.pure, pytest.mark.usefixtures("no_collector")]
 LOG: list[str] = []
 KEPT: list[Any] = []
 GLOBAL: Any = None
@@ -239,14 +238,6 @@ FUNCTIONS = (
     item, item_of_a_list, tensor_of_a_list, tensor_of_a_dict, taken_from_a_deque, closure_variable, held_by_a_variable, held_until_the_end, in_a_callee, in_a_loop,
     behind_a_break,
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def no_collector() -> Iterator[None]:
-    """Nothing ends here but by its count."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 class Plain:

@@ -129,7 +129,8 @@ class Tape(GraphBuilder):
             before = len(self.steps)
             refs_of_parts = self._expand(form, args, metas)
             if refs_of_parts is not None:
-                if self.exposed and keeps_arguments_alone(op, args) and not any(map(_is_opaque, self.steps[before:])):
+                torchs = any(isinstance(s, OpaqueStep) for s in self.steps[before:])
+                if self.exposed and not torchs and keeps_arguments_alone(op, args):
                     results = self._fakes(refs_of_parts, metas)
                     self.steps[before:] = [PartsStep(op.name, form, args, results, self.location)]
                 return refs_of_parts
@@ -218,10 +219,6 @@ class Tape(GraphBuilder):
             "backward", "extern", opaque.BACKWARD, (step.token, *grads), {}, metas if len(metas) > 1 else metas[0]
         )
         return self._fakes(made, metas if len(metas) > 1 else metas[0])
-
-
-def _is_opaque(step: AnyStep) -> bool:
-    return isinstance(step, OpaqueStep)
 
 
 def _flat(flags: Any) -> Iterator[bool]:

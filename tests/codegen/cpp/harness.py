@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.codegen.triton.nests import Case
@@ -22,11 +23,18 @@ from tinycompile.codegen.cpp.emit import emit_kernel, prelude
 from tinycompile.ir.loops import Loops, Reduce, Scan, Store
 from tinycompile.ir.loops_reference import run_loops
 from tinycompile.ir.source import KernelSource
+from tinycompile.runtime import cpp_build
 from tinycompile.runtime.cpp_build import Launcher, compile_cpp, cpu_target, launcher, load
 
 # This machine's vector extension, and none: half the width or less, and no fused multiply-add.
 TARGETS = {"machine": cpu_target(), "generic": dataclasses.replace(cpu_target(), arch="generic", vector=16)}
 _PROMOTE = {torch.float32: torch.float64}
+
+
+def made_for(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
+    """From now on code is made for this machine but for these fields of its Target."""
+    target = dataclasses.replace(cpu_target(), **facts)
+    monkeypatch.setattr(cpp_build, "cpu_target", lambda: target)
 
 
 class Compiled:

@@ -3,7 +3,6 @@ Where it pays, where it must not be, and that the numbers are right at every edg
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 
@@ -12,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 import tinycompile
+from tests.codegen.cpp.harness import made_for
 from tinycompile.codegen.cpp.fetch import CLAIMED
-from tinycompile.runtime import cpp_build
 from tinycompile.runtime.cpp_build import compiler
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(compiler() is None, reason="no C++ compiler")]
@@ -86,12 +85,6 @@ def test_a_sum_beside_moments_is_made_once() -> None:
     assert len(re.findall(r"double \w+_group\[", text)) == 2  # the sum, the squares
 
 
-def on(monkeypatch: pytest.MonkeyPatch, foresees: bool, l2: int) -> None:
-    """From now on code is made for a CPU with so much cache that reads ahead itself, or does not."""
-    target = dataclasses.replace(cpp_build.cpu_target(), foresees=foresees, l2=l2)
-    monkeypatch.setattr(cpp_build, "cpu_target", lambda: target)
-
-
 def chain(x: torch.Tensor) -> torch.Tensor:
     return torch.relu(x * 2 + x.flip(0)) - 1
 
@@ -122,7 +115,7 @@ def test_what_is_asked_for_changes_no_number(
     torch.manual_seed(0)
     x, results, texts = torch.randn(shape).to(dtype), [], []
     for foresees, cache in ((True, 1 << 40), (True, 1 << 14), (False, 1 << 14)):
-        on(monkeypatch, foresees, cache)
+        made_for(monkeypatch, foresees=foresees, l2=cache)
         fn = tinycompile.compile(STRETCHES[name], backend="cpp", dynamic=False)  # type: ignore[call-overload]
         results.append(fn(x))
         texts.append("".join(k.source for k in fn.kernels))
@@ -142,9 +135,7 @@ def test_each_pass_over_a_row_asks_for_its_share_of_a_later_one(
     name: str, readers: int, vector: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Together all lines, each once, where a group has that many."""
-    on(monkeypatch, False, 1 << 16)
-    target = dataclasses.replace(cpp_build.cpu_target(), vector=vector)
-    monkeypatch.setattr(cpp_build, "cpu_target", lambda: target)
+    made_for(monkeypatch, foresees=False, l2=1 << 16, vector=vector)
     text = source_of(STRETCHES[name], torch.randn(64, 1024).to(dtype))  # type: ignore[arg-type]
     asked = re.findall(r"tc::fetch_near<(\d+)>\(x \+ i0\*1024 \+ (\w+) \+ (\d+), (\d+)\)", text)
     assert "tc::next_page<" not in text
@@ -160,6 +151,6 @@ def test_each_pass_over_a_row_asks_for_its_share_of_a_later_one(
 
 
 def test_what_the_cache_holds_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    on(monkeypatch, False, 1 << 20)
+    made_for(monkeypatch, foresees=False, l2=1 << 20)
     assert "two_pages_on" not in source_of(chain, torch.randn(1 << 16))
     assert "two_pages_on" in source_of(chain, torch.randn(1 << 19))

@@ -4,17 +4,15 @@ vector extensions."""
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import re
 
 import pytest
 import torch
 
 import tinycompile
-from tests.codegen.cpp.harness import TARGETS
+from tests.codegen.cpp.harness import TARGETS, made_for
 from tinycompile.codegen.cpp.emit import prelude
 from tinycompile.codegen.cpp.scalars import MEMORY_TYPES
-from tinycompile.runtime import cpp_build
 from tinycompile.runtime.cpp_build import compile_cpp, compiler, load
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(compiler() is None, reason="no C++ compiler")]
@@ -91,8 +89,7 @@ def test_what_comes_next_is_asked_for(rows: int, lanes: int, panels: bool) -> No
     ],
 )
 def test_short_rows_are_read_in_order(shape: tuple[int, ...], as_read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = dataclasses.replace(cpp_build.cpu_target(), l2=1 << 20)
-    monkeypatch.setattr(cpp_build, "cpu_target", lambda: target)
+    made_for(monkeypatch, l2=1 << 20)
     x = torch.randn(shape)
     fn = tinycompile.compile(lambda x: (x.transpose(1, 2) * 2).contiguous(), backend="cpp")
     assert torch.equal(fn(x), (x.transpose(1, 2) * 2).contiguous())

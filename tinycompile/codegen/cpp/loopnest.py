@@ -227,7 +227,7 @@ class LoopNest:
                     return  # nothing is left, and chunks are whole groups
         with contextlib.ExitStack() as stack:
             if axis == self.plan.lane:
-                read = self.rows_read(self.deps.closure(roots)) if self.lanes is None and not reduces else []
+                read = self.rows_read(items) if self.lanes is None and not reduces else []
                 lines = functools.partial(later_turn, read, self.plan, self.text, self.names, self.share, PIECE)
                 begin, end = stack.enter_context(self.pieces(axis, begin, end, lines))
                 self.out.line(self.simd(items, reduces))
@@ -243,11 +243,12 @@ class LoopNest:
         groups = {i: group_of(a, size, self.names) for i, a in ones.items()}
         whole = self.names.fresh(f"{name}_whole")
         self.out.line(f"const int64_t {whole} = {end} - ({end} - {begin}) % {size};")
-        loads = [s for i in self.deps.closure(roots) if isinstance(s := self.body[i], Load) and s.name not in self.fetched]
+        items = self.deps.closure(roots)
+        loads = [s for i in items if isinstance(s := self.body[i], Load) and s.name not in self.fetched]
         self.fetched |= {s.name for s in loads}
         written = [] if loads else self.claimed  # a pass that waits for memory asks for no more
         claimed = [s for i in written if isinstance(s := self.body[i], Store) and self.loops[i] <= open_axes | {axis.name}]
-        read = self.rows_read(self.deps.closure(roots))
+        read = self.rows_read(items)
         ahead = functools.partial(group_ahead, loads, read, claimed, self.plan, self.text, self.names, self.share)
         with group_loops(self.out, self.names, name, list(groups.values()), begin, whole, ahead) as place:
             self.text.forget_comment()
