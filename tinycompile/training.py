@@ -272,26 +272,35 @@ class _Program:
     exposed: bool
     compile_one: CompileFn
 
-    def of_some(self, split: Split, sizes: Mapping[str, int], defined: frozenset[int], by_hand: bool = False) -> Joint:
-        """The joint graph of the outputs whose tangents are ``defined``, for these sizes. ``by_hand``: torch differentiates its
-        kernels once."""
+    def of_some(
+        self,
+        split: Split,
+        sizes: Mapping[str, int],
+        defined: frozenset[int],
+        reached: frozenset[int] | None = None,
+        by_hand: bool = False,
+    ) -> Joint:
+        """The joint graph of the outputs whose tangents are ``defined``, for these sizes. ``reached``: the inputs whose
+        gradients are needed, None for all of them. ``by_hand``: torch differentiates its kernels once."""
         outputs = {split.tangents[i] for i in defined}
-        flags = [f and i in outputs for i, f in enumerate(self.flags)]
+        wanted = [w and (reached is None or i in reached) for i, w in enumerate(self.wanted)]
+        depend = self.flags if reached is None else outputs_require_grad(self.graph, wanted)
+        flags = [f and i in outputs for i, f in enumerate(depend)]
         graph = self.graph if by_hand else self.known
         exposed = self.exposed and not by_hand
         here = replace(graph, hints=tuple({**dict(graph.hints), **sizes}.items()))
-        return differentiate(here, self.wanted, flags, exposed)
+        return differentiate(here, wanted, flags, exposed)
 
 
 def _parts(
     program: _Program, split: Split, joint: Joint, pull: Pullback, refusing: bool, optimized: Callable[[Joint], Joint]
-) -> Callable[[Sequence[int], frozenset[int]], Pullback]:
-    """The backward for some of the tangents, compiled when it is first needed."""
+) -> Callable[[Sequence[int], frozenset[int], frozenset[int] | None], Pullback]:
+    """The backward for some of the tangents, or of some of the gradients, compiled when it is first needed."""
 
-    def part(sizes: Mapping[str, int], defined: frozenset[int]) -> Pullback:
-        if zeros_will_do(split, frozenset(range(len(split.tangents))) - defined):
+    def part(sizes: Mapping[str, int], defined: frozenset[int], reached: frozenset[int] | None) -> Pullback:
+        if reached is None and zeros_will_do(split, frozenset(range(len(split.tangents))) - defined):
             return pull
-        recorded = program.of_some(split, sizes, defined)
+        recorded = program.of_some(split, sizes, defined, reached)
         found = part_of(split, joint, optimized(recorded))
         if found is None:
             log("graph", f"{split.backward.name}: undefined gradients are taken for zeros")
@@ -305,7 +314,7 @@ def _parts(
 
 def _second(
     program: _Program, split: Split, joint: Joint
-) -> Callable[[Sequence[int], frozenset[int], tuple[bool, ...]], Derived]:
+) -> Callable[[Sequence[int], frozenset[int], tuple[bool, ...], frozenset[int] | None], Derived]:
     """The differentiable backward by which tangents are defined and require grad, compiled when it is first needed."""
     if draws_differentiably(joint) or (joint.opaque and any(is_random(n) for n in program.graph.nodes)):
         return functools.partial(_refuse, program.graph.name)
@@ -313,8 +322,10 @@ def _second(
         places = tuple(range(len(split.gradients)))
         return functools.partial(_replayed, program.graph, split, places)
 
-    def second(sizes: Mapping[str, int], defined: frozenset[int], flags: tuple[bool, ...]) -> Derived:
-        recorded = program.of_some(split, sizes, defined, by_hand=True)
+    def second(
+        sizes: Mapping[str, int], defined: frozenset[int], flags: tuple[bool, ...], reached: frozenset[int] | None
+    ) -> Derived:
+        recorded = program.of_some(split, sizes, defined, reached, by_hand=True)
         derived, drawn, reread = gradient_graph(recorded)
         if not set(drawn) <= set(program.drawn):
             _refuse(program.graph.name)
@@ -334,6 +345,7 @@ def _replayed(
     sizes: Sequence[int],
     defined: frozenset[int],
     flags: tuple[bool, ...],
+    reached: frozenset[int] | None,
 ) -> Derived:
     """The same, by torch's own tape of the graph."""
     reads = inputs_behind(graph, [split.tangents[i] for i in defined])

@@ -17,7 +17,7 @@ import torch
 
 from tinycompile.aot.partition import Split
 from tinycompile.aot.pullback import Derived, Pullback
-from tinycompile.aot.reach import apart, groups_of
+from tinycompile.aot.reach import apart, groups_of, inputs_reached
 from tinycompile.aot.replay import as_before, view_of
 from tinycompile.aot.saved import Kept, check_watched, refuse_edited, require_unspent
 from tinycompile.base import expr as ex
@@ -35,8 +35,8 @@ def attach(
     split: Split,
     forward: Fn,
     backward: Pullback,
-    part: Callable[[Sequence[int], frozenset[int]], Pullback],
-    second: Callable[[Sequence[int], frozenset[int], tuple[bool, ...]], Derived],
+    part: Callable[[Sequence[int], frozenset[int], frozenset[int] | None], Pullback],
+    second: Callable[[Sequence[int], frozenset[int], tuple[bool, ...], frozenset[int] | None], Derived],
     differentiable: Sequence[bool],
     aliases: Sequence[tuple[int, int]],
     watched: Sequence[Kept] = (),
@@ -47,9 +47,10 @@ def attach(
 ) -> Fn:
     """A function like the forward's first ``outputs`` results, whose outputs carry gradients.
 
-    ``part(sizes, defined)`` gives the backward for some of the tangents, where the others are undefined; ``sizes``: the values
-    of the forward's size symbols. ``second(sizes, defined, flags)`` gives the differentiable one, where ``flags`` tells which
-    of these tangents require grad. ``differentiable``: which outputs depend on an input that requires grad, as eager would
+    ``part(sizes, defined, reached)`` gives the backward for some of the tangents, where the others are undefined; ``sizes``:
+    the values of the forward's size symbols; ``reached``: the inputs whose gradients are needed, None for all of them.
+    ``second(sizes, defined, flags, reached)`` gives the differentiable one, where ``flags`` tells which of these tangents
+    require grad. ``differentiable``: which outputs depend on an input that requires grad, as eager would
     say. ``aliases``: ``(output, input)`` pairs where the output is a view
     of the input: those are made by torch itself. ``watched``: inputs and outputs that eager may have saved; ``kept()``: those
     that it would, asked when one was edited. ``freed()``: for each output, what a backward of it frees in eager, asked when a
@@ -65,13 +66,14 @@ def attach(
     rereads_all = len(split.reread) == len(split.forward.placeholders)
     routes = [(2 + i, split.reached[at]) for at, i in enumerate(split.gradients)]
     every, none = frozenset(range(len(split.tangents))), frozenset[int]()
-    several = len(every) > 1
+    several = len(every) > 1 or len(routes) > 1
     changed = [i for i in reread if i in written]
     groups = groups_of(wiring.reached(split))
     cut = sorted({i for i, w in enumerate(wanted) if w}.difference(*groups.values()))
     several_nodes = len(groups) > 1
     nothing = [None] * (2 + len(split.forward.placeholders))
     where = {i: at for at, i in enumerate(positions)}
+    tensors = [i for i, p in enumerate(split.forward.placeholders) if p.meta is not None]
     torch_checks = {("input", i) for i in saved_inputs if i not in changed}
     watched = [w for w in watched if w.place not in torch_checks and w.behind & where.keys()]
     watched = [w for w in watched if w.place[0] == "input" or w.place[1] in where]
@@ -79,7 +81,36 @@ def attach(
 
     def check(ctx: Any, given: Sequence[Any], spent: bool) -> None:
         if watched:
-            check_watched(ctx, watched, kept, spent, {o for o, at in where.items() if given[at] is not None})
+            check_watched(ctx, watched, kept, spent, outputs_of(given), lambda: inputs_reached(ctx, tensors))
+
+    def outputs_of(given: Sequence[Any]) -> set[int]:
+        return {o for o, at in where.items() if given[at] is not None}
+
+    def reached_beside(ctx: Any, edited: Collection[int], given: Sequence[Any]) -> frozenset[int] | None:
+        """The inputs whose gradients are needed, where there are others, and torch comes to none of these ``edited`` inputs."""
+        found = inputs_reached(ctx, tensors)
+        places, outputs = {("input", i) for i in edited}, outputs_of(given)
+        if found.issuperset(split.gradients) or any(k.place in places and k.needed_by(outputs, found) for k in kept()):
+            return None
+        return found
+
+    def needed_part(ctx: Any, whole: Pullback, defined: frozenset[int], given: Sequence[Any]) -> Pullback:
+        """The backward of the needed gradients alone, where what was saved for others was edited."""
+        edited = torch_private.edited_saved(ctx, ctx.saved_versions) if several else None
+        if not edited:
+            return whole
+        reached = reached_beside(ctx, [i for at, i in enumerate(saved_inputs) if at in edited], given)
+        return whole if reached is None else part(ctx.sizes if wiring.sources else (), defined, reached)
+
+    def unpacked(ctx: Any, pull: Pullback) -> Sequence[torch.Tensor]:
+        if len(pull.saved) == len(split.saved):
+            saved: Sequence[torch.Tensor] = ctx.saved_tensors
+            return saved
+        return torch_private.some_saved(ctx, pull.saved, ctx.saved_versions)
+
+    def edits(ctx: Any, derived: Derived) -> dict[int, tuple[torch.Tensor, int]]:
+        known = zip(reread, ctx.versions, strict=True)
+        return {i: (x, v) for i, v in known if i in derived.reads and (x := ctx.inputs[i])._version != v}
 
     class CompiledFunction(torch.autograd.Function):
         """One node of torch's graph for the whole compiled function. ``made`` takes the outputs that it does not return;
@@ -135,17 +166,26 @@ def attach(
                 check(ctx, given, bool(ran))
                 wrapped = any(map(_no_kernel_reads, grads))
                 tangents = [_taken(grads[i], layouts[i], wrapped) for i in sorted(defined)]
-                derived = second(sizes, defined, tuple([again and t.requires_grad for t in tangents]))
-                known = zip(reread, ctx.versions, strict=True)
-                refuse_edited((x, v) for i, v in known if i in derived.reads and (x := ctx.inputs[i])._version != v)
+                flags = tuple([again and t.requires_grad for t in tangents])
+                derived = second(sizes, defined, flags, None)
+                edited = edits(ctx, derived)
+                if edited and (reached := reached_beside(ctx, edited, given)) is not None:
+                    derived = second(sizes, defined, flags, reached)
+                    edited = edits(ctx, derived)
+                refuse_edited(edited.values())
                 call = derived.by_ops if wrapped else derived.call
                 found = call(*ctx.inputs, *[random[i] for i in derived.random], *tangents)
                 places, with_zeros = derived.places, False
             else:
-                pull = backward if defined is every else part(sizes, defined)
-                whole = len(pull.saved) == len(split.saved)
+                pull = backward if defined is every else part(sizes, defined, None)
                 check(ctx, given, False)
-                saved = ctx.saved_tensors if whole else torch_private.some_saved(ctx, pull.saved, ctx.saved_versions)
+                try:
+                    saved = unpacked(ctx, pull)
+                except RuntimeError:
+                    narrower = needed_part(ctx, pull, defined, given)
+                    if narrower is pull:
+                        raise
+                    pull, saved = narrower, unpacked(ctx, narrower)
                 wrapped = any(map(_no_kernel_reads, grads))
                 tangents = [_taken(grads[i], layouts[i], wrapped) for i in pull.tangents]
                 taken = [*[numbers[i] for i in pull.numbers], *saved, *tangents]

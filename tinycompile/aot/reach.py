@@ -56,6 +56,13 @@ def apart(apply: Fn, backward: Fn, groups: Mapping[frozenset[int], tuple[int, ..
     return run
 
 
+def inputs_reached(node: Any, tensors: Sequence[int]) -> frozenset[int]:
+    """Those of a node's inputs that the engine will come to in this run: not all, where gradients of some are asked for.
+    ``tensors``: positions of the inputs that are tensors."""
+    pairs = zip(tensors, node.next_functions, strict=True)
+    return frozenset(i for i, (behind, _) in pairs if behind is not None and torch_private.will_run(behind))
+
+
 class _Run:
     """What a run of the engine has brought so far: tangents by result, the gates that it will come to, and gradients by input
     for gates that are still to come. The engine has a thread for each device, and so may come to two gates at once: ``lock`` is

@@ -13,8 +13,16 @@ from typing import Any
 
 import torch
 
-from tinycompile.aot.saved import is_view_call, items_of, name_of_node, outputs_behind, results_of, saved_in_order
-from tinycompile.base import shapes
+from tinycompile.aot.saved import (
+    inputs_before,
+    is_view_call,
+    items_of,
+    name_of_node,
+    outputs_behind,
+    results_of,
+    saved_in_order,
+)
+from tinycompile.base import shapes, torch_private
 from tinycompile.base.shapes import env_with
 from tinycompile.eager.torch_names import (
     REGENERATED,
@@ -112,9 +120,10 @@ class Words:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Outputs, by position, whose gradients can't be had, and what torch says of it."""
+    """Outputs and inputs, by position: the gradients of the ones in the others can't be had. And what torch says of it."""
 
     outputs: frozenset[int]
+    inputs: frozenset[int]
     words: Words
 
 
@@ -124,7 +133,7 @@ def refusals(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue])
         return ()
     live = live_nodes(graph, wanted)
     spoiled = reversed(_spoiled(graph, live, edits))  # a backward comes to the last of them first
-    return tuple(Refusal(outputs_behind(graph, node, live), words) for node, words in spoiled)
+    return tuple(Refusal(outputs_behind(graph, node, live), inputs_before(graph, node, live), words) for node, words in spoiled)
 
 
 def changed_unseen(graph: Graph, wanted: Sequence[bool], edits: Sequence[EditedValue]) -> Node | None:
@@ -198,13 +207,13 @@ def refuse(call: Callable[..., tuple[Any, ...]], refused: Sequence[Refusal]) -> 
     """The graph's function, whose results' backward raises where it must."""
 
     def run(*inputs: Any) -> tuple[Any, ...]:
-        before = [_as_given(inputs, r.words.input) for r in refused]
+        before = [(_as_given(inputs, r.words.input), [_node_of(inputs[i]) for i in r.inputs]) for r in refused]
         results = call(*inputs)
-        for refusal, given in zip(refused, before, strict=True):
+        for refusal, (given, ahead) in zip(refused, before, strict=True):
             for at in refusal.outputs:
                 node = results[at].grad_fn
                 if node is not None:
-                    node.register_prehook(functools.partial(_raise, results[at].output_nr, refusal.words, given))
+                    node.register_prehook(functools.partial(_raise, results[at].output_nr, refusal.words, given, ahead))
         return results
 
     return run
@@ -217,8 +226,14 @@ def _as_given(inputs: Sequence[Any], at: int | None) -> Given:
     return x._version, None if x.grad_fn is None else x.grad_fn.name(), x.output_nr
 
 
-def _raise(position: int, words: Words, given: Given, grads: Sequence[torch.Tensor | None]) -> None:
-    if grads[position] is not None:
+def _node_of(x: torch.Tensor) -> Any:
+    """Where the engine is when it has a tensor's gradient."""
+    return torch.autograd.graph.get_gradient_edge(x).node
+
+
+def _raise(position: int, words: Words, given: Given, ahead: Sequence[Any], grads: Sequence[torch.Tensor | None]) -> None:
+    """``ahead``: the nodes of the inputs to whose gradients what was edited leads."""
+    if grads[position] is not None and any(map(torch_private.will_run, ahead)):
         raise RuntimeError(words.said(given))
 
 

@@ -6,6 +6,7 @@ usual way.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from tinycompile.aot.followed import carry_gradients, reach
+from tinycompile.aot.reach import inputs_reached
 from tinycompile.aot.saved import Kept, check_watched, refuse_edited, require_unspent
 from tinycompile.base import shapes, torch_private
 from tinycompile.base.watch import Watch
@@ -88,7 +90,8 @@ def attach_replay(
             asked = [i for i in computed if grads[i] is not None]
             if ctx.ran:
                 require_unspent(freed(), ctx.ran, asked)
-            check_watched(ctx, watched, kept, bool(ctx.ran), frozenset(asked))
+            reached = functools.partial(_reached, ctx)
+            check_watched(ctx, watched, kept, bool(ctx.ran), frozenset(asked), reached)
             found = _saved(ctx, read, frozenset(asked))
             if not torch_private.keeps_graph():
                 ctx.ran = (*ctx.ran, *asked)
@@ -191,6 +194,11 @@ def view_of(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
         if expanded.stride() == found[1]:
             return expanded
     return base.as_strided(*found)
+
+
+def _reached(ctx: Any) -> frozenset[int]:
+    """The inputs whose gradients are needed."""
+    return inputs_reached(ctx, [i for i, is_tensor in enumerate(ctx.is_tensor) if is_tensor])
 
 
 def _saved(ctx: Any, read: Read | None, outputs: frozenset[int]) -> Sequence[torch.Tensor]:

@@ -32,18 +32,27 @@ Place = tuple[str, int]  # ("input", i) or ("output", i) of a graph
 @dataclass(frozen=True)
 class Kept:
     """An input or output that torch keeps for the gradients of outputs (``behind``): a later edit of it is torch's error.
-    ``savers``: for each op that keeps it, the last first, those that lead there, and where it is that one's own result a
-    function for the name of its node and which of the results it is. ``maker()``: the same for the node that made an
-    output."""
+    ``savers``: the ops that keep it, the last first. ``maker()``: the node that made an output, and which of its results that
+    is."""
 
     place: Place
     behind: frozenset[int]
-    savers: tuple[tuple[frozenset[int], Callable[[], tuple[str, int]] | None], ...] = ()
+    savers: tuple[Saver, ...] = ()
     maker: Callable[[], tuple[str, int] | None] = lambda: None
 
-    def own(self, asked: AbstractSet[int]) -> Callable[[], tuple[str, int]] | None:
-        """The node whose result it is, if that is the first that a backward of these outputs comes to."""
-        return next((own for behind, own in self.savers if behind & asked), None)
+    def needed_by(self, outputs: AbstractSet[int], inputs: AbstractSet[int]) -> Saver | None:
+        """The first saver that a backward comes to, from these outputs on the way to these inputs."""
+        return next((s for s in self.savers if s.behind & outputs and s.before() & inputs), None)
+
+
+@dataclass(frozen=True)
+class Saver:
+    """An op that keeps a value. ``behind``: the outputs that lead there; ``before()``: the inputs to which it leads; ``own()``,
+    where the value is its own result: the name of its node, and which of the results it is."""
+
+    behind: frozenset[int]
+    before: Callable[[], frozenset[int]]
+    own: Callable[[], tuple[str, int]] | None
 
 
 Saving = Callable[[Node, Mapping[str, Any], Items, Mapping[str, bool]], AbstractSet[str]]
@@ -67,7 +76,7 @@ def _kept(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]], 
         if isinstance(r, Ref):
             for name in {r.name}.union(*(group for group in same if r.name in group)):
                 places.setdefault(roots[name], []).append(("output", i))
-    found: dict[Place, list[tuple[frozenset[int], Callable[[], tuple[str, int]] | None]]] = {}
+    found: dict[Place, list[Saver]] = {}
     for node in graph.nodes:
         if node.kind not in ("call", "extern") or not live[node.name]:
             continue
@@ -80,11 +89,11 @@ def _kept(graph: Graph, wanted: Sequence[bool], same: Sequence[frozenset[str]], 
                 behind = outputs_behind(graph, node, live) if behind is None else behind
                 at = results_of(node, items).get(name)
                 own = None if at is None else functools.partial(_named, node, metas, at)
-                found.setdefault(place, []).insert(0, (behind, own))
+                found.setdefault(place, []).insert(0, Saver(behind, functools.partial(inputs_before, graph, node, live), own))
     made = []
     for place, savers in found.items():
         maker = functools.partial(_maker, graph, place, metas)
-        made.append(Kept(place, frozenset[int]().union(*(b for b, _ in savers)), tuple(savers), maker))
+        made.append(Kept(place, frozenset[int]().union(*(s.behind for s in savers)), tuple(savers), maker))
     return tuple(k for k in made if k.behind)
 
 
@@ -104,11 +113,16 @@ def _maker(graph: Graph, place: Place, metas: Mapping[str, Any]) -> tuple[str, i
 
 
 def check_watched(
-    ctx: Any, watched: Sequence[Kept], kept: Callable[[], Sequence[Kept]], spent: bool, asked: AbstractSet[int]
+    ctx: Any,
+    watched: Sequence[Kept],
+    kept: Callable[[], Sequence[Kept]],
+    spent: bool,
+    asked: AbstractSet[int],
+    reached: Callable[[], AbstractSet[int]],
 ) -> None:
     """Raise torch's error if one of the tensors that ``ctx.watch`` knows was edited, and the gradients of the outputs that are
-    ``asked`` for need it. ``kept()``: what torch keeps. ``spent``: an earlier backward has freed what was saved, and these may
-    follow it all the same."""
+    ``asked`` for need it on the way to the inputs that are ``reached()``. ``kept()``: what torch keeps. ``spent``: an earlier
+    backward has freed what was saved, and these may follow it all the same."""
     found = list(ctx.watch.edited(at for at, w in enumerate(watched) if w.behind & asked))
     if not found:
         return
@@ -117,9 +131,11 @@ def check_watched(
     known = {k.place: k for k in kept()}
     for at, seen in found:
         keeps = known.get(watched[at].place)
-        if keeps is not None and keeps.behind & asked:
+        saver = None if keeps is None else keeps.needed_by(asked, reached())
+        if keeps is not None and saver is not None:
             of = seen.dtype, seen.device.type
-            raise RuntimeError(edited(of, seen.shape, seen.now, seen.version, _made_it(seen.tensor, keeps, asked)))
+            made_it = _made_it(seen.tensor, keeps) if saver.own is None else saver.own()
+            raise RuntimeError(edited(of, seen.shape, seen.now, seen.version, made_it))
 
 
 def freed_behind(graph: Graph, wanted: Sequence[bool]) -> tuple[frozenset[str], ...]:
@@ -184,11 +200,8 @@ def refuse_edited(found: Iterable[tuple[torch.Tensor, int]]) -> None:
         raise RuntimeError(edited((t.dtype, t.device.type), t.shape, t._version, version, maker))
 
 
-def _made_it(tensor: torch.Tensor | None, keeps: Kept, asked: AbstractSet[int]) -> tuple[str, int] | None:
+def _made_it(tensor: torch.Tensor | None, keeps: Kept) -> tuple[str, int] | None:
     """What made what is kept, as far as one knows, and which of the results it is."""
-    own = keeps.own(asked)
-    if own is not None:
-        return own()
     node = None if tensor is None else tensor.grad_fn
     if tensor is None or node is None or hasattr(node, "watch"):  # a compiled function's
         return keeps.maker()
@@ -228,6 +241,15 @@ def outputs_behind(graph: Graph, node: Node, live: Mapping[str, bool]) -> frozen
             if any(r.name in behind for r in inputs_of(later)):
                 behind.add(later.name)
     return frozenset(i for i, r in enumerate(graph.output.args[0]) if isinstance(r, Ref) and r.name in behind)
+
+
+def inputs_before(graph: Graph, node: Node, live: Mapping[str, bool]) -> frozenset[int]:
+    """Positions of the inputs to which the gradient of a node leads."""
+    before = {node.name}
+    for earlier in reversed(graph.nodes[:-1]):
+        if earlier.name in before:
+            before.update(r.name for r in inputs_of(earlier) if live[r.name])
+    return frozenset(i for i, p in enumerate(graph.placeholders) if p.name in before)
 
 
 # --- what torch saves --------------------------------------------------------------------------------------------------

@@ -305,6 +305,16 @@ def some_saved(ctx: Any, positions: Sequence[int], versions: Sequence[int | None
     return found
 
 
+def edited_saved(ctx: Any, versions: Sequence[int]) -> frozenset[int] | None:
+    """Positions of what a Function's context saved and was edited since; ``versions``: of all of it, when it was saved. None:
+    the public way can't tell. Raises RuntimeError in torch's words where it is freed."""
+    kept = getattr(ctx, "_raw_saved_tensors", None)
+    if kept is None or not all(hasattr(k, "unpack_hook") for k in kept):
+        return None
+    pairs = enumerate(zip(kept, versions, strict=True))
+    return frozenset(i for i, (k, version) in pairs if k.unpack_hook is None and k.data._version != version)
+
+
 # --- many tensors at once ----------------------------------------------------------------------------------------------------
 
 _TensorGuards = _find("_dynamo.guards.TensorGuards")
@@ -445,7 +455,14 @@ def engine_run() -> int:
 
 def will_run(node: Any) -> bool:
     """Inside torch's backward: whether it will come to a node. The public way can't tell, and says yes."""
-    return True if _will_run is None else bool(_will_run(node))
+    if _will_run is None:
+        return True
+    try:
+        return bool(_will_run(node))
+    except RuntimeError:
+        if not hasattr(node, "variable"):
+            raise
+        return True  # a leaf whose gradient is asked for: torch, which says so, takes it before the leaf's node runs
 
 
 # --- kernels of torch's own dispatcher ---------------------------------------------------------------------------------------
