@@ -105,10 +105,14 @@ class Wrapper:
         if step.reuses is None:
             self.out.line(f"{self.name(step.buffer)} = empty({size}, {stride}, {meta.dtype})")
         else:
-            held = self.name(step.reuses)
+            held, old = self.name(step.reuses), self.buffers[step.reuses].meta
             start = f"{held}.storage_offset()" if step.reuses in self.anywhere else "0"
             note = "in place" if step.in_place else "reuse"
-            self.out.line(f"{self.name(step.buffer)} = as_strided({held}, {size}, {stride}, {start})  # {note}")
+            alike = (old.shape, old.strides) == (meta.shape, meta.strides)
+            taken = held if alike else f"as_strided({held}, {size}, {stride}, {start})"
+            if step.buffer in self.times_returned and (not alike or step.reuses in self.inputs):
+                taken += ".detach()"  # a result is no view, and no tensor of another's
+            self.out.line(f"{self.name(step.buffer)} = {taken}  # {note}")
             if step.in_place:
                 self.ending.append(held)
             elif step.reuses not in self.inputs:
