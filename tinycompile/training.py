@@ -289,7 +289,7 @@ class _Program:
         graph = self.graph if by_hand else self.known
         exposed = self.exposed and not by_hand
         here = replace(graph, hints=tuple({**dict(graph.hints), **sizes}.items()))
-        return differentiate(here, wanted, flags, exposed)
+        return differentiate(here, wanted, flags, exposed, again=by_hand)
 
 
 def _parts(

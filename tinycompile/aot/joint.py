@@ -11,6 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from tinycompile.aot.tape import AnyStep, OpaqueStep, PartsStep, Step, Tape, tensors_in
 from tinycompile.aot.unsaved import unsaved
 from tinycompile.base import shapes
@@ -55,9 +57,12 @@ class Joint:
     unsaved: frozenset[int] = frozenset()
 
 
-def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool], exposed: bool = False) -> Joint:
+def differentiate(
+    graph: Graph, wanted: Sequence[bool], given: Sequence[bool], exposed: bool = False, again: bool = False
+) -> Joint:
     """The joint graph. ``wanted``: which placeholders get a gradient; ``given``: which outputs come with a tangent.
-    ``exposed``: inputs may be written to between the forward and the backward.
+    ``exposed``: inputs may be written to between the forward and the backward. ``again``: the gradients are to be
+    differentiated again, which some formulas ask the gradient mode about.
 
     A placeholder that no tangent reaches gets no gradient. Raises UntreatableError."""
     check_treatable(graph)
@@ -75,7 +80,8 @@ def differentiate(graph: Graph, wanted: Sequence[bool], given: Sequence[bool], e
             tape.location = None
             tangent = tape.placeholder(f"tangent_{tape.wish(out.ref)}", dense(out.meta))
             reverse.add(out, tangent, "an output", frozenset((at,)))
-        reverse.walk()
+        with torch.set_grad_enabled(again):
+            reverse.walk()
         found = {i: reverse.grads.get(p.ref.name) for i, p in enumerate(forward.primals) if wanted[i]}
         gradients = tuple(i for i, g in found.items() if g is not None)
         for i in gradients:

@@ -107,25 +107,26 @@ def _cumprod(grads: Args, args: Args, results: Args, needs: Args) -> Gradients:
     if not len(x.shape):
         return cast(grads[0], x.dtype), None, None
     g, wide, y = widen(grads[0]), widen(x), widen(results[0])
-    was = as_it_was(x)
-    if was is x and torch.is_grad_enabled() and getattr(x, "requires_grad", False):
+    (dim,) = dims_of(dim, len(x.shape))
+    if as_it_was(x) is x and torch.is_grad_enabled() and getattr(x, "requires_grad", False):
         return cast(_cumprod_by_pairs(g, wide, dim), x.dtype), None, None
     zero = ops.eq(x, 0)
     seen = ops.cumsum(ops.to(zero, y.dtype), dim)
-    first = ops.logical_and(zero, ops.eq(seen, 1))
-    through, factors = ops.mul(g, y), wide
-    if was is not x:  # up to the first zero by now, torch reads the products from before
-        through, factors = (ops.where(ops.eq(seen, 0), v, u) for v, u in ((through, 0.0), (widen(was), wide)))
-    before = ops.div(_reversed_sum(through, dim), ops.where(zero, 1.0, wide))
-    without = ops.cumprod(ops.where(first, 1.0, factors), dim)
-    at = _reversed_sum(ops.where(ops.ge(seen, 1), ops.mul(g, without), 0.0), dim)
-    return cast(ops.where(ops.eq(seen, 0), before, ops.where(first, at, 0.0)), x.dtype), None, None
+    before, behind = ops.eq(seen, 0), ops.eq(seen, 1)
+    first = ops.logical_and(zero, behind)
+    through = ops.div(_reversed_sum(ops.where(before, ops.mul(g, y), 0.0), dim), ops.where(zero, 1.0, wide))
+    # from the first zero to the second: the products from there on, times that of what is before it
+    onward = ops.cumprod(ops.where(ops.logical_and(behind, ops.logical_not(zero)), wide, 1.0), dim)
+    total = ops.sum(ops.mul(onward, ops.where(behind, g, 0.0)), (dim,), True)
+    one = ops.full(rules.replaced(tuple(x.shape), dim, 1), 1.0, dtype=y.dtype, device=x.device)
+    at = ops.mul(total, ops.cat((one, ops.slice(y, dim, 0, x.shape[dim] - 1)), dim))
+    return cast(ops.where(before, through, ops.where(first, at, 0.0)), x.dtype), None, None
 
 
 def _cumprod_by_pairs(g: Any, x: Any, dim: int) -> Any:
     """At k the sum over i >= k of g_i times the product of all up to i but k. It takes n^2 memory, and is for where it is
-    differentiated again: the linear form above (before the first zero of a row, (sum of g y from here on) / x; at that zero the
-    sum with it taken for a one; after it zero) is right in value alone."""
+    differentiated again: the linear form above is right in value alone. (That is ATen's: before the first zero of a row,
+    (sum of g y from here on) / x; at that zero the sum with it taken for a one; after it zero.)"""
     n, rank = x.shape[dim], len(x.shape) + 1
     rows, cols = (positions(n, rank, d, x.device) for d in (-2, -1))
     line, of_line = (ops.unsqueeze(ops.transpose(v, dim, -1), -2) for v in (x, g))
