@@ -32,7 +32,9 @@ _UNARY = (
 _BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "lerp", "copy", "clamp_min", "clamp_max")
 _TERNARY = ("addcmul", "addcdiv")  # with a factor behind the tensors
 _OPERANDS = ("other", "exponent", "tensors1", "tensor1", "tensors2", "tensor2", "src")  # by name, in order
-_BY_METHOD = {"clamp_min": "min", "clamp_max": "max"}  # ``clamp`` by this keyword
+_NAMED = {"add": {"alpha"}, "sub": {"alpha"}, "copy": {"non_blocking"}, "norm": {"ord", "dtype"}}  # what else they take
+# With numbers these are ``clamp`` by this keyword. (``maximum`` takes none itself.)
+_BY_METHOD = {"clamp_min": "min", "clamp_max": "max", "maximum": "min", "minimum": "max"}
 
 
 def _lists(tr: Tracer, args: Args, count: int) -> list[list[Value]]:
@@ -54,7 +56,7 @@ def _foreach(name: str, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     first = args[0] if args else kwargs.get("self", NONE)
     args = [first, *args[1:], *(kwargs[k] for k in _OPERANDS if k in kwargs)]
     kwargs = {k: v for k, v in kwargs.items() if k not in ("self", *_OPERANDS)}
-    if plain == "pow" and isinstance(args[0], Const):
+    if name == "pow" and isinstance(args[0], Const):
         args, plain = [args[1], args[0]], "rpow"
     if not isinstance(args[0], SequenceValue):
         raise GraphBreak("unsupported-argument", f"torch._foreach_{name} of {args[0].describe()}")
@@ -63,6 +65,7 @@ def _foreach(name: str, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     rows = _lists(tr, args, count)
     factors = [row[0] for row in _lists(tr, [factor], count)]
     named = {k: v for k, v in kwargs.items() if k not in ("value", "weight", "scalar", "scalars")}
+    _require_operands(name, plain, args, named)
     made = [_one(tr, name, plain, row, f, named) for row, f in zip(rows, factors, strict=True)]
     return args[0] if name.endswith("_") else TupleValue(made)
 
@@ -79,13 +82,29 @@ def _factor(plain: str, args: list[Value], kwargs: Kwargs) -> Value:
     return kwargs.get("value", kwargs.get("weight", scalar))
 
 
+def _require_operands(name: str, plain: str, args: Args, named: Kwargs) -> None:
+    """Torch says what is wrong with others than these."""
+    counts = {1} if plain in _UNARY else {1, 2} if plain == "norm" else {3} if plain in _TERNARY else {2}
+    lists = args if plain in (*_TERNARY, "copy") else args[:1]
+    order = args[1] if plain == "norm" and len(args) > 1 else named.get("ord", NONE)
+    is_number = not isinstance(order, (SequenceValue, TensorValue)) and not (
+        isinstance(order, Const) and isinstance(order.value, bool)
+    )
+    taken = (
+        len(args) in counts and all(isinstance(a, SequenceValue) for a in lists) and named.keys() <= _NAMED.get(plain, set())
+    )
+    if not taken or not is_number:
+        raise GraphBreak("unsupported-argument", f"torch._foreach_{name} of {', '.join(a.describe() for a in args)}")
+
+
 def _one(tr: Tracer, name: str, plain: str, row: Sequence[Value], factor: Value, named: Kwargs) -> Value:
     """The op on one tensor."""
     first = row[0]
     if not isinstance(first, TensorValue):
         raise GraphBreak("unsupported-argument", f"torch._foreach_{name} of {first.describe()}")
     if plain == "norm":
-        order: list[Value] = [row[1]] if len(row) > 1 else [named.pop("ord")] if "ord" in named else []
+        order: list[Value] = [row[1]] if len(row) > 1 else [named["ord"]] if "ord" in named else []
+        named = {k: v for k, v in named.items() if k != "ord"}
         return torch_calls.call_torch(tr, torch.linalg.vector_norm, [first, *order], named)
     if plain == "rpow":
         return torch_calls.call_torch(tr, torch.pow, [row[1], first], named)
@@ -95,7 +114,7 @@ def _one(tr: Tracer, name: str, plain: str, row: Sequence[Value], factor: Value,
             named, row = {**named, _BY_METHOD[plain]: row[1]}, row[:1]
             method = "clamp_" if name.endswith("_") else "clamp"
         else:
-            method = ("minimum" if plain == "clamp_max" else "maximum") + ("_" if name.endswith("_") else "")
+            method = ("maximum" if _BY_METHOD[plain] == "min" else "minimum") + ("_" if name.endswith("_") else "")
     if factor is not NONE:
         if plain in _TERNARY:
             named = {**named, "value": factor}
