@@ -132,6 +132,8 @@ def broken(g: Graph, at: int, **changes) -> Graph:
         (lambda g: broken(g, 2, args=(*g.nodes[2].args[:-1], [1])), "no place in a graph"),
         (lambda g: broken(g, 2, kwargs=(("alpha", 2),)), "no keyword arguments"),
         (lambda g: broken(g, 2, meta=meta(4, 9)), "the shape rule gives"),
+        (lambda g: broken(g, 0, meta=meta(8, 8)), "'h': the shape rule gives"),
+        (lambda g: broken(g, 1, name="weight"), "'h': uses 'self_weight' before it is defined"),
         (lambda g: replace(g, nodes=g.nodes[:-1]), "one output node"),
         (lambda g: replace(g, nodes=(g.nodes[2], *g.nodes)), "placeholders come first"),
         (
@@ -141,8 +143,12 @@ def broken(g: Graph, at: int, **changes) -> Graph:
     ],
 )
 def test_the_verifier_names_the_rule(change, rule):
-    with pytest.raises(VerifyError, match=rule):
-        verify_graph(change(small_graph()))
+    """Also where it need not ask again of what stood in the graph before."""
+    good = small_graph()
+    verify_graph(good)
+    for verified in (None, good):
+        with pytest.raises(VerifyError, match=rule):
+            verify_graph(change(good), verified)
 
 
 def test_identifiers():

@@ -49,19 +49,21 @@ def optimize(
     """Run every pass; ``observe(position, name, graph)`` sees each result. ``joint``: it will be split in a forward and a
     backward, so writes stay at its end, and what the halves would share is not written out. ``apart``: as
     :func:`~tinycompile.passes.fold.fold` takes it. Raises VerifyError, naming the pass at fault."""
+    verified: Graph | None = None
     for position, (name, run) in enumerate(PASSES):
         if joint and run in (write_in_place, chunk_losses):
             continue
         graph = fold(graph, apart) if run is fold else run(graph)
         if config.verify_ir:
-            _verify(name, graph)
+            _verify(name, graph, verified)
+            verified = graph
         if observe is not None:
             observe(position, name, graph)
     return graph
 
 
-def _verify(name: str, graph: Graph) -> None:
+def _verify(name: str, graph: Graph, verified: Graph | None) -> None:
     try:
-        verify_graph(graph)
+        verify_graph(graph, verified)
     except VerifyError as error:
         raise VerifyError(f"after the pass {name!r}: {error}") from error
