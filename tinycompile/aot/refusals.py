@@ -227,13 +227,16 @@ def _as_given(inputs: Sequence[Any], at: int | None) -> Given:
 
 
 def _node_of(x: torch.Tensor) -> Any:
-    """Where the engine is when it has a tensor's gradient."""
-    return torch.autograd.graph.get_gradient_edge(x).node
+    """Where the engine is when it has a tensor's gradient. None: a view made under ``no_grad``, whose gradient goes nowhere."""
+    if x.grad_fn is not None:
+        return x.grad_fn
+    with torch.enable_grad():
+        return x.view_as(x).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
 def _raise(position: int, words: Words, given: Given, ahead: Sequence[Any], grads: Sequence[torch.Tensor | None]) -> None:
     """``ahead``: the nodes of the inputs to whose gradients what was edited leads."""
-    if grads[position] is not None and any(map(torch_private.will_run, ahead)):
+    if grads[position] is not None and any(node is None or torch_private.will_run(node) for node in ahead):
         raise RuntimeError(words.said(given))
 
 
