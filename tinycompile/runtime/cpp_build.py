@@ -26,7 +26,9 @@ from tinycompile.ir.source import KernelSource
 Launcher = Callable[..., None]
 
 # -ffp-contract=off: a*b + c has two roundings, as in eager. errno and floating-point traps are not looked at, which lets
-# comparisons and square roots vectorise; signed zeros, NaNs and infinities keep their meaning.
+# comparisons and square roots vectorise; signed zeros, NaNs and infinities keep their meaning. -fno-thread-jumps: GCC 13 gives
+# the sides of a choice (`x < 0 ? a : b`) a copy each of what follows, a sum too, and reads totals that so became conditional
+# from beyond the array that "omp simd reduction" keeps them in.
 _FLAGS = (
     "-O3",
     "-std=c++17",
@@ -36,6 +38,7 @@ _FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fno-strict-aliasing",
+    "-fno-thread-jumps",
     "-w",
 )
 
