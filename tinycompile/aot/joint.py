@@ -61,8 +61,7 @@ def differentiate(
     graph: Graph, wanted: Sequence[bool], given: Sequence[bool], exposed: bool = False, again: bool = False
 ) -> Joint:
     """The joint graph. ``wanted``: which placeholders get a gradient; ``given``: which outputs come with a tangent.
-    ``exposed``: inputs may be written to between the forward and the backward. ``again``: the gradients are to be
-    differentiated again, which some formulas ask the gradient mode about.
+    ``exposed``: inputs may be written to between the forward and the backward. ``again``: as :meth:`Reverse.walk` takes it.
 
     A placeholder that no tangent reaches gets no gradient. Raises UntreatableError."""
     check_treatable(graph)
@@ -80,8 +79,7 @@ def differentiate(
             tape.location = None
             tangent = tape.placeholder(f"tangent_{tape.wish(out.ref)}", dense(out.meta))
             reverse.add(out, tangent, "an output", frozenset((at,)))
-        with torch.set_grad_enabled(again):
-            reverse.walk()
+        reverse.walk(again)
         found = {i: reverse.grads.get(p.ref.name) for i, p in enumerate(forward.primals) if wanted[i]}
         gradients = tuple(i for i, g in found.items() if g is not None)
         for i in gradients:
@@ -184,9 +182,11 @@ class Reverse:
         self.grads: dict[str, FakeTensor] = {}
         self.behind: dict[str, frozenset[int]] = {}
 
-    def walk(self) -> None:
-        """Run the formula of each step that a gradient has come to, the last step first."""
-        self._walk(self.tape.steps)
+    def walk(self, again: bool = False) -> None:
+        """Run the formula of each step that a gradient has come to, the last step first. ``again``: the gradients are to be
+        differentiated again, which some formulas ask the gradient mode about."""
+        with torch.set_grad_enabled(again):
+            self._walk(self.tape.steps)
 
     def _walk(self, steps: Sequence[AnyStep]) -> None:
         for step in reversed(steps):

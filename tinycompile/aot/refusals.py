@@ -206,8 +206,11 @@ def _corrupts(edit: EditedValue, saving: Mapping[str, Sequence[str | None]]) -> 
 def refuse(call: Callable[..., tuple[Any, ...]], refused: Sequence[Refusal]) -> Callable[..., tuple[Any, ...]]:
     """The graph's function, whose results' backward raises where it must."""
 
+    behind = sorted(frozenset[int]().union(*(r.inputs for r in refused)))
+
     def run(*inputs: Any) -> tuple[Any, ...]:
-        before = [(_as_given(inputs, r.words.input), [_node_of(inputs[i]) for i in r.inputs]) for r in refused]
+        nodes = {i: _node_of(inputs[i]) for i in behind}
+        before = [(_as_given(inputs, r.words.input), [nodes[i] for i in r.inputs]) for r in refused]
         results = call(*inputs)
         for refusal, (given, ahead) in zip(refused, before, strict=True):
             for at in refusal.outputs:

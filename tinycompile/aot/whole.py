@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from tinycompile.aot.joint import Forward, Reverse, check_treatable, name_gradient
 from tinycompile.aot.tape import Tape
 from tinycompile.base.shapes import env_with
@@ -67,8 +65,7 @@ class _Program(Forward):
         mark, reverse = self.tape.count, Reverse(self.tape, {leaf.ref.name for leaf in inputs})
         for out, tangent in zip(outputs, tangents, strict=True):
             reverse.add(out, ops.full_like(out, 1.0) if tangent is None else tangent, "an output")
-        with torch.no_grad():
-            reverse.walk()
+        reverse.walk()
         found: dict[str, FakeTensor] = {}
         for leaf in inputs:
             self.tape.location = node.loc

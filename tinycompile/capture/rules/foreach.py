@@ -32,7 +32,7 @@ _UNARY = (
 _BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "lerp", "copy", "clamp_min", "clamp_max")
 _TERNARY = ("addcmul", "addcdiv")  # with a factor behind the tensors
 _OPERANDS = ("other", "exponent", "tensors1", "tensor1", "tensors2", "tensor2", "src")  # by name, in order
-_NAMED = {"add": {"alpha"}, "sub": {"alpha"}, "copy": {"non_blocking"}, "norm": {"ord", "dtype"}}  # what else they take
+_NAMED = {"add": {"alpha"}, "sub": {"alpha"}, "copy": {"non_blocking"}, "norm": {"dtype"}}  # what else they take
 # With numbers these are ``clamp`` by this keyword. (``maximum`` takes none itself.)
 _BY_METHOD = {"clamp_min": "min", "clamp_max": "max", "maximum": "min", "minimum": "max"}
 
@@ -54,8 +54,9 @@ def _foreach(name: str, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """``torch._foreach_<name>``."""
     plain = name.rstrip("_")
     first = args[0] if args else kwargs.get("self", NONE)
-    args = [first, *args[1:], *(kwargs[k] for k in _OPERANDS if k in kwargs)]
-    kwargs = {k: v for k, v in kwargs.items() if k not in ("self", *_OPERANDS)}
+    operands = ("ord",) if plain == "norm" else _OPERANDS
+    args = [first, *args[1:], *(kwargs[k] for k in operands if k in kwargs)]
+    kwargs = {k: v for k, v in kwargs.items() if k not in ("self", *operands)}
     if name == "pow" and isinstance(args[0], Const):
         args, plain = [args[1], args[0]], "rpow"
     if not isinstance(args[0], SequenceValue):
@@ -86,15 +87,16 @@ def _require_operands(name: str, plain: str, args: Args, named: Kwargs) -> None:
     """Torch says what is wrong with others than these."""
     counts = {1} if plain in _UNARY else {1, 2} if plain == "norm" else {3} if plain in _TERNARY else {2}
     lists = args if plain in (*_TERNARY, "copy") else args[:1]
-    order = args[1] if plain == "norm" and len(args) > 1 else named.get("ord", NONE)
-    is_number = not isinstance(order, (SequenceValue, TensorValue)) and not (
-        isinstance(order, Const) and isinstance(order.value, bool)
-    )
-    taken = (
-        len(args) in counts and all(isinstance(a, SequenceValue) for a in lists) and named.keys() <= _NAMED.get(plain, set())
-    )
-    if not taken or not is_number:
+    orders = args[1:] if plain == "norm" else []
+    taken = all(isinstance(a, SequenceValue) for a in lists) and all(map(_is_order, orders))
+    if not taken or len(args) not in counts or not named.keys() <= _NAMED.get(plain, set()):
         raise GraphBreak("unsupported-argument", f"torch._foreach_{name} of {', '.join(a.describe() for a in args)}")
+
+
+def _is_order(value: Value) -> bool:
+    """Whether torch takes it for the order of a norm."""
+    is_flag = isinstance(value, Const) and isinstance(value.value, bool)
+    return not is_flag and not isinstance(value, (SequenceValue, TensorValue))
 
 
 def _one(tr: Tracer, name: str, plain: str, row: Sequence[Value], factor: Value, named: Kwargs) -> Value:
@@ -103,9 +105,7 @@ def _one(tr: Tracer, name: str, plain: str, row: Sequence[Value], factor: Value,
     if not isinstance(first, TensorValue):
         raise GraphBreak("unsupported-argument", f"torch._foreach_{name} of {first.describe()}")
     if plain == "norm":
-        order: list[Value] = [row[1]] if len(row) > 1 else [named["ord"]] if "ord" in named else []
-        named = {k: v for k, v in named.items() if k != "ord"}
-        return torch_calls.call_torch(tr, torch.linalg.vector_norm, [first, *order], named)
+        return torch_calls.call_torch(tr, torch.linalg.vector_norm, list(row), named)
     if plain == "rpow":
         return torch_calls.call_torch(tr, torch.pow, [row[1], first], named)
     method = name
